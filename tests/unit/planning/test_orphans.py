@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -132,21 +133,20 @@ def test_what_is_remembered_of_an_orphan(looks: list[Snapshot], remembered: bool
     assert kept(memory(orphans=noted(since=NOW - 5)), *looks).orphans == (noted(since=NOW - 5) if remembered else {})
 
 
-def test_a_machine_of_a_known_slot_is_no_orphan() -> None:
-    draft = kept(memory(record(running(0, Verdict.SUCCEEDED))), snapshot(machine(0)), snapshot(pool="b"))
-    assert draft.orphans == {}
-
-
 @pytest.mark.parametrize(
-    ("ended", "orphan"),
+    ("remembered", "seen", "contact", "orphans"),
     [
-        pytest.param(None, False, id="of an open return request: no"),
-        pytest.param(RequestStatus.COMPLETE_WITH_ERROR, True, id="of an ended one: yes"),
+        pytest.param(memory(record(running(0, Verdict.SUCCEEDED))), machine(0), {}, [], id="of a known slot: no"),
+        pytest.param(memory(giving_back(ORPHAN)), machine(0, request=OTHER), {}, [], id="of an open return: no"),
+        pytest.param(memory(giving_back(ORPHAN, ended=RequestStatus.COMPLETE_WITH_ERROR)), machine(0, request=OTHER),
+                     {}, [ORPHAN], id="of an ended return: yes"),
+        pytest.param(memory(orphans=noted(1, BEFORE)), machine(0, request=OTHER), {"listed": {ORPHAN: NOW - 3600}}, [],
+                     id="HF lists it, whatever our files say: no"),
     ],
-)
-def test_a_named_machine_is_an_orphan(ended: RequestStatus | None, orphan: bool) -> None:
-    remembered = memory(giving_back(ORPHAN, ended=ended))
-    assert (ORPHAN in kept(remembered, snapshot(*orphans()), snapshot(pool="b")).orphans) is orphan
+)  # fmt: skip
+def test_what_is_an_orphan(remembered: Memory, seen: Machine, contact: dict[str, Any], orphans: list[str]) -> None:
+    draft = kept(remembered, snapshot(seen), snapshot(pool="b"), contact=Contact(**contact))
+    assert (list(draft.orphans), draft.deletes, draft.brake) == (orphans, [], None)
 
 
 # --- the brake --------------------------------------------------------------------------------------------------------
@@ -162,27 +162,24 @@ def test_while_the_brake_holds_no_orphan_is_deleted_and_the_first_reason_stays()
 
 
 @pytest.mark.parametrize(
-    ("strange", "explained", "latched"),
+    ("strange", "explained", "accepted", "latched"),
     [
-        pytest.param(5, 0, False, id="five orphans: never suspicious"),
-        pytest.param(6, 0, True, id="six of six"),
-        pytest.param(6, 54, False, id="six of sixty: a tenth"),
-        pytest.param(7, 60, True, id="seven of sixty-seven: more than a tenth"),
+        pytest.param(5, 0, (), False, id="five orphans: never suspicious"),
+        pytest.param(6, 0, (), True, id="six of six"),
+        pytest.param(6, 54, (), False, id="six of sixty: a tenth"),
+        pytest.param(7, 60, (), True, id="seven of sixty-seven: more than a tenth"),
+        pytest.param(7, 0, tuple(noted(7)), False, id="an operator has seen them all"),
     ],
 )
-def test_too_many_orphans_latch_the_brake(strange: int, explained: int, latched: bool) -> None:
-    remembered = memory(
-        record(*(running(number, Verdict.SUCCEEDED) for number in range(explained))), orphans=noted(strange)
-    )
-    draft = kept(
-        remembered, snapshot(*orphans(strange), *(machine(number) for number in range(explained))), snapshot(pool="b")
-    )
-    assert draft.brake == (
-        Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, f"{strange} of {strange + explained} machines have no request.", "a")
-        if latched
-        else None
-    )
-    assert bool(draft.deletes) is not latched
+def test_too_many_orphans_latch_the_brake(
+    strange: int, explained: int, accepted: tuple[str, ...], latched: bool
+) -> None:
+    known = record(*(running(number, Verdict.SUCCEEDED) for number in range(explained)))
+    looks = snapshot(*orphans(strange), *(machine(number) for number in range(explained))), snapshot(pool="b")
+    draft = kept(memory(known, orphans=noted(strange), accepted=accepted), *looks)
+    text = f"{strange} of {strange + explained} machines have no request."
+    assert draft.brake == (Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, text, "a") if latched else None)
+    assert len(draft.deletes) == (0 if latched else 3)
 
 
 @pytest.mark.parametrize(
@@ -221,24 +218,25 @@ def test_what_intent_says_of_the_files(
     assert (made.memory.brake.reason if made.memory.brake else None) is reason
 
 
-def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_latches_the_brake() -> None:
-    draft = draft_of(memory(record(count=5)), snapshot(machine(3)), limits=LIMITS)
+def adopted(remembered: Memory) -> Draft:
+    draft = draft_of(remembered, snapshot(machine(3)), limits=LIMITS)
     reflect(draft)
     adopt(draft)
+    return draft
+
+
+def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_latches_the_brake() -> None:
+    draft = adopted(memory(record(count=5)))
     assert draft.brake is not None
     assert draft.brake.reason is BrakeReason.MEMORY_OLDER
     assert draft.unknown == {"a": []}
-    taken = draft.slot(REQUEST, 3)
-    assert taken is not None
+    taken = draft.record(REQUEST).slots[3]
     assert (taken.verdict, taken.pool, taken.seen, taken.submitted) == (Verdict.OPEN, "a", True, NOW)
     assert draft.requests[REQUEST].next_slot == 4
 
 
 def test_an_adopted_machine_never_makes_an_earlier_name_new_again() -> None:
-    draft = draft_of(memory(record(slot(6, Verdict.FAILED), count=5)), snapshot(machine(3)), limits=LIMITS)
-    reflect(draft)
-    adopt(draft)
-    assert draft.requests[REQUEST].next_slot == 7
+    assert adopted(memory(record(slot(6, Verdict.FAILED), count=5))).requests[REQUEST].next_slot == 7
 
 
 @pytest.mark.parametrize(
@@ -250,11 +248,8 @@ def test_an_adopted_machine_never_makes_an_earlier_name_new_again() -> None:
     ],
 )
 def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
-    draft = draft_of(remembered, snapshot(machine(3)), limits=LIMITS)
-    reflect(draft)
-    adopt(draft)
-    assert draft.unknown == {"a": [name(3)]}
-    assert draft.brake is None
+    draft = adopted(remembered)
+    assert (draft.unknown, draft.brake) == ({"a": [name(3)]}, None)
 
 
 # --- hosts that HF lists and nobody knows -----------------------------------------------------------------------------
@@ -280,29 +275,19 @@ def test_a_host_of_our_shape_that_nobody_knows(
 
 
 @pytest.mark.parametrize(
-    ("host", "remembered"),
+    ("host", "remembered", "foreign"),
     [
-        pytest.param("some-other-host", memory(strangers={"some-other-host": BEFORE}), id="not of our shape"),
-        pytest.param(name(0), memory(record(running(0, Verdict.LOST, gone=True)), strangers={name(0): BEFORE}),
+        pytest.param("some-other-host", memory(strangers={"some-other-host": BEFORE}), (), id="not of our shape"),
+        pytest.param(name(0), memory(record(running(0, Verdict.LOST, gone=True)), strangers={name(0): BEFORE}), (),
                      id="of a slot we know"),
-        pytest.param(ORPHAN, memory(giving_back(ORPHAN), strangers={ORPHAN: BEFORE}), id="HF has given it back"),
+        pytest.param(ORPHAN, memory(giving_back(ORPHAN), strangers={ORPHAN: BEFORE}), (), id="HF has given it back"),
+        pytest.param(ORPHAN, memory(strangers={ORPHAN: BEFORE}), (ORPHAN,), id="it is there under another owner"),
+        pytest.param("", memory(strangers={ORPHAN: BEFORE}, lost_strangers=(ORPHAN,)), (), id="HF lists it no more"),
     ],
 )  # fmt: skip
-def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory) -> None:
-    draft = kept(remembered, snapshot(), snapshot(pool="b"), contact=Contact(inventory=frozenset({host})))
-    assert draft.memory().lost_strangers == ()
-    assert draft.memory().strangers == {}
-
-
-def test_a_host_that_is_there_under_another_owner_is_no_lost_stranger() -> None:
-    looks = [snapshot(), snapshot(pool="b", foreign=frozenset({ORPHAN}))]
-    after = kept(memory(strangers={ORPHAN: BEFORE}), *looks, contact=Contact(inventory=frozenset({ORPHAN}))).memory()
-    assert (after.strangers, after.lost_strangers) == ({}, ())
-
-
-def test_a_lost_stranger_that_hf_no_longer_lists_is_forgotten() -> None:
-    remembered = memory(strangers={ORPHAN: BEFORE}, lost_strangers=(ORPHAN,))
-    after = kept(remembered, snapshot(), snapshot(pool="b")).memory()
+def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
+    looks = [snapshot(), snapshot(pool="b", foreign=frozenset(foreign))]
+    after = kept(remembered, *looks, contact=Contact(inventory=frozenset({host} - {""}))).memory()
     assert (after.strangers, after.lost_strangers) == ({}, ())
 
 
@@ -331,65 +316,56 @@ def forgotten(remembered: Memory, contact: Contact, *looks: Snapshot, after: flo
     return draft
 
 
-NAMED = {name(0): NOW - 30 * HOUR}
+NAMED = used(GIVEN, unlisted={name(0): NOW - 30 * HOUR})
 
 
 @pytest.mark.parametrize(
-    ("unlisted", "contact", "since"),
+    ("remembered", "contact", "since"),
     [
-        pytest.param({}, lists(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
-        pytest.param({}, lists(listed={name(0): NOW - HOUR + 1}), None, id="within the hour: lists come in parts"),
-        pytest.param({}, lists(listed={name(0): NOW - HOUR}), NOW - HOUR, id="not for an hour: noted since then"),
-        pytest.param({}, lists(listed={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
+        pytest.param(used(GIVEN), lists(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
+        pytest.param(used(GIVEN), lists(listed={name(0): NOW - HOUR + 1}), None,
+                     id="within the hour: lists come in parts"),
+        pytest.param(used(GIVEN), lists(listed={name(0): NOW - HOUR}), NOW - HOUR,
+                     id="not for an hour: noted since then"),
+        pytest.param(used(GIVEN), lists(listed={name(0): NOW - 2 * HOUR}, last=NOW - 1.5 * HOUR), None,
                      id="no list came either: no"),
-        pytest.param({}, lists(started=NOW - 60, since=NOW - 60), None, id="after a restart nobody can say yet"),
+        pytest.param(used(GIVEN), lists(started=NOW - 60, since=NOW - 60), None, id="after a restart: not yet known"),
         pytest.param(NAMED, lists(started=NOW - 60, since=NOW - 60), NOW - 30 * HOUR, id="a note survives a restart"),
         pytest.param(NAMED, lists(listed={name(0): NOW}), None, id="named again: taken back"),
         pytest.param(NAMED, lists(since=NOW - 60), None, id="HF was away: it has its time anew"),
         pytest.param(NAMED, Contact(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
+        pytest.param(memory(record(GIVEN, ended=DONE)), lists(), None, id="HF has not heard of it"),
+        pytest.param(used(running(0, Verdict.RETURNED)), lists(), None, id="it was returned"),
+        pytest.param(used(running(0, Verdict.SUCCEEDED, ran=NOW - 60)), lists(), None, id="it is new"),
     ],
 )  # fmt: skip
-def test_a_machine_that_no_list_names_is_noted(
-    unlisted: dict[str, float], contact: Contact, since: float | None
-) -> None:
-    draft = forgotten(used(GIVEN, unlisted=unlisted), contact)
+def test_a_machine_that_no_list_names_is_noted(remembered: Memory, contact: Contact, since: float | None) -> None:
+    draft = forgotten(remembered, contact)
     assert draft.memory().unlisted == ({} if since is None else {name(0): since})
     assert draft.closes == []
 
 
 @pytest.mark.parametrize(
-    "remembered",
+    ("after", "since", "contact", "brake", "looks", "deleted"),
     [
-        pytest.param(memory(record(GIVEN, ended=DONE)), id="HF has not heard of it"),
-        pytest.param(used(running(0, Verdict.RETURNED)), id="it was returned"),
-        pytest.param(used(running(0, Verdict.SUCCEEDED, ran=NOW - 60)), id="it is new"),
-    ],
-)
-def test_what_hf_need_not_list_is_not_noted(remembered: Memory) -> None:
-    assert forgotten(remembered, lists()).memory().unlisted == {}
-
-
-@pytest.mark.parametrize(
-    ("after", "since", "contact", "brake", "deleted"),
-    [
-        pytest.param(None, NOW - 500 * HOUR, lists(), None, False, id="not configured: shown only"),
-        pytest.param(48 * HOUR, NOW - 47 * HOUR, lists(), None, False, id="not for so long"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(), None, True, id="for so long"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(last=NOW - 60), None, False, id="by HF's own lists not"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(since=NOW - HOUR + 1, started=NOW - HOUR + 1), None, False,
+        pytest.param(None, 500, lists(), None, (), False, id="not configured: shown only"),
+        pytest.param(48, 47, lists(), None, (), False, id="not for so long"),
+        pytest.param(48, 48, lists(), None, (), True, id="for so long"),
+        pytest.param(48, 48, lists(last=NOW - 60), None, (), False, id="by HF's own lists not"),
+        pytest.param(48, 48, lists(since=NOW - HOUR + 1, started=NOW - HOUR + 1), None, (), False,
                      id="not confirmed since a restart"),
-        pytest.param(48 * HOUR, NOW - 48 * HOUR, lists(), Brake(BrakeReason.MEMORY_LOST, NOW, ""), False,
-                     id="the brake holds"),
+        pytest.param(48, 48, lists(), Brake(BrakeReason.MEMORY_LOST, NOW, ""), (), False, id="the brake holds"),
+        pytest.param(48, 50, lists(), None, (snapshot(pool="b"),), False, id="its pool cannot be seen"),
     ],
 )  # fmt: skip
 def test_an_unlisted_machine_is_deleted_only_if_configured(
-    after: float | None, since: float, contact: Contact, brake: Brake | None, deleted: bool
+    after: int | None, since: int, contact: Contact, brake: Brake | None, looks: tuple[Snapshot, ...], deleted: bool
 ) -> None:
-    draft = forgotten(used(GIVEN, unlisted={name(0): since}, brake=brake), contact, after=after)
+    known = used(GIVEN, unlisted={name(0): NOW - since * HOUR}, brake=brake)
+    draft = forgotten(known, contact, *looks, after=after and after * HOUR)
     slots = draft.memory().requests[REQUEST].slots
-    assert (slots[0].verdict, slots[0].delete) == (
-        (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
-    )
+    expected = (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
+    assert (slots[0].verdict, slots[0].delete, len(draft.closes)) == (*expected, deleted)
 
 
 def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:
@@ -403,27 +379,3 @@ def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_
     seen = forgotten(used(*many, unlisted=notes, accepted=tuple(notes)), lists(), look, after=48 * HOUR)
     assert seen.brake is None
     assert len(seen.closes) == 3, "the cap of an hour"
-
-
-def test_an_unlisted_machine_of_a_pool_that_cannot_be_seen_waits() -> None:
-    draft = forgotten(used(GIVEN, unlisted={name(0): NOW - 50 * HOUR}), lists(), snapshot(pool="b"), after=48 * HOUR)
-    assert draft.closes == []
-
-
-# --- orphans that are none --------------------------------------------------------------------------------------------
-
-
-def test_a_machine_that_hf_lists_is_no_orphan_whatever_our_files_say() -> None:
-    remembered = memory(orphans=noted(1, BEFORE))
-    draft = kept(remembered, snapshot(*orphans()), snapshot(pool="b"), contact=Contact(listed={ORPHAN: NOW - HOUR}))
-    assert (draft.deletes, draft.orphans, draft.brake) == ([], {}, None)
-
-
-def test_orphans_that_a_person_saw_latch_the_brake_no_more() -> None:
-    looks = (snapshot(*orphans(7)), snapshot(pool="b"))
-    held = kept(memory(orphans=noted(7)), *looks)
-    assert held.brake is not None
-    assert held.deletes == []
-    released = kept(memory(orphans=noted(7), accepted=tuple(noted(7))), *looks)
-    assert released.brake is None
-    assert len(released.deletes) == 3

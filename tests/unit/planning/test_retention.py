@@ -8,12 +8,15 @@ import pytest
 
 from provisioner.model import (
     Contact,
+    Intent,
+    Memory,
     RequestStatus,
     ReturnRecord,
     Slot,
     Verdict,
 )
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.draft import Draft
 from provisioner.planning.retention import trim
 from tests.unit.core import (
     NOW,
@@ -32,6 +35,13 @@ LIMITS = limits(retention=86400.0)
 DONE = RequestStatus.COMPLETE
 LONG_AGO = NOW - 86400.0
 BYGONE = running(0, Verdict.RETURNED, gone=True)
+LEAVING = record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True)
+
+
+def trimmed(remembered: Memory, intent: Intent | None = None, contact: Contact | None = None) -> Draft:
+    draft = draft_of(remembered, limits=LIMITS)
+    trim(draft, intent or intent_of(remembered), contact or Contact())
+    return draft
 
 
 @pytest.mark.parametrize(
@@ -49,35 +59,25 @@ BYGONE = running(0, Verdict.RETURNED, gone=True)
     ],
 )  # fmt: skip
 def test_when_a_request_leaves_the_files(one: Slot, changes: dict[str, object], contact: Contact, goes: bool) -> None:
-    remembered = memory(record(one, ended=DONE, **changes))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), contact)
+    draft = trimmed(memory(record(one, ended=DONE, **changes)), contact=contact)
     assert draft.forget == ([REQUEST] if goes else [])
     assert draft.requests[REQUEST].trimmed is goes
 
 
 def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0), trimmed=True))
-    draft = draft_of(replace(remembered, generation=8), limits=LIMITS)
-    trim(draft, replace(intent_of(memory()), generation=7), Contact())
-    assert (draft.forget, draft.memory().requests, draft.memory().returns) == (
-        [],
-        remembered.requests,
-        remembered.returns,
-    )
+    remembered = memory(LEAVING, giving_back(name(0), trimmed=True), generation=8)
+    draft = trimmed(remembered, replace(intent_of(memory()), generation=7))
+    assert (draft.forget, draft.memory()) == ([], remembered)
 
 
 def test_a_request_leaves_in_three_steps() -> None:
     remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO))
-    marked = draft_of(remembered, limits=LIMITS)
-    trim(marked, intent_of(remembered), Contact())
+    marked = trimmed(remembered)
     assert (marked.requests[REQUEST].trimmed, marked.forget) == (True, [REQUEST])
     recorded = marked.memory()
-    again = draft_of(recorded, limits=LIMITS)
-    trim(again, intent_of(remembered), Contact())
+    again = trimmed(recorded, intent_of(remembered))
     assert (again.memory() is recorded, again.forget) == (True, [REQUEST])
-    last = draft_of(recorded, limits=LIMITS)
-    trim(last, intent_of(memory()), Contact())
+    last = trimmed(recorded, intent_of(memory()))
     assert (last.memory().requests, last.forget) == ({}, [])
 
 
@@ -91,34 +91,24 @@ def test_a_request_leaves_in_three_steps() -> None:
     ],
 )
 def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) -> None:
-    remembered = memory(back)
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), Contact())
+    draft = trimmed(memory(back))
     assert draft.forget == ([back.id] if goes else [])
     if goes:
-        last = draft_of(draft.memory(), limits=LIMITS)
-        trim(last, intent_of(memory()), Contact())
-        assert last.memory().returns == {}
+        assert trimmed(draft.memory(), intent_of(memory())).memory().returns == {}
 
 
 def test_a_request_that_is_leaving_leaves_whatever_is_said_of_its_machines_meanwhile() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True), giving_back(name(0)))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), Contact())
-    assert draft.forget == [REQUEST]
+    assert trimmed(memory(LEAVING, giving_back(name(0)))).forget == [REQUEST]
 
 
 def test_a_request_follows_the_return_request_that_named_its_machine_although_nothing_else_happens() -> None:
     remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered, returns={}), Contact())
+    draft = trimmed(remembered, intent_of(remembered, returns={}))
     assert (draft.returns, draft.forget) == ({}, [])
     assert draft.due < NOW + 1
 
 
 def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, told_at=NOW))
-    draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent_of(remembered), Contact())
-    assert draft.forget == []
-    assert draft.due == NOW + LIMITS.retention
+    back = giving_back(name(0), ended=DONE, told_at=NOW)
+    draft = trimmed(memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), back))
+    assert (draft.forget, draft.due) == ([], NOW + LIMITS.retention)
