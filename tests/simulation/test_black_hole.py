@@ -154,12 +154,13 @@ def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
         site.run(CALLS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "closes"),
     [
-        pytest.param("stopped", True, id="they stop, nobody knows why"),
-        pytest.param("recreated", True, id="the group makes them anew", marks=pytest.mark.slow),
-        pytest.param("preemption", False, id="they are preempted", marks=pytest.mark.slow),
+        pytest.param("stopped", True, id="they stop without a cause"),
+        pytest.param("recreated", True, id="the group makes them anew"),
+        pytest.param("preemption", False, id="they are preempted"),
     ],
 )
 def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, closes: bool) -> None:

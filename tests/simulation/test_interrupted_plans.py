@@ -17,7 +17,6 @@ from provisioner.model import Create
 from provisioner.virtual.run import Provisioner, Stage
 from provisioner.virtual.scenario import Act, Event, Scenario
 from provisioner.virtual.scenario_file import scenarios
-from tests.simulation.test_broken_laws import memory_is_recorded_a_cycle_late
 from tests.simulation.watched import Watched
 
 STORIES: Mapping[str, dict[str, Any]] = {
@@ -131,8 +130,3 @@ def play_interrupted(name: str, most: int) -> None:
 @pytest.mark.parametrize("name", STORIES)
 def test_what_is_wanted_runs_after_a_prefix(name: str, most: int) -> None:
     play_interrupted(name, most)
-
-
-def test_a_memory_that_is_written_after_the_calls_is_found() -> None:
-    with memory_is_recorded_a_cycle_late(), pytest.raises(AssertionError):
-        play_interrupted("step", most=12)

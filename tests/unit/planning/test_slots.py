@@ -31,9 +31,7 @@ from provisioner.planning.answers import request_answer
 from provisioner.planning.deadlines import NOT_BOOTED
 from provisioner.planning.outcomes import remember
 from provisioner.planning.slots import Gap, gaps, missing
-from provisioner.state.codec import MemoryCodec
 from tests.unit.core import (
-    BEFORE,
     BROKEN,
     NOW,
     REQUEST,
@@ -257,9 +255,3 @@ def test_no_machine_is_tried_more_often_and_each_is_told_once(data: st.DataObjec
     assert times * len(told) <= len(spent) <= times * count
     words = {f"{one.failure.error}: {one.failure.text}" for one in slots if one.failure}
     assert {text.partition(" Error Code")[0] for text in told.values()} <= words, "why a slot failed"
-
-
-def test_reasons_and_tries_are_read_back_as_they_were_written() -> None:
-    known = memory(record(failed(0), slot(1, tries=1, tried=BROKEN), running(2, ran=BEFORE)))
-    tables = json.loads(json.dumps(MemoryCodec().encode(known)))
-    assert MemoryCodec().decode(tables) == known
