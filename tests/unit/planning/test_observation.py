@@ -13,6 +13,7 @@ from provisioner.model import (
     Limits,
     LossCause,
     Machine,
+    Memory,
     Notice,
     Phase,
     RequestStatus,
@@ -22,6 +23,7 @@ from provisioner.model import (
     Window,
     evolve,
 )
+from provisioner.planning.draft import Draft
 from provisioner.planning.observation import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
 from provisioner.planning.slots import missing
 from tests.unit.core import (
@@ -48,16 +50,23 @@ from tests.unit.core import (
 LIMITS = limits(pool("a", early_loss=0.0), pool("b", early_loss=0.0))
 """What counts as an early loss has tests of its own."""
 
-ENDED_RECORD = RequestStatus.COMPLETE
+SUCCEEDED = running(0, Verdict.SUCCEEDED)
+WAITS, STOPS, DEAD = (machine(phase=phase) for phase in (Phase.PENDING, Phase.STOPPING, Phase.GONE))
+ANOTHER = machine(fingerprint=Fingerprint(uid="x"))
+BROKE = replace(WAITS, failure=BROKEN)
+
+
+def drafted(remembered: Memory, look: Snapshot, limits: Limits = LIMITS) -> Draft:
+    draft = draft_of(remembered, look, limits=limits, now=max(NOW, look.began + 1))
+    reflect(draft)
+    return draft
 
 
 def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
     """The slot as one look after the other leaves it."""
     remembered = memory(record(one))
     for look in looks:
-        draft = draft_of(remembered, look, limits=limits, now=max(NOW, look.began + 1))
-        reflect(draft)
-        remembered = draft.memory()
+        remembered = drafted(remembered, look, limits).memory()
     return remembered.requests[REQUEST].slots[one.number]
 
 
@@ -68,57 +77,26 @@ def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
     ("before", "seen", "verdict", "reason"),
     [
         pytest.param(slot(), machine(phase=Phase.SUBMITTED), Verdict.OPEN, None, id="submitted: it may come"),
-        pytest.param(slot(), machine(phase=Phase.PENDING), Verdict.OPEN, None, id="pending: it may come"),
+        pytest.param(slot(), WAITS, Verdict.OPEN, None, id="pending: it may come"),
         pytest.param(slot(), machine(), Verdict.OPEN, None, id="running: open until its request ends"),
-        pytest.param(slot(), machine(phase=Phase.GONE), Verdict.FAILED, DeleteReason.FAILED, id="dead: failed"),
-        pytest.param(slot(), machine(phase=Phase.STOPPING), Verdict.FAILED, DeleteReason.FAILED, id="stopping: failed"),
-        pytest.param(running(), machine(phase=Phase.GONE), Verdict.FAILED, DeleteReason.FAILED, id="ran, dead: failed"),
-        pytest.param(
-            running(), machine(phase=Phase.STOPPING), Verdict.FAILED, DeleteReason.FAILED, id="ran, stopping: failed"
-        ),
-        pytest.param(
-            running(), machine(fingerprint=Fingerprint(uid="x")), Verdict.FAILED, DeleteReason.FAILED,
-            id="another one of its name: failed",
-        ),
-        pytest.param(
-            running(), machine(phase=Phase.PENDING), Verdict.OPEN, None,
-            id="ran, not ready for a moment: nothing",
-        ),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED), machine(), Verdict.SUCCEEDED, None, id="succeeded, running: nothing"
-        ),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED), machine(phase=Phase.PENDING), Verdict.SUCCEEDED, None,
-            id="succeeded, not ready for a moment: nothing",
-        ),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED), machine(phase=Phase.STOPPING), Verdict.SUCCEEDED, None,
-            id="succeeded, stopping: not lost before it is gone",
-        ),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED), machine(phase=Phase.GONE), Verdict.LOST, DeleteReason.LOST,
-            id="succeeded, dead: lost, its remains are deleted",
-        ),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED), machine(fingerprint=Fingerprint(uid="x")), Verdict.LOST, DeleteReason.LOST,
-            id="succeeded, another one of its name: lost",
-        ),
-        pytest.param(
-            slot(0, Verdict.WITHDRAWN, delete=DeleteReason.WITHDRAWN), machine(), Verdict.WITHDRAWN,
-            DeleteReason.WITHDRAWN, id="withdrawn, yet running: never reopened",
-        ),
-        pytest.param(
-            unsent(0, Verdict.FAILED, delete=None), machine(), Verdict.FAILED, DeleteReason.FAILED,
-            id="closed without a reason to delete, yet there: gets one",
-        ),
-        pytest.param(
-            running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True), machine(), Verdict.RETURNED,
-            DeleteReason.RETURNED, id="thought gone, and runs as before: there",
-        ),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED, set_aside=True), machine(phase=Phase.GONE), Verdict.SUCCEEDED, None,
-            id="set aside: nobody touches it",
-        ),
+        pytest.param(slot(), DEAD, Verdict.FAILED, DeleteReason.FAILED, id="dead: failed"),
+        pytest.param(slot(), STOPS, Verdict.FAILED, DeleteReason.FAILED, id="stopping: failed"),
+        pytest.param(running(), DEAD, Verdict.FAILED, DeleteReason.FAILED, id="ran, dead: failed"),
+        pytest.param(running(), STOPS, Verdict.FAILED, DeleteReason.FAILED, id="ran, stopping: failed"),
+        pytest.param(running(), ANOTHER, Verdict.FAILED, DeleteReason.FAILED, id="another one of its name: failed"),
+        pytest.param(running(), WAITS, Verdict.OPEN, None, id="ran, not ready for a moment: nothing"),
+        pytest.param(SUCCEEDED, machine(), Verdict.SUCCEEDED, None, id="succeeded, running: nothing"),
+        pytest.param(SUCCEEDED, WAITS, Verdict.SUCCEEDED, None, id="succeeded, not ready for a moment: nothing"),
+        pytest.param(SUCCEEDED, STOPS, Verdict.SUCCEEDED, None, id="succeeded, stopping: not lost before it is gone"),
+        pytest.param(SUCCEEDED, DEAD, Verdict.LOST, DeleteReason.LOST, id="succeeded, dead: its remains are deleted"),
+        pytest.param(SUCCEEDED, ANOTHER, Verdict.LOST, DeleteReason.LOST, id="succeeded, another of its name: lost"),
+        pytest.param(slot(0, Verdict.WITHDRAWN, delete=DeleteReason.WITHDRAWN), machine(), Verdict.WITHDRAWN,
+                     DeleteReason.WITHDRAWN, id="withdrawn, yet running: never reopened"),
+        pytest.param(unsent(0, Verdict.FAILED, delete=None), machine(), Verdict.FAILED, DeleteReason.FAILED,
+                     id="closed without a reason to delete, yet there: gets one"),
+        pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True), machine(),
+                     Verdict.RETURNED, DeleteReason.RETURNED, id="thought gone, and runs as before: there"),
+        pytest.param(evolve(SUCCEEDED, set_aside=True), DEAD, Verdict.SUCCEEDED, None, id="set aside: left alone"),
     ],
 )  # fmt: skip
 def test_a_machine_that_is_there(before: Slot, seen: Machine, verdict: Verdict, reason: DeleteReason | None) -> None:
@@ -142,21 +120,19 @@ def test_what_hf_was_told_of_a_machine_that_runs_is_never_told_differently() -> 
     assert (after.ip, after.public_ip, after.launched) == ("10.0.0.0", "", machine().launched)
 
 
-def test_why_a_machine_does_not_run_is_remembered_until_it_runs() -> None:
-    waits = snapshot(machine(phase=Phase.PENDING, failure=BROKEN))
-    assert reflected(slot(), waits).failure == BROKEN
-    assert reflected(slot(), waits, snapshot(machine(), began=SEEN + 5)).failure is None
-
-
-def test_a_failure_that_its_place_no_longer_tells_is_over() -> None:
-    waits = [
-        snapshot(machine(phase=Phase.PENDING, failure=why), began=SEEN + at) for at, why in enumerate([BROKEN, None])
-    ]
-    assert reflected(slot(), *waits).failure is None
-
-
-def test_a_machine_that_runs_has_no_failure_whatever_its_place_still_says() -> None:
-    assert reflected(slot(), snapshot(replace(machine(), failure=BROKEN))).failure is None
+@pytest.mark.parametrize(
+    ("before", "seen", "failure"),
+    [
+        pytest.param(slot(), [BROKE], BROKEN, id="it waits for a reason"),
+        pytest.param(slot(), [BROKE, machine()], None, id="it runs"),
+        pytest.param(slot(), [BROKE, WAITS], None, id="its place says so no longer"),
+        pytest.param(slot(), [machine(failure=BROKEN)], None, id="it runs, whatever its place still says"),
+        pytest.param(slot(seen=True, failure=STOCKOUT), [replace(DEAD, failure=BROKEN)], BROKEN, id="the last reason"),
+    ],
+)
+def test_why_a_machine_does_not_run(before: Slot, seen: list[Machine], failure: Failure | None) -> None:
+    looks = [snapshot(one, began=SEEN + at) for at, one in enumerate(seen)]
+    assert reflected(before, *looks).failure == failure
 
 
 def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
@@ -188,8 +164,8 @@ def test_an_announced_end_does_not_move_to_later(seen: Notice, kept: Notice) -> 
 def test_a_notice_is_kept_and_its_withdrawal_too() -> None:
     notice = Notice(LossCause.PREEMPTED, NOW + 30)
     noticed = snapshot(machine(notice=notice))
-    assert reflected(running(0, Verdict.SUCCEEDED), noticed).notice == notice
-    assert reflected(running(0, Verdict.SUCCEEDED), noticed, snapshot(machine(), began=SEEN + 5)).notice is None
+    assert reflected(SUCCEEDED, noticed).notice == notice
+    assert reflected(SUCCEEDED, noticed, snapshot(machine(), began=SEEN + 5)).notice is None
 
 
 @pytest.mark.parametrize(
@@ -230,25 +206,15 @@ def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
 @pytest.mark.parametrize(
     ("seen", "failure", "cause"),
     [
-        pytest.param(machine(phase=Phase.GONE), ENDED, LossCause.UNKNOWN, id="nothing known"),
-        pytest.param(
-            machine(phase=Phase.GONE, failure=BROKEN, cause=LossCause.EVICTED), BROKEN, LossCause.EVICTED,
-            id="the place's own words and cause",
-        ),
-        pytest.param(
-            machine(fingerprint=Fingerprint(uid="x"), cause=LossCause.NODE), REPLACED, LossCause.NODE,
-            id="another of its name, and why",
-        ),
+        pytest.param(DEAD, ENDED, LossCause.UNKNOWN, id="nothing known"),
+        pytest.param(replace(DEAD, failure=BROKEN, cause=LossCause.EVICTED), BROKEN, LossCause.EVICTED,
+                     id="the place's own words and cause"),
+        pytest.param(replace(ANOTHER, cause=LossCause.NODE), REPLACED, LossCause.NODE, id="another of its name"),
     ],
 )  # fmt: skip
 def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) -> None:
-    after = reflected(running(0, Verdict.SUCCEEDED), snapshot(seen))
+    after = reflected(SUCCEEDED, snapshot(seen))
     assert (after.failure, after.cause, after.closed) == (failure, cause, NOW)
-
-
-def test_of_why_a_machine_waited_and_why_it_ended_the_last_is_remembered() -> None:
-    ended = machine(phase=Phase.GONE, failure=BROKEN)
-    assert reflected(slot(seen=True, failure=STOCKOUT), snapshot(ended)).failure == BROKEN
 
 
 @pytest.mark.parametrize("cause", [None, LossCause.PREEMPTED])
@@ -267,39 +233,31 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
 
 # --- absence ----------------------------------------------------------------------------------------------------------
 
-SUCCEEDED = running(0, Verdict.SUCCEEDED)
-
 
 @pytest.mark.parametrize(
     ("before", "lag", "looks", "verdict", "gone"),
     [
-        pytest.param(SUCCEEDED, 0, [SEEN], Verdict.SUCCEEDED, False, id="one look without it proves nothing"),
-        pytest.param(SUCCEEDED, 0, [SEEN, SEEN], Verdict.SUCCEEDED, False, id="the same look twice is one look"),
-        pytest.param(SUCCEEDED, 0, [SEEN, SEEN + 1], Verdict.LOST, True, id="two looks prove it"),
-        pytest.param(SUCCEEDED, 30, [SEEN, SEEN + 29], Verdict.SUCCEEDED, False, id="two looks within the lag do not"),
-        pytest.param(SUCCEEDED, 30, [SEEN, SEEN + 30], Verdict.LOST, True, id="two looks the lag apart do"),
+        pytest.param(SUCCEEDED, 0, [0], Verdict.SUCCEEDED, False, id="one look without it proves nothing"),
+        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same look twice is one look"),
+        pytest.param(SUCCEEDED, 0, [0, 1], Verdict.LOST, True, id="two looks prove it"),
+        pytest.param(SUCCEEDED, 30, [0, 29], Verdict.SUCCEEDED, False, id="two looks within the lag do not"),
+        pytest.param(SUCCEEDED, 30, [0, 30], Verdict.LOST, True, id="two looks the lag apart do"),
+        pytest.param(SUCCEEDED, 30, [0, 15, 30], Verdict.LOST, True, id="a look between changes nothing"),
+        pytest.param(running(), 0, [0, 1], Verdict.FAILED, True, id="before the terminal answer it failed"),
+        pytest.param(slot(), 0, [0, 1, 600], Verdict.OPEN, False, id="accepted and never seen: pending"),
+        pytest.param(slot(0, seen=True), 0, [0, 1], Verdict.FAILED, True, id="seen pending, then vanished"),
+        pytest.param(slot(0, Verdict.FAILED), 0, [0], Verdict.FAILED, False, id="closed: not yet known to be gone"),
+        pytest.param(slot(0, Verdict.FAILED), 0, [0, 1], Verdict.FAILED, True, id="closed: gone"),
         pytest.param(
-            SUCCEEDED, 30, [SEEN, SEEN + 15, SEEN + 30], Verdict.LOST, True, id="a look between changes nothing"
-        ),
-        pytest.param(running(), 0, [SEEN, SEEN + 1], Verdict.FAILED, True, id="before the terminal answer it failed"),
-        pytest.param(
-            slot(), 0, [SEEN, SEEN + 1, SEEN + 600], Verdict.OPEN, False, id="accepted and never seen: pending"
-        ),
-        pytest.param(slot(0, seen=True), 0, [SEEN, SEEN + 1], Verdict.FAILED, True, id="seen pending, then vanished"),
-        pytest.param(slot(0, Verdict.FAILED), 0, [SEEN], Verdict.FAILED, False, id="closed: not yet known to be gone"),
-        pytest.param(slot(0, Verdict.FAILED), 0, [SEEN, SEEN + 1], Verdict.FAILED, True, id="closed: gone"),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED, set_aside=True), 0, [SEEN, SEEN + 1], Verdict.SUCCEEDED, False,
-            id="set aside: nobody touches it",
+            evolve(SUCCEEDED, set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False, id="set aside: left alone"
         ),
     ],
-)  # fmt: skip
+)
 def test_a_machine_that_is_not_there(
     before: Slot, lag: float, looks: list[float], verdict: Verdict, gone: bool
 ) -> None:
-    after = reflected(
-        before, *(snapshot(began=began) for began in looks), limits=limits(pool("a", lag=lag, early_loss=0.0))
-    )
+    empty = (snapshot(began=SEEN + at) for at in looks)
+    after = reflected(before, *empty, limits=limits(pool("a", lag=lag, early_loss=0.0)))
     assert (after.verdict, after.gone) == (verdict, gone)
     assert (after.failure == VANISHED) is (before.verdict is not after.verdict)
 
@@ -307,14 +265,10 @@ def test_a_machine_that_is_not_there(
 @pytest.mark.parametrize(
     ("before", "counts_from"),
     [
-        pytest.param(slot(0, Verdict.RETURNED, closed=SEEN), SEEN, id="a close: only looks begun after it"),
-        pytest.param(
-            slot(0, Verdict.FAILED, accepted=False, submitted=SEEN, closed=SEEN), SEEN + LATE_CREATE,
-            id="a create without a good answer: only looks begun after it may still be under way",
-        ),
-        pytest.param(
-            slot(0, Verdict.FAILED, submitted=SEEN, closed=BEFORE), SEEN, id="an accepted create: looks begun after it"
-        ),
+        pytest.param(slot(0, Verdict.RETURNED, closed=SEEN), SEEN, id="a close"),
+        pytest.param(slot(0, Verdict.FAILED, accepted=False, submitted=SEEN, closed=SEEN), SEEN + LATE_CREATE,
+                     id="a create without a good answer: it may still be under way"),
+        pytest.param(slot(0, Verdict.FAILED, submitted=SEEN, closed=BEFORE), SEEN, id="an accepted create"),
     ],
 )  # fmt: skip
 def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float) -> None:
@@ -326,23 +280,20 @@ def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float)
 
 
 @pytest.mark.parametrize(
-    ("before", "cause"),
+    ("before", "said", "cause"),
     [
-        pytest.param(SUCCEEDED, LossCause.NODE, id="lost: by the place's last words"),
-        pytest.param(evolve(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, id="better than what was seen"),
-        pytest.param(running(), LossCause.NODE, id="failed before it was told: the same"),
-        pytest.param(running(0, Verdict.RETURNED), None, id="we deleted it ourselves: no loss"),
+        pytest.param(SUCCEEDED, LossCause.NODE, LossCause.NODE, id="lost: by the place's last words"),
+        pytest.param(evolve(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, LossCause.NODE,
+                     id="better than what was seen"),
+        pytest.param(evolve(SUCCEEDED, cause=LossCause.PREEMPTED), LossCause.UNKNOWN, LossCause.PREEMPTED,
+                     id="what was seen is better than no cause"),
+        pytest.param(running(), LossCause.NODE, LossCause.NODE, id="failed before it was told: the same"),
+        pytest.param(running(0, Verdict.RETURNED), LossCause.NODE, None, id="we deleted it ourselves: no loss"),
     ],
-)
-def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, cause: LossCause | None) -> None:
-    said = replace(snapshot(), causes={name(0): LossCause.NODE})
-    assert reflected(before, said, snapshot(began=SEEN + 1)).cause is cause
-
-
-def test_what_was_seen_of_a_machine_is_better_than_that_it_went_nobody_knows_why() -> None:
-    said = replace(snapshot(), causes={name(0): LossCause.UNKNOWN})
-    after = reflected(evolve(SUCCEEDED, cause=LossCause.PREEMPTED), said, snapshot(began=SEEN + 1))
-    assert (after.verdict, after.cause) == (Verdict.LOST, LossCause.PREEMPTED)
+)  # fmt: skip
+def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, said: LossCause, cause: LossCause | None) -> None:
+    after = reflected(before, snapshot(causes={name(0): said}), snapshot(began=SEEN + 1))
+    assert after.cause is cause
 
 
 def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> None:
@@ -371,49 +322,32 @@ def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_an
     assert reflected(closed, snapshot(late), snapshot(began=SEEN + 1), snapshot(began=SEEN + 2)).gone
 
 
-def test_a_pool_that_was_not_seen_changes_nothing() -> None:
-    remembered = memory(record(SUCCEEDED))
-    draft = draft_of(remembered, snapshot(pool="b"), limits=LIMITS)
-    reflect(draft)
+@pytest.mark.parametrize(
+    ("remembered", "look"),
+    [
+        pytest.param(memory(record(SUCCEEDED)), snapshot(pool="b"), id="its pool was not seen"),
+        pytest.param(memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE))), snapshot(),
+                     id="it is known to be gone"),
+        pytest.param(memory(record(SUCCEEDED, running(1))), snapshot(machine(0), machine(1)), id="it runs as before"),
+    ],
+)  # fmt: skip
+def test_what_is_no_news_changes_nothing(remembered: Memory, look: Snapshot) -> None:
+    draft = drafted(remembered, look)
     assert draft.memory() is remembered
+    assert not any(draft.unknown.values())
 
 
 def test_a_pool_that_was_not_seen_hides_no_machine_in_another() -> None:
-    draft = draft_of(memory(record(running(0, pool="b"), slot(1))), snapshot(machine(1)), limits=LIMITS)
-    reflect(draft)
-    after = draft.slot(REQUEST, 1)
-    assert after is not None
-    assert after.ran == NOW
-
-
-def test_what_is_known_to_be_gone_is_not_written_with_every_look() -> None:
-    remembered = memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE)))
-    draft = draft_of(remembered, snapshot(), limits=LIMITS)
-    reflect(draft)
-    assert draft.memory() is remembered
-
-
-def test_a_machine_that_runs_as_before_changes_nothing() -> None:
-    remembered = memory(record(SUCCEEDED, running(1)))
-    draft = draft_of(remembered, snapshot(machine(0), machine(1)), limits=LIMITS)
-    reflect(draft)
-    assert draft.memory() is remembered
-    assert draft.unknown == {}
+    draft = drafted(memory(record(running(0, pool="b"), slot(1))), snapshot(machine(1)))
+    assert draft.record(REQUEST).slots[1].ran == NOW
 
 
 # --- what no slot explains --------------------------------------------------------------------------------------------
 
 
-def test_a_machine_without_a_slot_is_listed() -> None:
-    draft = draft_of(memory(record(running(0))), snapshot(machine(0), machine(1)), limits=LIMITS)
-    reflect(draft)
-    assert draft.unknown == {"a": [name(1)]}
-
-
-def test_a_machine_of_a_slot_of_another_pool_is_explained_by_none() -> None:
-    draft = draft_of(memory(record(running(0, pool="b"))), snapshot(machine(0)), limits=LIMITS)
-    reflect(draft)
-    assert draft.unknown == {"a": [name(0)]}
+def test_a_machine_without_a_slot_in_its_pool_is_listed() -> None:
+    assert drafted(memory(record(running(0))), snapshot(machine(0), machine(1))).unknown == {"a": [name(1)]}
+    assert drafted(memory(record(running(0, pool="b"))), snapshot(machine(0))).unknown == {"a": [name(0)]}
 
 
 # --- what it teaches about the pool -----------------------------------------------------------------------------------
@@ -422,20 +356,19 @@ def test_a_machine_of_a_slot_of_another_pool_is_explained_by_none() -> None:
 @pytest.mark.parametrize(
     ("before", "seen", "ran", "failed"),
     [
-        pytest.param(slot(), [machine()], 1, 0, id="it runs for the first time: a success"),
-        pytest.param(running(), [machine()], 0, 0, id="it runs on: nothing new"),
-        pytest.param(slot(), [machine(phase=Phase.GONE)], 0, 1, id="it died before it ran: a failure"),
-        pytest.param(running(), [machine(phase=Phase.GONE)], 0, 0, id="it died after it ran: not the boot's fault"),
-        pytest.param(
-            running(0, Verdict.SUCCEEDED), [machine(phase=Phase.GONE)], 0, 0, id="it was lost: not the boot's fault"
-        ),
+        pytest.param(slot(), machine(), 1, 0, id="it runs for the first time: a success"),
+        pytest.param(running(), machine(), 0, 0, id="it runs on: nothing new"),
+        pytest.param(slot(), DEAD, 0, 1, id="it died before it ran: a failure"),
+        pytest.param(running(), DEAD, 0, 0, id="it died after it ran: not the boot's fault"),
+        pytest.param(SUCCEEDED, DEAD, 0, 0, id="it was lost: not the boot's fault"),
     ],
 )
-def test_what_a_look_teaches(before: Slot, seen: list[Machine], ran: int, failed: int) -> None:
-    draft = draft_of(memory(record(before)), snapshot(*seen), limits=LIMITS)
-    reflect(draft)
-    learned = draft.window("a", TEMPLATE)
+def test_what_a_look_teaches(before: Slot, seen: Machine, ran: int, failed: int) -> None:
+    learned = drafted(memory(record(before)), snapshot(seen)).window("a", TEMPLATE)
     assert (learned.ran, learned.failed) == (ran, failed)
+
+
+BACKING_OFF = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
 
 
 @pytest.mark.parametrize(
@@ -450,10 +383,8 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
     opened: float, submitted: list[float | None], ended: bool
 ) -> None:
     asked = [slot(number, opened=opened, submitted=when) for number, when in enumerate(submitted)]
-    backing_off = Window(window=10, level=1, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
-    remembered = memory(record(*asked), pressures={("a", TEMPLATE): backing_off})
-    draft = draft_of(remembered, snapshot(*map(machine, range(len(asked)))), limits=LIMITS)
-    reflect(draft)
+    remembered = memory(record(*asked), pressures={("a", TEMPLATE): BACKING_OFF})
+    draft = drafted(remembered, snapshot(*map(machine, range(len(asked)))))
     assert (draft.window("a", TEMPLATE).level == 0) is ended
 
 
@@ -461,16 +392,11 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
 def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_it_began(
     submitted: float, level: int
 ) -> None:
-    probing = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
-    remembered = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): probing})
-    draft = draft_of(remembered, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
-    reflect(draft)
-    assert draft.window("a", TEMPLATE).level == level
+    remembered = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): BACKING_OFF})
+    assert drafted(remembered, snapshot(DEAD)).window("a", TEMPLATE).level == level
 
 
 def test_a_terminal_answer_outlives_the_machine() -> None:
-    remembered = memory(replace(record(SUCCEEDED), ended=ENDED_RECORD))
-    draft = draft_of(remembered, snapshot(machine(phase=Phase.GONE)), limits=LIMITS)
-    reflect(draft)
-    assert draft.memory().requests[REQUEST].ended is ENDED_RECORD
+    draft = drafted(memory(record(SUCCEEDED, ended=RequestStatus.COMPLETE)), snapshot(DEAD))
+    assert draft.memory().requests[REQUEST].ended is RequestStatus.COMPLETE
     assert [close.verdict for close in draft.closes] == [Verdict.LOST]
