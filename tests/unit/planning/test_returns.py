@@ -117,10 +117,12 @@ def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Not
 
 
 def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:
-    draft = settled(giving_back(name(0)), slots=[running(0, Verdict.SUCCEEDED)], told=False)
-    assert draft.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
-    told = settled(giving_back(name(0)), slots=[running(0, Verdict.SUCCEEDED)])
-    assert told.requests[REQUEST].ended is RequestStatus.COMPLETE
+    for told in (False, True):
+        slots = [running(number, Verdict.SUCCEEDED) for number in range(3)]
+        draft = settled(giving_back(name(1)), slots=slots, told=told)
+        ended = RequestStatus.COMPLETE if told else RequestStatus.COMPLETE_WITH_ERROR
+        assert draft.requests[REQUEST].ended is ended
+        assert [close.name for close in draft.closes] == [name(1)], "only the named machine is closed"
 
 
 def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None:
@@ -130,11 +132,6 @@ def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None
     settle_returns(again, frozenset())
     assert remembered.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
     assert again.memory() is remembered
-
-
-def test_only_the_named_machine_is_closed() -> None:
-    draft = settled(giving_back(name(1)), slots=[running(number, Verdict.SUCCEEDED) for number in range(3)])
-    assert [close.name for close in draft.closes] == [name(1)]
 
 
 # --- names of nobody --------------------------------------------------------------------------------------------------
@@ -200,13 +197,17 @@ def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str
         pytest.param({STRANGER: SEEN - 30}, [empty()[0], empty(SEEN - 5)[1]], False,
                      id="the older of the looks counts"),
         pytest.param({STRANGER: SEEN - 30}, [snapshot(machine(0, request=OTHER)), snapshot(pool="b")], False,
-                     id="it is there again"),
+                     id="it is there again: it was never absent"),
     ],
 )  # fmt: skip
 def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot], gone: bool) -> None:
     lagging = limits(pool("a"), pool("b", lag=30.0))
     draft = settled(giving_back(STRANGER, absent=first), *looks, limits=lagging)
     assert (result(draft, STRANGER) is ReturnResult.GONE) is gone
+    if looks[0].machines:
+        assert (draft.returns[RETURN].absent, draft.due) == ({}, NOW + DELETE_AGAIN)
+    same = settled(giving_back(STRANGER, absent=dict.fromkeys(first, SEEN)), *looks)
+    assert result(same, STRANGER) is None, "a look of the same moment is no second look even without lag"
 
 
 @pytest.mark.parametrize(
@@ -232,22 +233,6 @@ def test_what_is_there_and_not_this_pools_is_not_gone(now: float, looks: str, ex
     assert result(draft, STRANGER) is expected
     assert draft.returns[RETURN].absent == {}
     assert [delete.pool for delete in draft.deletes] == ["b"] * (looks == "another pool has it")
-
-
-def test_a_stranger_that_is_there_again_was_never_absent() -> None:
-    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
-    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), *looks)
-    assert draft.returns[RETURN].absent == {}
-
-
-def test_a_stranger_that_is_still_there_is_looked_at_when_its_delete_is_sent_again() -> None:
-    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
-    assert settled(giving_back(STRANGER), *looks).due == NOW + DELETE_AGAIN
-
-
-def test_one_empty_look_at_the_same_moment_is_no_second_look_even_without_lag() -> None:
-    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN}), *empty())
-    assert result(draft, STRANGER) is None
 
 
 # --- the end of a return request --------------------------------------------------------------------------------------
