@@ -248,11 +248,10 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
         pytest.param(slot(0, seen=True), 0, [0, 1], Verdict.FAILED, True, id="seen pending, then vanished"),
         pytest.param(slot(0, Verdict.FAILED), 0, [0], Verdict.FAILED, False, id="closed: not yet known to be gone"),
         pytest.param(slot(0, Verdict.FAILED), 0, [0, 1], Verdict.FAILED, True, id="closed: gone"),
-        pytest.param(
-            evolve(SUCCEEDED, set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False, id="set aside: left alone"
-        ),
+        pytest.param(evolve(SUCCEEDED, set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False,
+                     id="set aside: left alone"),
     ],
-)
+)  # fmt: skip
 def test_a_machine_that_is_not_there(
     before: Slot, lag: float, looks: list[float], verdict: Verdict, gone: bool
 ) -> None:

@@ -148,14 +148,11 @@ def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays
         pytest.param(ASKED, replace(CREATE, again=True), ASKED, id="repeated: the first may have been applied"),
         pytest.param(evolve(ASKED, seen=True), CREATE, evolve(ASKED, seen=True), id="it is there: nothing"),
         pytest.param(slot(), CREATE, slot(), id="it was accepted: nothing"),
-        pytest.param(
-            slot(0, Verdict.CANCELLED, accepted=False), CREATE,
-            slot(0, Verdict.CANCELLED, accepted=False, gone=True), id="closed meanwhile: gone",
-        ),
-        pytest.param(
-            slot(0, Verdict.FAILED, accepted=False), CREATE,
-            slot(0, Verdict.FAILED, accepted=False, gone=True), id="failed meanwhile: gone, and still to be replaced",
-        ),
+        pytest.param(slot(0, Verdict.CANCELLED, accepted=False), CREATE,
+                     slot(0, Verdict.CANCELLED, accepted=False, gone=True), id="closed meanwhile: gone"),
+        pytest.param(slot(0, Verdict.FAILED, accepted=False), CREATE,
+                     slot(0, Verdict.FAILED, accepted=False, gone=True),
+                     id="failed meanwhile: gone, and still to be replaced"),
     ],
 )  # fmt: skip
 def test_a_create_that_was_not_started(one: Slot, create: Create, expected: Slot) -> None:

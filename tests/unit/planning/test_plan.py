@@ -149,16 +149,14 @@ GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after
     [
         pytest.param(slot(submitted=NOW - 999), HELD, False, NOW + 1, id="held back beyond its boot deadline: it may"),
         pytest.param(slot(submitted=NOW - 1000), HELD, True, None, id="at the deadline of its gates: it failed"),
-        pytest.param(
-            slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just lifted: its boot begins now"
-        ),
+        pytest.param(slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600,
+                     id="just lifted: its boot begins now"),
         pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 599), FREED, False, NOW + 1, id="lifted, and still boots"),
         pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 600), FREED, True, None, id="lifted, and did not run"),
-        pytest.param(
-            slot(submitted=NOW - 600), FREED, True, None, id="never held back: its boot counts from its create"
-        ),
+        pytest.param(slot(submitted=NOW - 600), FREED, True, None,
+                     id="never held back: its boot counts from its create"),
     ],
-)
+)  # fmt: skip
 def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out: bool, due: float | None) -> None:
     made = plan(memory(record(evolve(one, seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
     ended = after(made).slots[0]

@@ -215,9 +215,8 @@ def test_a_terminal_answer_stays_byte_for_byte_however_often_memory_is_lost(reco
         pytest.param(slot(0), [machine()], None, Verdict.OPEN, None, id="told as pending, and there"),
         pytest.param(unsent(0, Verdict.FAILED, failure=BROKEN), [], None, Verdict.FAILED, DeleteReason.FAILED,
                      id="told as failed"),
-        pytest.param(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED), [machine()],
-                     WITH_ERROR, Verdict.CANCELLED, DeleteReason.CANCELLED,
-                     id="told as cancelled, and still there: deleted"),
+        pytest.param(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED), [machine()], WITH_ERROR,
+                     Verdict.CANCELLED, DeleteReason.CANCELLED, id="told as cancelled, and still there: deleted"),
     ],
 )  # fmt: skip
 def test_a_slot_that_hf_was_told_of(

@@ -213,14 +213,13 @@ def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot],
 @pytest.mark.parametrize(
     ("now", "looks", "expected"),
     [
-        pytest.param(
-            NOW, "its own pool is blind", None, id="a pool that is blind may have it: it is not someone else's"
-        ),
+        pytest.param(NOW, "its own pool is blind", None,
+                     id="a pool that is blind may have it: it is not someone else's"),
         pytest.param(NOW, "no pool has it", None, id="no pool has it: it is not gone all the same"),
         pytest.param(BEFORE + 3600, "no pool has it", ReturnResult.STUCK, id="at the deadline it is still there"),
         pytest.param(NOW, "another pool has it", None, id="another pool has it: that pool deletes it"),
     ],
-)
+)  # fmt: skip
 def test_what_is_there_and_not_this_pools_is_not_gone(now: float, looks: str, expected: ReturnResult | None) -> None:
     held = snapshot(asked=frozenset({STRANGER}), namesakes=frozenset({STRANGER}))
     others = {
