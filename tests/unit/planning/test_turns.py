@@ -99,10 +99,6 @@ def test_the_oldest_request_asks_first_whatever_the_order_of_the_files() -> None
     assert [grid.step() for _ in range(3)] == [{OLD: 3}, {OLD: 2, YOUNG: 1}, {YOUNG: 3}]
 
 
-def test_requests_of_one_moment_ask_in_the_order_of_intent() -> None:
-    assert turns([asking("b" * 10, 1), asking("a" * 10, 1)]) == ["b" * 10, "a" * 10]
-
-
 def test_requests_of_one_size_are_filled_one_after_the_other() -> None:
     """HF uses the machines of a request when it ends: all half full would be none."""
     ids = [letter * 10 for letter in "abcde"]
@@ -146,6 +142,7 @@ def test_a_small_requests_creates_are_sent_before_those_of_a_large_one_that_wait
 
 def test_a_request_that_waits_for_nothing_changes_nobodys_turn() -> None:
     """The oldest of those that wait is meant: one that has all its machines has no turn to take."""
+    assert turns([asking("b" * 10, 1), asking("a" * 10, 1)]) == ["b" * 10, "a" * 10], "in the order of intent"
     full = asking(OLD, 1, BEFORE - 9, slot(submitted=NOW))
     large, small = asking(YOUNG, 9, BEFORE), asking("c" * 10, 2, BEFORE + 1)
     assert turns([full, large, small]) == [OLD, YOUNG, "c" * 10]
@@ -206,20 +203,14 @@ def test_templates_send_their_creates_in_turn() -> None:
     assert grid.step() == {OLD: 20}
 
 
-@pytest.mark.parametrize("learned", [
-    pytest.param(Window(window=1, level=3, probing=True, retry_at=NOW + 99, failure=STOCKOUT), id="backs off"),
-    pytest.param(Window(window=1, closed_since=BEFORE), id="has a closed window"),
-    pytest.param(Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow")),
-                 id="is throttled"),
-])  # fmt: skip
-def test_a_template_that_gets_nothing_holds_up_no_other(learned: Window) -> None:
-    known = memory(
-        asking(OLD, 50, BEFORE, slot()),
-        asking(YOUNG, 5, template="U"),
-        pressures={("a", TEMPLATE): learned},
-    )
-    made = plan(known, snapshot(), limits=two_templates(max_pending=5, max_machines=5))
-    assert Counter(create.request for create in made.creates) == {YOUNG: 5}
+def test_a_template_that_gets_nothing_holds_up_no_other() -> None:
+    blocked = Window(window=1, level=3, probing=True, retry_at=NOW + 99, failure=STOCKOUT)
+    slow = Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow"))
+    for learned in (blocked, slow, Window(window=1, closed_since=BEFORE)):
+        records = asking(OLD, 50, BEFORE, slot()), asking(YOUNG, 5, template="U")
+        known = memory(*records, pressures={("a", TEMPLATE): learned})
+        made = plan(known, snapshot(), limits=two_templates(max_pending=5, max_machines=5))
+        assert Counter(create.request for create in made.creates) == {YOUNG: 5}
 
 
 def test_a_template_that_has_reached_its_caps_takes_no_room_from_another() -> None:
