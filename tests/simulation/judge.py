@@ -24,9 +24,7 @@ from provisioner.model import (
     Look,
     Memory,
     Phase,
-    RequestRecord,
     RequestStatus,
-    ReturnRecord,
     Slot,
     Snapshot,
     Verdict,
@@ -109,9 +107,9 @@ class Judge:
         self._in_sight: set[str] = set()
         """Pools that this cycle sees well enough to act in."""
         self._shown: set[str] = set()
+        """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._no_room: set[str] = set()
         """Machines of which a look has shown that there is no room for them."""
-        """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._seen_running: set[str] = set()
         """The same machines over all whole cycles."""
         self._slots: dict[str, tuple[Verdict, str]] = {}
@@ -207,8 +205,7 @@ class Judge:
         story, now = self._story, self._story.world.now + self.gained
         seen_running = name in self._seen_running or name in self._shown
         healthy = machine.running and name not in self.disturbed and self._first_run.get(name) == machine.uid
-        parts = split_name(story.limits.prefix, name)
-        wanted = story.requests.get(parts[0]) if parts else None
+        wanted = self._wanted(name)
         pool, asked = self._asked.get(name, (machine.pool, 0.0))
         limits = story.limits.pools[pool]
         why = f"{Law.PROVEN}: {name} is deleted as {reason}"
@@ -299,8 +296,9 @@ class Judge:
             fits = cap is None or count <= cap or self.wiped
             assert fits, f"{Law.PROVEN}: {count} machines of {template} in {pool}, cap {cap}"
             pending = starting[pool, template]
-            fits = pending <= limits.max_pending or self.wiped
-            assert fits, f"{Law.PROVEN}: {pending} of {template} pending in {pool}"
+            assert pending <= limits.max_pending or self.wiped, (
+                f"{Law.PROVEN}: {pending} of {template} pending in {pool}"
+            )
         for name in self.foreigners:
             assert self._story.cluster.pods.get("ns-alpha", name), f"{Law.REASONED}: {name} was not ours and is gone"
 
@@ -357,12 +355,9 @@ class Judge:
                 f"{Law.PROVEN}: {owned} machines for the {record.count} of {record.id}"
             )
             desired[record.template] += owned
-            assert record.next_slot >= self._next.get(record.id, 0), (
-                f"{Law.NAMED_ONCE}: {record.id} counts slots backwards"
-            )
-            assert not record.slots or record.next_slot > max(record.slots), (
-                f"{Law.NAMED_ONCE}: {record.id} reuses numbers"
-            )
+            numbers = record.next_slot, max(record.slots, default=-1)
+            assert numbers[0] >= self._next.get(record.id, 0), f"{Law.NAMED_ONCE}: {record.id} counts slots backwards"
+            assert numbers[0] > numbers[1], f"{Law.NAMED_ONCE}: {record.id} reuses numbers"
             self._next[record.id] = record.next_slot
         for template, limits in self._story.limits.templates.items():
             limit, count = limits.max_machines, desired[template]
@@ -488,8 +483,7 @@ class Judge:
         self._foreign_returns[id_] = self.foreigners.intersection(names)
         self._given_back |= set(names)
         for name in names:
-            parts = split_name(self._story.limits.prefix, name)
-            wanted = self._story.requests.get(parts[0]) if parts else None
+            wanted = self._wanted(name)
             if wanted is not None and wanted.told is not None:
                 self._returned_late.add(name)
 
@@ -521,9 +515,8 @@ class Judge:
 
     def _judge_age(self, name: str) -> None:
         """HF is offered a machine of which it knows, and not before its time."""
-        parts = split_name(self._story.limits.prefix, name)
-        assert parts is not None
-        wanted = self._story.requests[parts[0]]
+        wanted = self._wanted(name)
+        assert wanted is not None
         lifetime = self._story.limits.templates[wanted.template].max_lifetime
         asked = self._asked[name][1]
         assert lifetime is not None, f"{Law.PROVEN}: {name} has no lifetime and is reported as aged"
@@ -533,20 +526,21 @@ class Judge:
 
     def _told(self, name: str) -> bool:
         """HF has the machine from a terminal answer."""
-        return any(wanted.told and name in _succeeded(json.loads(wanted.told)) for wanted in self._requests())
+        requests = self._story.requests.values()
+        return any(wanted.told and name in _succeeded(json.loads(wanted.told)) for wanted in requests)
 
-    def _requests(self) -> Iterable[Wanted]:
-        return self._story.requests.values()
+    def _wanted(self, name: str) -> Wanted | None:
+        """The request of a machine."""
+        parts = split_name(self._story.limits.prefix, name)
+        return self._story.requests.get(parts[0]) if parts else None
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def unsettled(self) -> list[str]:
         """What is not as it should be after the last fault."""
         story, problems = self._story, []
-        problems += [
-            f"{Law.ENDS}: {id_} has not ended" for id_, wanted in story.requests.items() if wanted.told is None
-        ]
-        problems += [f"{Law.ENDS}: {id_} has not ended" for id_, told in story.returns.items() if told is None]
+        told = {id_: wanted.told for id_, wanted in story.requests.items()} | story.returns
+        problems += [f"{Law.ENDS}: {id_} has not ended" for id_, answer in told.items() if answer is None]
         memory = story.memory()
         latched = memory is not None and memory.brake is not None
         machines, hosts = story.machines(), self.hosts()
@@ -568,10 +562,7 @@ class Judge:
     def in_time(self) -> None:
         """While the loop runs, sees and may act, nothing is older than its deadline."""
         memory, now = self._story.life.reconciler.memory, self._story.life.clock.now()
-        records: list[RequestRecord | ReturnRecord] = []
-        if memory:
-            records = [*memory.requests.values(), *memory.returns.values()]
-        for record in records:
+        for record in (*memory.requests.values(), *memory.returns.values()) if memory else ():
             late = now - record.deadline
             assert record.ended or late < LATENESS, (
                 f"{Law.ENDS}: {record.id} has not ended {late:.0f} s past its deadline"

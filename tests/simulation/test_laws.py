@@ -30,7 +30,7 @@ from tests.support.clouds.switches import FLIPS
 
 STORIES = int(os.environ.get("STORIES", "100"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))
-QUICK = max(1, STORIES // 3)
+QUICK = max(1, STORIES // 4)
 """The stories of `make test`; `make test-slow` tells as many as there are."""
 
 pytestmark = pytest.mark.timeout(900)  # a story that fails is told shorter and shorter, for up to five minutes

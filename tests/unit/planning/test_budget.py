@@ -65,9 +65,7 @@ def test_as_many_are_asked_for_as_an_hour_pays_for() -> None:
     [
         pytest.param(10, 0, allowed(2.0, 1.0, per_hour=7.0), {"a": 3, "b": 1}, id="a cheaper pool takes the rest"),
         pytest.param(10, 0, allowed(2.0, None, per_hour=7.0), {"a": 3, "b": 7}, id="so does one without a price"),
-        pytest.param(
-            20, 3, allowed(0.1, 0.1, per_hour=1.0), {"a": 7, "b": 0}, id="as people reckon decimals"
-        ),
+        pytest.param(20, 3, allowed(0.1, 0.1, per_hour=1.0), {"a": 7, "b": 0}, id="as people reckon decimals"),
         pytest.param(10, 1, allowed(2.0, per_month=4.0), {"a": 9, "b": 0}, id="a month not spent pays for any number"),
     ],
 )

@@ -211,7 +211,10 @@ def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on
     assert tried.memory.requests[REQUEST].slots[0].ran is not None
     assert (learned(tried.memory).level, learned(tried.memory).early_loss) == (3, WHY)
     assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, DeferReason.WINDOW): 9})
-    assert trial(running(), look=at(299, machine())).creates == ()
+    still = trial(running(), look=at(299, machine()))
+    assert still.creates == ()
+    assert still.due == pytest.approx(BEFORE + 300, abs=0.01), "when it has outlived its first minutes"
+    assert len(trial(running(set_aside=True), look=at(30)).creates) == 1, "one that was set aside is no probe"
 
 
 def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
@@ -220,13 +223,6 @@ def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
     assert (known.window, known.level, known.probing, known.retry_at) == (8, 0, False, 0.0)
     assert (known.failure, known.early_loss) == (None, None)
     assert len(proven.creates) == 8
-
-
-def test_a_plan_is_due_when_the_machine_on_trial_has_outlived_its_first_minutes() -> None:
-    assert trial(running(), look=at(10, machine())).due == pytest.approx(BEFORE + 300, abs=0.01)
-    known = memory(record(running(), count=10), pressures={("a", TEMPLATE): TRIED})
-    late = plan(known, at(299, machine()), limits=ONE, now=BEFORE + 305)
-    assert late.due == pytest.approx(BEFORE + 305, abs=0.01), "the look is older: the next one may show it"
 
 
 @pytest.mark.parametrize(
@@ -260,10 +256,6 @@ def test_a_probe_that_is_preempted_says_nothing_and_the_next_one_is_tried() -> N
     tried = trial(running(), look=at(30, machine(**DEAD | {"cause": LossCause.PREEMPTED})))
     assert learned(tried.memory).level == 3
     assert len(tried.creates) == 1
-
-
-def test_a_machine_that_was_set_aside_is_no_probe() -> None:
-    assert len(trial(running(set_aside=True), look=at(30)).creates) == 1
 
 
 def test_nobody_waits_for_a_trial_where_another_pool_takes_machines() -> None:

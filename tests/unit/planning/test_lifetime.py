@@ -133,13 +133,6 @@ def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_
     assert offered(made.memory) == [name(1)]
 
 
-def test_an_offered_machine_that_vanishes_is_lost_as_any_other() -> None:
-    known = grid(aged(offered=NOW - 9, absent=NOW - 9))
-    made = plan(known, snapshot(), limits=mortal())
-    assert made.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
-    assert losses(made.memory, Contact(), NOW)[name(0)].grace == 0
-
-
 def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
     numbers, other = {REQUEST: range(10), OTHER: range(10), "c" * 10: range(40)}, {"c" * 10: "U"}
     known = memory(*(

@@ -290,22 +290,6 @@ def vanish(bench: Bench) -> dict[str, Entry]:
     return there
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["one loop", "with a restart in between"])
-def test_a_zone_that_is_gone_is_told_within_two_minutes(bench: Bench, restarted: bool) -> None:
-    bench.succeed(12)
-    vanish(bench)
-    gone_at = bench.clock.time
-    bench.cycle(6)
-    assert not bench.state.status.read_lost()
-    if restarted:
-        bench.restarted()
-    while not bench.state.status.read_lost():
-        bench.cycle()
-        assert bench.clock.time <= gone_at + 120.0
-    assert bench.clock.time >= gone_at + APART
-    assert len(bench.state.status.read_lost()) == 12
-
-
 @pytest.mark.parametrize("back", [True, False], ids=["they show again", "a second look lacks them too"])
 def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench: Bench, back: bool) -> None:
     bench.succeed(12)

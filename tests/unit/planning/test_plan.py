@@ -31,7 +31,6 @@ from provisioner.model import (
     ReturnRequest,
     Slot,
     Snapshot,
-    Unobserved,
     Verdict,
     Window,
     evolve,
@@ -330,24 +329,6 @@ def test_a_machine_that_is_returned_or_lost_is_closed_and_deleted_in_one_plan_an
 
 
 # --- a pool that cannot be seen ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        pytest.param(unobserved(), id="the look failed"),
-        pytest.param(snapshot(began=NOW - 61), id="the last look is too old"),
-        pytest.param(snapshot(pool="gone"), id="there was none"),
-    ],
-)
-def test_a_pool_without_a_fresh_snapshot_gets_no_actions_and_the_others_go_on(look: Snapshot | Unobserved) -> None:
-    remembered = memory(
-        record(running(0, Verdict.RETURNED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE),
-        record(count=2, id_=OTHER),
-    )
-    made = plan(remembered, look, snapshot(pool="b"), limits=limits(pool("a"), pool("b")))
-    assert (made.deletes, {create.pool for create in made.creates}) == ((), {"b"})
-    assert made.memory.requests[REQUEST] is remembered.requests[REQUEST]
 
 
 @pytest.mark.parametrize("before", sorted(Verdict))

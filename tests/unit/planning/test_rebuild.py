@@ -39,7 +39,6 @@ from tests.unit.core import (
     REQUEST,
     TEMPLATE,
     giving_back,
-    intent_of,
     limits,
     machine,
     memory,
@@ -157,15 +156,6 @@ def test_the_brake_is_latched(reason: BrakeReason) -> None:
     assert remembered.brake is not None
     assert (remembered.brake.reason, remembered.brake.since) == (reason, NOW)
     assert remembered.unseen_pools == ()
-
-
-def test_fifty_machines_that_run_survive_the_loss_of_memory() -> None:
-    machines = [machine(number) for number in range(50)]
-    wanted = intent(count=50, created=WALL - 7200)
-    remembered = rebuilt(wanted, *machines)
-    made = plan(remembered, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
-    assert (made.creates, made.deletes) == ((), ())
-    assert made.memory.requests[REQUEST].ended is DONE
 
 
 def test_nothing_is_created_for_a_request_whose_time_is_over() -> None:
@@ -345,10 +335,3 @@ def test_an_open_return_request_is_read_anew() -> None:
     answer = return_answer(giving_back("x", results={}), memory(), PREFIX)
     again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
     assert (again.results, again.ended, again.deadline) == ({}, None, NOW + LIMITS.return_deadline)
-
-
-def test_a_rebuilt_memory_reads_the_intent_it_was_made_of() -> None:
-    wanted = intent("x")
-    remembered = rebuilt(wanted, machine(0))
-    assert set(intent_of(remembered).requests) == set(wanted.requests)
-    assert set(remembered.returns) == set(wanted.returns)
