@@ -85,27 +85,18 @@ def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> N
 
 
 @pytest.mark.parametrize(
-    "calls",
+    ("calls", "changes"),
     [
-        pytest.param(ScriptCalls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), id="it asked within the time"),
-        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), id="it has not called since"),
-        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), id="it has read the answer"),
+        pytest.param(ScriptCalls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), {}, id="it asked within the time"),
+        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), {}, id="it has not called since"),
+        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), {}, id="it read the answer"),
+        pytest.param(None, {"told_at": NOW - 10.0}, id="HF knows its answer"),
+        pytest.param(None, {"message": CANCELLED_MESSAGE}, id="it is cancelled already"),
+        pytest.param(None, {"trimmed": True}, id="it leaves the files"),
     ],
 )
-def test_one_that_hf_remembers_is_not(calls: ScriptCalls) -> None:
-    assert not cancelled(calls)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"told_at": NOW - 10.0}, id="whose answer HF knows"),
-        pytest.param({"message": CANCELLED_MESSAGE}, id="that is cancelled already"),
-        pytest.param({"trimmed": True}, id="that leaves the files"),
-    ],
-)
-def test_one_that_is_over_is_not(changes: dict[str, Any]) -> None:
-    assert not cancelled(**changes)
+def test_one_that_hf_remembers_or_that_is_over_is_not(calls: ScriptCalls | None, changes: dict[str, Any]) -> None:
+    assert not cancelled(calls, **changes)
 
 
 def test_one_that_hf_never_asked_for_is_silent_since_it_was_read() -> None:

@@ -109,12 +109,10 @@ def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
 # --- the third failure is the last ------------------------------------------------------------------------------------
 
 
-def replaced(one: Slot, look: Machine | None = None, times: int = 3, now: float = NOW) -> tuple[RequestRecord, int]:
+def replaced(one: Slot, look: Machine | None = None, times: int = 3) -> tuple[RequestRecord, int]:
     """The request after a plan, and how many creates the plan has. Two tries failed before ``one``."""
-    before = [failed(0), failed(1, 1, REFUSED, BROKEN)]
-    made = plan(
-        memory(record(*before, one, count=1)), snapshot(*([look] if look else [])), limits=tried(times), now=now
-    )
+    known = memory(record(failed(0), failed(1, 1, REFUSED, BROKEN), one, count=1))
+    made = plan(known, snapshot(*([look] if look else [])), limits=tried(times))
     return made.memory.requests[REQUEST], len(made.creates)
 
 
