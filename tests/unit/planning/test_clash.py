@@ -65,9 +65,10 @@ def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
 def test_only_new_machines_in_a_second_look_latch_the_brake(
     known: Memory, first: list[list[int]], last: dict[str, Any], latched: bool
 ) -> None:
+    expected = {name(number, STRANGER) for number in first[0]} - {*known.orphans, *known.accepted}
     for number, there in enumerate(first):
         known = planned(known, there, NOW + 60 * number).memory
-    assert FIRST in known.appeared
+    assert known.appeared == dict.fromkeys(expected, NOW)
     assert reason(planned(known, [0, 1], **({"now": NOW + 300} | last))) is (
         BrakeReason.IDENTITY_CLASH if latched else None
     )
