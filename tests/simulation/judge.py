@@ -24,7 +24,9 @@ from provisioner.model import (
     Look,
     Memory,
     Phase,
+    RequestRecord,
     RequestStatus,
+    ReturnRecord,
     Slot,
     Snapshot,
     Verdict,
@@ -562,7 +564,8 @@ class Judge:
     def in_time(self) -> None:
         """While the loop runs, sees and may act, nothing is older than its deadline."""
         memory, now = self._story.life.reconciler.memory, self._story.life.clock.now()
-        for record in (*memory.requests.values(), *memory.returns.values()) if memory else ():
+        records: dict[str, RequestRecord | ReturnRecord] = {**memory.requests, **memory.returns} if memory else {}
+        for record in records.values():
             late = now - record.deadline
             assert record.ended or late < LATENESS, (
                 f"{Law.ENDS}: {record.id} has not ended {late:.0f} s past its deadline"

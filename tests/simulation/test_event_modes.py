@@ -14,7 +14,7 @@ from itertools import cycle
 
 import pytest
 
-from provisioner.backends.events import Hint, Sieve, Worth
+from provisioner.backends.events import Hint, Sieve
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
 from provisioner.simulator.compute.settings import Switches, Timings
 from provisioner.simulator.world import Fault
@@ -75,7 +75,6 @@ class Told:
     """What HF was told at last of each request."""
     leads: dict[str, float] = field(default_factory=dict)
     """By preempted machine: seconds from the first word to HF to the end of its notice."""
-    worth: dict[Worth, int] = field(default_factory=lambda: dict.fromkeys(Worth, 0))
 
 
 class Telling:
@@ -98,7 +97,6 @@ class Telling:
 
     def _hear(self, data: bytes, published: float) -> None:
         judged = self._sieve.judge(data, datetime.fromtimestamp(published, UTC))
-        self.told.worth[judged.worth] += 1
         if judged.news:
             self._news.append(judged.news)
 
@@ -224,13 +222,3 @@ def test_events_give_hf_most_of_the_notice_where_looks_are_too_late() -> None:
     assert leads["complete"][0] > 10.0
     assert leads["duplicated"][0] > 10.0
     assert leads["lossy"][-1] > 10.0 >= leads["lossy"][0], "some came, some did not"
-
-
-@pytest.mark.slow
-def test_what_was_wrong_with_events_is_counted() -> None:
-    assert tell("complete").worth[Worth.NOTICE] == 4
-    assert tell("complete").worth[Worth.REPEATED] == 0
-    assert tell("duplicated").worth[Worth.REPEATED] > 0
-    assert tell("garbled").worth[Worth.MALFORMED] > 0
-    assert tell("an hour late").worth[Worth.NOTICE] == 0, "the entry itself says that the end has passed"
-    assert tell(UNREAD).worth[Worth.NOTICE] == 4

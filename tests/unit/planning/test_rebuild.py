@@ -24,6 +24,7 @@ from provisioner.model import (
     RequestStatus,
     ReturnRequest,
     ReturnResult,
+    Slot,
     Snapshot,
     Verdict,
 )
@@ -195,24 +196,31 @@ def test_a_terminal_answer_stays_byte_for_byte_however_often_memory_is_lost(reco
         assert (again.ended, again.told_at, again.message) == (recorded.ended, NOW, recorded.message)
 
 
+HAD = running(0, Verdict.SUCCEEDED)
+
+
 @pytest.mark.parametrize(
-    ("one", "there", "ended", "verdict", "delete"),
+    ("one", "ended", "back", "there", "verdict", "delete"),
     [
-        pytest.param(running(0, Verdict.SUCCEEDED), [machine()], DONE, Verdict.SUCCEEDED, None, id="told and there"),
-        pytest.param(running(0, Verdict.SUCCEEDED), [], DONE, Verdict.LOST, DeleteReason.LOST, id="told and absent"),
-        pytest.param(running(0), [machine()], None, Verdict.OPEN, None, id="told while it ran, and there"),
-        pytest.param(running(0), [], None, Verdict.FAILED, DeleteReason.LOST, id="told while it ran, and absent"),
-        pytest.param(slot(0), [machine()], None, Verdict.OPEN, None, id="told as pending, and there"),
-        pytest.param(unsent(0, Verdict.FAILED, failure=BROKEN), [], None, Verdict.FAILED, DeleteReason.FAILED,
+        pytest.param(HAD, DONE, (), True, Verdict.SUCCEEDED, None, id="told and there"),
+        pytest.param(HAD, DONE, (), False, Verdict.LOST, DeleteReason.LOST, id="told and absent"),
+        pytest.param(running(0), None, (), True, Verdict.OPEN, None, id="told as running, there"),
+        pytest.param(running(0), None, (), False, Verdict.FAILED, DeleteReason.LOST, id="told as running, absent"),
+        pytest.param(slot(0), None, (), True, Verdict.OPEN, None, id="told as pending, and there"),
+        pytest.param(unsent(0, Verdict.FAILED, failure=BROKEN), None, (), False, Verdict.FAILED, DeleteReason.FAILED,
                      id="told as failed"),
-        pytest.param(slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED), [machine()], WITH_ERROR,
-                     Verdict.CANCELLED, DeleteReason.CANCELLED, id="told as cancelled, and still there: deleted"),
+        pytest.param(CANCELLED, WITH_ERROR, (), True, Verdict.CANCELLED, DeleteReason.CANCELLED,
+                     id="told as cancelled, and still there: deleted"),
+        pytest.param(HAD, DONE, (name(0),), True, Verdict.RETURNED, DeleteReason.RETURNED, id="returned, and there"),
+        pytest.param(HAD, DONE, (name(0),), False, Verdict.RETURNED, DeleteReason.RETURNED, id="returned and gone"),
+        pytest.param(running(0), None, (name(0),), True, Verdict.CANCELLED, DeleteReason.CANCELLED,
+                     id="returned before its request ended"),
     ],
 )  # fmt: skip
 def test_a_slot_that_hf_was_told_of(
-    one: object, there: list[Machine], ended: RequestStatus | None, verdict: Verdict, delete: DeleteReason | None
+    one: Slot, ended: RequestStatus | None, back: tuple[str, ...], there: bool, verdict: Verdict, delete: DeleteReason
 ) -> None:
-    remembered = rebuilt(intent(), *there, told=what_was_told(one, ended=ended))
+    remembered = rebuilt(intent(*back), *([machine()] if there else []), told=what_was_told(one, ended=ended))
     again = remembered.requests[REQUEST].slots[0]
     assert (again.verdict, again.delete) == (verdict, delete)
     assert again.gone is (not there and verdict is not Verdict.OPEN)
@@ -301,22 +309,6 @@ def test_a_request_whose_machines_do_not_run_yet_goes_on() -> None:
 
 
 # --- returns ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ended", "there", "verdict", "delete", "gone"),
-    [
-        pytest.param(DONE, [machine()], Verdict.RETURNED, DeleteReason.RETURNED, False, id="after its request ended"),
-        pytest.param(DONE, [], Verdict.RETURNED, DeleteReason.RETURNED, True, id="and gone"),
-        pytest.param(None, [machine()], Verdict.CANCELLED, DeleteReason.CANCELLED, False, id="before it ended"),
-    ],
-)
-def test_a_returned_machine_is_never_reported_running_again(
-    ended: RequestStatus | None, there: list[Machine], verdict: Verdict, delete: DeleteReason, gone: bool
-) -> None:
-    told = what_was_told(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
-    again = rebuilt(intent(name(0)), *there, told=told).requests[REQUEST].slots[0]
-    assert (again.verdict, again.delete, again.gone) == (verdict, delete, gone)
 
 
 @pytest.mark.parametrize("result", list(ReturnResult))

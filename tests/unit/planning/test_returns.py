@@ -12,7 +12,6 @@ from provisioner.model import (
     Fingerprint,
     Limits,
     LossCause,
-    Machine,
     Notice,
     RequestStatus,
     ReturnRecord,
@@ -138,33 +137,24 @@ def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "seen", "adopt", "deleted", "done"),
+    ("given", "there", "adopt", "deleted", "done"),
     [
-        pytest.param(STRANGER, [machine(0, request=OTHER)], (), ("uid-0", False), None, id="ours by identity: deleted"),
-        pytest.param(STRANGER, [machine(0, request=OTHER)], ("hf-",), ("uid-0", False), None,
-                     id="ours by identity is never adopted"),
+        pytest.param(STRANGER, "ours", (), ("uid-0", False), None, id="ours by identity: deleted"),
+        pytest.param(STRANGER, "ours", ("hf-",), ("uid-0", False), None, id="ours by identity is never adopted"),
         pytest.param("alien", "foreign", (), None, ReturnResult.NOT_OURS, id="someone else's: left alone"),
-        pytest.param("alien", "foreign", ("ali",), ("", True), None,
-                     id="someone else's with an adopted prefix: deleted"),
+        pytest.param("alien", "foreign", ("ali",), ("", True), None, id="someone else's of an adopted prefix: deleted"),
         pytest.param("alien", "foreign", ("zzz",), None, ReturnResult.NOT_OURS, id="another prefix is adopted: left"),
-        pytest.param(STRANGER, [], (), None, None, id="nowhere in one look: not yet known to be gone"),
-        pytest.param("alien", [], ("ali",), None, None, id="nowhere, with an adopted prefix: nothing to delete"),
+        pytest.param(STRANGER, "", (), None, None, id="nowhere in one look: not yet known to be gone"),
+        pytest.param("alien", "", ("ali",), None, None, id="nowhere, with an adopted prefix: nothing to delete"),
     ],
-)  # fmt: skip
+)
 def test_a_name_that_is_no_slot_of_ours(
-    given: str,
-    seen: list[Machine] | str,
-    adopt: tuple[str, ...],
-    deleted: tuple[str, bool] | None,
-    done: ReturnResult | None,
+    given: str, there: str, adopt: tuple[str, ...], deleted: tuple[str, bool] | None, done: ReturnResult | None
 ) -> None:
-    foreign = frozenset({given}) if seen == "foreign" else frozenset()
-    machines = [] if isinstance(seen, str) else seen
-    looks = [
-        snapshot(*machines, asked=frozenset({given}), foreign=foreign),
-        snapshot(pool="b", asked=frozenset({given})),
-    ]
-    draft = settled(giving_back(given), *looks, limits=limits(adopt_prefixes=adopt))
+    names = frozenset({given})
+    first = snapshot(*([machine(0, request=OTHER)] if there == "ours" else []), asked=names,
+                     foreign=names if there == "foreign" else frozenset())  # fmt: skip
+    draft = settled(giving_back(given), first, snapshot(pool="b", asked=names), limits=limits(adopt_prefixes=adopt))
     assert result(draft, given) is done
     expected = [] if deleted is None else [Delete(given, "a", DeleteReason.RETURNED, deleted[0], adopted=deleted[1])]
     assert draft.deletes == expected
@@ -210,28 +200,26 @@ def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot],
     assert result(same, STRANGER) is None, "a look of the same moment is no second look even without lag"
 
 
+ASKED = {"pool": "b", "asked": frozenset({STRANGER})}
+
+
 @pytest.mark.parametrize(
-    ("now", "looks", "expected"),
+    ("now", "others", "expected", "deleted"),
     [
-        pytest.param(NOW, "its own pool is blind", None,
-                     id="a pool that is blind may have it: it is not someone else's"),
-        pytest.param(NOW, "no pool has it", None, id="no pool has it: it is not gone all the same"),
-        pytest.param(BEFORE + 3600, "no pool has it", ReturnResult.STUCK, id="at the deadline it is still there"),
-        pytest.param(NOW, "another pool has it", None, id="another pool has it: that pool deletes it"),
+        pytest.param(NOW, [], None, [], id="its own pool is blind and may have it: it is not someone else's"),
+        pytest.param(NOW, [snapshot(**ASKED)], None, [], id="no pool has it: it is not gone all the same"),
+        pytest.param(BEFORE + 3600, [snapshot(**ASKED)], ReturnResult.STUCK, [], id="at the deadline it is there"),
+        pytest.param(NOW, [snapshot(machine(0, request=OTHER), **ASKED)], None, ["b"], id="that pool deletes it"),
     ],
-)  # fmt: skip
-def test_what_is_there_and_not_this_pools_is_not_gone(now: float, looks: str, expected: ReturnResult | None) -> None:
+)
+def test_what_is_there_and_not_this_pools_is_not_gone(
+    now: float, others: list[Snapshot], expected: ReturnResult | None, deleted: list[str]
+) -> None:
     held = snapshot(asked=frozenset({STRANGER}), namesakes=frozenset({STRANGER}))
-    others = {
-        "its own pool is blind": [],
-        "no pool has it": [snapshot(pool="b", asked=frozenset({STRANGER}))],
-        "another pool has it": [snapshot(machine(0, request=OTHER), pool="b", asked=frozenset({STRANGER}))],
-    }
-    back = giving_back(STRANGER, absent={STRANGER: SEEN - 30})
-    draft = settled(back, held, *others[looks], now=now)
+    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), held, *others, now=now)
     assert result(draft, STRANGER) is expected
     assert draft.returns[RETURN].absent == {}
-    assert [delete.pool for delete in draft.deletes] == ["b"] * (looks == "another pool has it")
+    assert [delete.pool for delete in draft.deletes] == deleted
 
 
 # --- the end of a return request --------------------------------------------------------------------------------------
