@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -595,12 +595,8 @@ class Story:
         with suppress(FileNotFoundError):
             self._stamp(os.path.join(self.hf.seen.path, id_))
 
-    def poll_all(self) -> None:
-        """getRequestStatus for everything."""
-        self.poll_all_but()
-
-    def poll_all_but(self, *left_out: str) -> None:
-        """getRequestStatus for the others."""
+    def poll_all(self, *left_out: str) -> None:
+        """getRequestStatus for everything else."""
         for id_ in [*self.requests, *self.returns]:
             if id_ not in left_out:
                 self.poll(id_)
@@ -692,8 +688,3 @@ class Story:
                 self.poll(id_)
         if self.judge.hosts() - self.machines().keys():
             self.list_hosts()
-
-    def snapshot_of(self, pool: str) -> Mapping[str, object]:
-        """What the newest look shows of a pool; empty when it was not seen."""
-        look = self.looks.get(pool)
-        return look.machines if isinstance(look, Snapshot) else {}

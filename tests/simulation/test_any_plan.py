@@ -56,6 +56,7 @@ from tests.unit.core import (
     record,
     slot,
     snapshot,
+    two_templates,
     unobserved,
 )
 from tests.unit.planning.test_levers import DRAIN, PAUSE, STOP, cancel
@@ -298,8 +299,7 @@ def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World,
     requests = {
         id_: replace(each, template=of) for (id_, each), of in zip(remembered.requests.items(), "TU", strict=True)
     }
-    known, wide = replace(remembered, requests=requests), limits(pool("a", max_machines_total=most), maximum=None)
-    both = replace(wide, templates=wide.templates | {"U": replace(wide.templates[TEMPLATE], id="U")})
+    known, both = replace(remembered, requests=requests), two_templates(pool("a", max_machines_total=most))
     made = make_plan(replace(world, intent=intent_of(known)), known, both, NOW)
     look = world.looks.get("a")
     if {create.name for create in made.creates} - slots_of(known).keys() and isinstance(look, Snapshot):

@@ -62,9 +62,6 @@ class Hole(Watched):
         return learning
 
 
-# --- a pool whose machines die ----------------------------------------------------------------------------------------
-
-
 def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_time() -> None:
     """What it would be without the rule, ``test_rules.py`` plays."""
     hole = Hole(2.0, a=HOLE)
@@ -107,9 +104,6 @@ def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
     assert (hole.windows[-1].level, hole.windows[-1].early_loss) == (0, None)
 
 
-# --- a pool that is well ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", [{}, {"max_pending": 8, "initial_window": 8}], ids=["a wide window", "a narrow one"])
 @pytest.mark.parametrize("after", [10.0, 90.0, 290.0])
@@ -130,8 +124,6 @@ def test_machines_that_are_all_preempted_in_their_first_minutes_close_nothing() 
     assert not any(window.level or window.early_loss for window in well.windows)
     assert well.made["a"] >= 4 * WANTED
 
-
-# --- managed instance groups ------------------------------------------------------------------------------------------
 
 GROUP = replace(SPEC, provisioning_model="STANDARD")
 

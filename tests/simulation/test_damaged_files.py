@@ -35,7 +35,7 @@ def site() -> Story:
     assert all(story.requests[id_].told for id_ in (told, partly, lost, trimmed))
     story.give_back(listed[trimmed])
     story.run(120.0, 6)
-    story.poll_all_but(unheard, early)
+    story.poll_all(unheard, early)
     story.keep_copies()
     story.give_back(listed[partly][:1])
     story.vanish(listed[lost][0])

@@ -86,8 +86,6 @@ def trimmed_but_for(before: int, at: int, end: Callable[[str], None]) -> set[str
     return places
 
 
-# --- weeks of HF's calls ----------------------------------------------------------------------------------------------
-
 INTERVAL = 30.0
 """Seconds between two calls of profile P1: each asks for machines, and gives others back."""
 

@@ -97,9 +97,6 @@ def test_one_of_its_own_machines_brings_it_back() -> None:
     assert not last.memory.orphans
 
 
-# --- by the place's own identity --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("others", [(), range(3)], ids=["an empty cluster", "machines of ours"])
 @pytest.mark.parametrize("count", [1, 10])
 def test_another_place_of_the_same_name_is_never_believed(count: int, others: Collection[int]) -> None:
@@ -132,9 +129,6 @@ def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None
     assert known.answered_by == {"a": "one"}
     assert not planned(known, look(range(10), began=SEEN + 1)).doubts
     assert planned(known, look(others=range(3), began=SEEN + 1)).memory.astray
-
-
-# --- people -----------------------------------------------------------------------------------------------------------
 
 
 def test_people_are_told_what_to_check() -> None:

@@ -50,9 +50,6 @@ def made(decided: Plan) -> dict[str, int]:
     return {where: sum(create.pool == where for create in decided.creates) for where in "ab"}
 
 
-# --- by the hour ------------------------------------------------------------------------------------------------------
-
-
 def test_as_many_are_asked_for_as_an_hour_pays_for() -> None:
     decided = planned(10, by=allowed(2.0, 2.0, per_hour=7.0))
     assert made(decided) == {"a": 3, "b": 0}
@@ -125,9 +122,6 @@ def test_no_plan_asks_for_more_than_an_hour_pays_for(
         assert rate(decided.memory) + (by.price(template, where) or 0.0) > most - 1e-4, "one more did not fit"
 
 
-# --- by the month -----------------------------------------------------------------------------------------------------
-
-
 def test_a_month_that_is_spent_holds_what_costs_until_the_next_one_begins() -> None:
     by = allowed(2.0, None, per_month=4.0)
     yet = {"usage": {"1970-01-01": {(TEMPLATE, "a", ""): 2 * 3_600_000}}}
@@ -147,9 +141,6 @@ def test_machines_that_run_count_from_the_beginning_of_the_month() -> None:
     assert month_cost(remembered, by, MONTH + 3 * HOUR, 0.0) == pytest.approx(2.0 * (3 + 2))
     assert month_cost(remembered, by, MONTH - HOUR / 2, 0.0) == pytest.approx(1.0)
     assert month_cost(remembered, by, MONTH - HOUR, 4 * HOUR) == 0.0, "the wall clock says which month it is"
-
-
-# --- what is told -----------------------------------------------------------------------------------------------------
 
 
 def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_reason() -> None:

@@ -64,9 +64,6 @@ def after(draft: Draft) -> Slot:
     return draft.record(REQUEST).slots[0]
 
 
-# --- stuck ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "seen", "stuck"),
     [
@@ -109,9 +106,6 @@ def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_b
     assert (gaps[:3], gaps[-3:]) == ([DELETE_AGAIN] * 3, [DELETE_LATEST] * 3)
     assert gaps == sorted(gaps)
     assert one.stuck
-
-
-# --- force ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from tests.unit.core import (
     record,
     running,
     snapshot,
+    two_templates,
     unobserved,
 )
 
@@ -141,8 +142,8 @@ def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
         for id_, each in numbers.items()
     ))  # fmt: skip
     there = snapshot(*(machine(number, request=id_) for id_, each in numbers.items() for number in each))
-    one = mortal()
-    both = replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U", max_lifetime=None)})
+    both = mortal()
+    both = replace(both, templates=two_templates(pool("a")).templates | both.templates)
     names = offered(plan(known, there, limits=both).memory)
     assert len(names) == 2
     assert not any("c" * 10 in each for each in names), "another template has none"

@@ -52,9 +52,6 @@ def kept(remembered: Memory) -> Slot:
     return remembered.requests[REQUEST].slots[0]
 
 
-# --- creates ----------------------------------------------------------------------------------------------------------
-
-
 FATES = {
     ErrorClass.THROTTLED: (Verdict.OPEN, None),  # it was not sent
     ErrorClass.TIMEOUT: (Verdict.OPEN, BEFORE),  # it may have been applied
@@ -138,9 +135,6 @@ def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays
     assert (learned.window, learned.retry_at, learned.probing) == (64, NOW + 1.0, False)
 
 
-# --- actions for which no call was started ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "create", "expected"),
     [
@@ -162,9 +156,6 @@ def test_a_create_that_was_not_started(one: Slot, create: Create, expected: Slot
 def test_a_delete_that_was_not_started_is_sent_at_once() -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW)
     assert kept(after(closed, unsent=(DELETE,))).delete_sent is None
-
-
-# --- deletes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,6 @@ def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> li
     return list(news(former, memory_now, known, held))
 
 
-# --- what counts as a refusal -----------------------------------------------------------------------------------------
-
 FATES: dict[str, Callable[[Slot], Slot]] = {
     "still open": lambda one: evolve(one, failure=STOCKOUT),
     "withdrawn for another pool": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.WITHDRAWN),
@@ -94,9 +92,6 @@ def test_another_reason_is_another_refusal_and_other_words_for_the_same_are_not(
 
     assert after(evolve(ASKED, failure=QUOTA), before=was) == [Refusal("a", TEMPLATE, QUOTA.error, QUOTA.text)]
     assert after(evolve(ASKED, failure=replace(STOCKOUT, text="in other words")), before=was) == []
-
-
-# --- what waits because of it -----------------------------------------------------------------------------------------
 
 
 def backing_off(failure: Failure | None = STOCKOUT, level: int = 1) -> Memory:

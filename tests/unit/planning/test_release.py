@@ -19,9 +19,6 @@ def times(held: Memory, limits: Limits | None = LIMITS) -> dict[str, float | Non
     return {one.name: one.at for one in waiting(held, limits, NOW)}
 
 
-# --- machines ---------------------------------------------------------------------------------------------------------
-
-
 def test_who_was_noted_first_goes_first_and_none_before_its_grace_is_over() -> None:
     held = memory(orphans={"late": NOW - 100.0, "early": NOW - 700.0})
     assert list(times(held).items()) == [("early", NOW), ("late", NOW + 500.0)]
@@ -67,8 +64,6 @@ def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
         gone |= {each.name: now for each in made.deletes if isinstance(each, Delete)}
     assert gone == told
 
-
-# --- requests ---------------------------------------------------------------------------------------------------------
 
 SILENT = record(running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), slot(2), read=NOW - 2000.0)
 

@@ -20,7 +20,6 @@ from provisioner.model import (
     Limits,
     Memory,
     Phase,
-    PoolLimits,
     RequestRecord,
     Slot,
     Snapshot,
@@ -51,6 +50,7 @@ from tests.unit.core import (
     running,
     slot,
     snapshot,
+    two_templates,
     unsent,
 )
 
@@ -420,11 +420,6 @@ def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
     ask(draft, draft.record(REQUEST), capacity)
     assert created(draft) == {"a": 3 if counts else 4}
     assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.CAP): 6 if counts else 5}
-
-
-def two_templates(*pools: PoolLimits) -> Limits:
-    one = limits(*pools)
-    return replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
 
 
 @pytest.mark.parametrize(

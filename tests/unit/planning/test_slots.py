@@ -65,9 +65,6 @@ def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Fa
     return slot(number, FAILED, failure=why, tries=tries, tried=before, **GONE)
 
 
-# --- what is missing, and what was tried for it -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("slots", "count", "expected"),
     [
@@ -104,9 +101,6 @@ def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
     no_try = {ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE}
     [gap] = gaps(record(failed(0, why=Failure(error, "why"))))
     assert gap == Gap(0 if error in no_try else 1, Failure(error, "why"))
-
-
-# --- the third failure is the last ------------------------------------------------------------------------------------
 
 
 def replaced(one: Slot, look: Machine | None = None, times: int = 3) -> tuple[RequestRecord, int]:
@@ -177,8 +171,6 @@ def test_what_failed_least_is_asked_for_first() -> None:
     assert opened == [0, 1]
     assert gaps(made.memory.requests[REQUEST]) == [Gap(2, REFUSED)]
 
-
-# --- for ever and any -------------------------------------------------------------------------------------------------
 
 ANY = settings(
     max_examples=int(os.environ.get("EXAMPLES", "60")), derandomize="EXAMPLES" not in os.environ, deadline=None

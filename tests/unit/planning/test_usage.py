@@ -76,9 +76,6 @@ def whole(lived: Lives) -> int:
     return sum(round(((NOW - min(ago)) - (NOW - max(ago))) * 1000) for _, _, *ago in lived)
 
 
-# --- days -------------------------------------------------------------------------------------------------------------
-
-
 @given(begin=st.floats(0, 4e9), seconds=st.floats(0, 40 * DAY), ahead=st.floats(-1e9, 1e9))
 def test_the_days_of_a_machine_add_up_to_its_time(begin: float, seconds: float, ahead: float) -> None:
     days = list(by_day(Span(begin, begin + seconds), ahead))
@@ -105,9 +102,6 @@ def test_a_month_ends_where_the_next_begins() -> None:
     days, begins, ends = month_of(31.5 * DAY)
     assert (days, begins, ends) == ("1970-02-", 31 * DAY, 59 * DAY)
     assert month_of(364.5 * DAY) == ("1970-12-", 334 * DAY, 365 * DAY)
-
-
-# --- what is counted --------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
@@ -146,9 +140,6 @@ def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
     after = codec.encode(gone(first, [1]))["usage"]
     assert before
     assert all(after[day] is document for day, document in before.items())
-
-
-# --- in a plan --------------------------------------------------------------------------------------------------------
 
 
 def test_a_machine_counts_from_its_create_until_the_first_look_that_lacks_it() -> None:
