@@ -263,9 +263,7 @@ class Laws(Telling):
         now = self.story.world.now
         self.story.world.set_faults([Fault(mode, rate=rate, start=now, end=now + seconds)])
 
-    @rule(
-        pool=pools, mishap=st.sampled_from([*REFUSALS, THROTTLED, *LOST_ANSWERS, NOT_STARTED]), calls=st.integers(1, 3)
-    )
+    @rule(pool=pools, mishap=st.sampled_from(MISHAPS), calls=st.integers(1, 3))
     def calls_go_wrong(self, pool: str, mishap: Mishap, calls: int) -> None:
         self.story.lines[pool].mishaps.extend([mishap] * calls)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from provisioner.model import (
     Failure,
     Limits,
     Memory,
-    RequestRecord,
     RequestStatus,
     Slot,
     TemplateLimits,
@@ -181,13 +180,8 @@ def test_a_request_whose_machines_run_is_short_of_nothing() -> None:
 def test_machines_that_wait_behind_one_for_which_there_is_no_room_have_its_words() -> None:
     full, other = short(wanted(slot(seen=True, failure=STOCKOUT), count=3))
     assert (full.lack, full.machines) == (Lack.TROUBLED, 1)
-    assert (other.lack, other.machines, other.error, other.text) == (
-        Lack.BACKOFF,
-        2,
-        ErrorClass.STOCKOUT,
-        STOCKOUT.text,
-    )
-    assert (other.since, other.next_try) == (BEFORE, None)
+    assert (other.lack, other.machines, other.since, other.next_try) == (Lack.BACKOFF, 2, BEFORE, None)
+    assert (other.error, other.text) == (ErrorClass.STOCKOUT, STOCKOUT.text)
 
 
 def test_who_asks_later_waits_behind_who_asks_first() -> None:
@@ -289,21 +283,15 @@ def _slots(draw: some.DrawFn, number: int, id_: str, *, settled: bool) -> Slot:
     return slot(number, verdict, id_, submitted=draw(some.none() | TIMES), **(where | flags | failure))
 
 
-def blind(names: frozenset[str]) -> Mapping[str, str]:
-    return dict.fromkeys(names, "no route to host")
-
-
 @given(worlds())
 def test_the_machines_add_up_to_what_is_missing(world: tuple[Memory, Limits, frozenset[str]]) -> None:
     held, allowed, unseen = world
-    for id_, ones in shortages(held, BesideMemory(allowed, blind(unseen)), NOW).items():
+    for id_, ones in shortages(held, BesideMemory(allowed, dict.fromkeys(unseen, "no route to host")), NOW).items():
         wants = held.requests[id_]
         assert all(one.machines > 0 for one in ones)
-        assert sum(one.machines for one in ones) == wants.count - _running(wants)
-
-
-def _running(wants: RequestRecord) -> int:
-    return sum(one.ran is not None for one in wants.slots.values())
+        assert sum(one.machines for one in ones) == wants.count - sum(
+            one.ran is not None for one in wants.slots.values()
+        )
 
 
 @given(worlds(settled=True))
@@ -314,7 +302,7 @@ def test_what_is_held_back_is_what_the_next_plan_defers(world: tuple[Memory, Lim
         unobserved(name) if name in unseen else snapshot(*_machines(held, name), pool=name, began=SEEN) for name in "ab"
     ]
     planned = plan(held, *looks, limits=allowed)
-    said = shortages(held, BesideMemory(allowed, blind(unseen)), NOW)
+    said = shortages(held, BesideMemory(allowed, dict.fromkeys(unseen, "no route to host")), NOW)
     deferred = Counter[tuple[str, str]]()
     for one in (one for ones in said.values() for one in ones):
         if one.lack is not Lack.NEXT:
