@@ -127,12 +127,7 @@ def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Look | None:
         return None
     if kind == "failed":
         return unobserved(where)
-    mine = [
-        one
-        for each in remembered.requests.values()
-        for one in each.slots.values()
-        if one.pool == where and not one.gone
-    ]
+    mine = [one for one in slots_of(remembered).values() if one.pool == where and not one.gone]
     there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
     strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
     began = NOW - 100 if kind == "old" else draw(st.sampled_from([SEEN, NOW - 31, NOW]))
@@ -174,9 +169,8 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
 
 def usable(world: World) -> set[str]:
     """Pools that may be acted upon."""
-    return {
-        where for where, look in world.looks.items() if isinstance(look, Snapshot) and NOW - look.began <= 60
-    } - set(world.busy)
+    seen = {look.pool for look in world.looks.values() if isinstance(look, Snapshot) and NOW - look.began <= 60}
+    return seen - world.busy
 
 
 def number_of(machine: str) -> int:

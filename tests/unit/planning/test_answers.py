@@ -252,10 +252,7 @@ def test_an_unchanged_record_is_not_rendered_again() -> None:
     assert second[RETURN] is first[RETURN]
     assert second[OTHER] != first[OTHER]
     assert set(second) == {REQUEST, OTHER, RETURN}
-
-
-def test_a_forgotten_request_has_no_answer() -> None:
-    assert render(memory(), render(memory(record(slot())), {}, PREFIX), PREFIX) == {}
+    assert render(memory(), second, PREFIX) == {}, "a forgotten request has no answer"
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

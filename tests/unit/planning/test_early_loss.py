@@ -81,9 +81,6 @@ def learned(known: Memory) -> Window:
     return known.pressures["a", TEMPLATE]
 
 
-# --- which of them count ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "looks", "early"),
     [
@@ -146,9 +143,6 @@ def test_a_machine_that_stops_and_is_lost_counts_once_whatever_was_known_of_it_b
     known = seen(first, at(40, replace(STOPS, failure=BROKEN)), at(50, machine(**DEAD)))
     one = known.requests[REQUEST].slots[0]
     assert (one.verdict, one.failure, learned(known).window) == (Verdict.LOST, WHY, 2)
-
-
-# --- what follows for their pool --------------------------------------------------------------------------------------
 
 
 def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
@@ -258,7 +252,7 @@ def test_a_probe_that_is_preempted_says_nothing_and_the_next_one_is_tried() -> N
     assert len(tried.creates) == 1
 
 
-def test_nobody_waits_for_a_trial_where_another_pool_takes_machines() -> None:
+def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
     tried = trial(running(), look=at(30, machine()), limits=TWO)
     assert [create.pool for create in tried.creates] == ["b"] * 9
     assert [create.pool for create in trial(look=at(30), limits=TWO).creates] == ["a", *["b"] * 9]

@@ -74,9 +74,6 @@ def verdicts(last: Plan) -> list[Verdict]:
     return [one.verdict for one in last.memory.requests[REQUEST].slots.values()]
 
 
-# --- how many raise a doubt -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("known", "missing", "changes", "doubted"),
     [
@@ -105,9 +102,6 @@ def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
     last = planned(memory(record(*slots, count=2)), look(()), look((), SEEN + 5))
     assert not last.doubts
     assert verdicts(last)[8:10] == [Verdict.FAILED] * 2
-
-
-# --- what is told at once ---------------------------------------------------------------------------------------------
 
 
 def gone_for(cause: LossCause) -> dict[str, Any]:
@@ -141,9 +135,6 @@ def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() ->
     assert (last.doubts["a"].machines, last.doubts["a"].expected) == (9, 10)
 
 
-# --- while it waits ---------------------------------------------------------------------------------------------------
-
-
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
     """Neither of open requests, nor of closed slots, nor of machines without a request."""
     slots = [running(number) for number in ALL] + [slot(10, Verdict.FAILED), slot(11, seen=True)]
@@ -170,9 +161,6 @@ def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> N
     assert not waiting.memory.requests[REQUEST].slots[10].gone
     settled = planned(known, look(()), look((), SEEN + APART), look((), SEEN + APART + 5))
     assert settled.memory.requests[REQUEST].slots[10].gone
-
-
-# --- the second look --------------------------------------------------------------------------------------------------
 
 
 def test_a_second_look_that_is_independent_settles_it() -> None:
@@ -245,9 +233,6 @@ def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits
                 assert began - since < APART
 
 
-# --- people -----------------------------------------------------------------------------------------------------------
-
-
 def test_people_are_told_of_a_doubt_once_in_the_log_and_for_as_long_with_the_pool(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -274,9 +259,6 @@ def test_looks_that_rest_on_different_lists_do_not_say_the_same() -> None:
     seen = look(())
     assert identity(replace(seen, listed=1.0)) != identity(replace(seen, listed=2.0))
     assert identity(replace(seen, began=1.0)) == identity(replace(seen, began=2.0))
-
-
-# --- on real files, in virtual time -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

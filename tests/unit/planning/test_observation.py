@@ -153,19 +153,14 @@ def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its
         pytest.param(Notice(LossCause.PREEMPTED, NOW + 40), Notice(LossCause.PREEMPTED, NOW + 30), id="later: no news"),
         pytest.param(Notice(LossCause.PREEMPTED, NOW + 20), Notice(LossCause.PREEMPTED, NOW + 20), id="sooner"),
         pytest.param(Notice(LossCause.DELETED, NOW + 40), Notice(LossCause.DELETED, NOW + 40), id="of another kind"),
+        pytest.param(None, None, id="withdrawn"),
     ],
 )
-def test_an_announced_end_does_not_move_to_later(seen: Notice, kept: Notice) -> None:
+def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Notice | None) -> None:
     """A loop that starts reckons the grace of what stops from its first look."""
-    slot = running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.PREEMPTED, NOW + 30))
-    assert reflected(slot, snapshot(machine(notice=seen))).notice == kept
-
-
-def test_a_notice_is_kept_and_its_withdrawal_too() -> None:
-    notice = Notice(LossCause.PREEMPTED, NOW + 30)
-    noticed = snapshot(machine(notice=notice))
-    assert reflected(SUCCEEDED, noticed).notice == notice
-    assert reflected(SUCCEEDED, noticed, snapshot(machine(), began=SEEN + 5)).notice is None
+    noticed = reflected(SUCCEEDED, snapshot(machine(notice=Notice(LossCause.PREEMPTED, NOW + 30))))
+    assert noticed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
+    assert reflected(noticed, snapshot(machine(notice=seen))).notice == kept
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,6 @@ def empty(began: float = SEEN, asked: Iterable[str] = (STRANGER, "alien"), **cha
     return [snapshot(pool=one, began=began, asked=frozenset(asked), **changes) for one in "ab"]
 
 
-# --- names of our slots -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "told", "verdict", "reason", "done"),
     [
@@ -131,9 +128,6 @@ def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None
     settle_returns(again, frozenset())
     assert remembered.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
     assert again.memory() is remembered
-
-
-# --- names of nobody --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,8 +215,6 @@ def test_what_is_there_and_not_this_pools_is_not_gone(
     assert draft.returns[RETURN].absent == {}
     assert [delete.pool for delete in draft.deletes] == deleted
 
-
-# --- the end of a return request --------------------------------------------------------------------------------------
 
 GONE, LEFT = ReturnResult.GONE, ReturnResult.NOT_OURS
 

@@ -94,20 +94,13 @@ def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: E
     assert (learned.failure, learned.failed) == (Failure(error, "text"), error not in window.NO_ROOM)
 
 
-def test_a_failed_probe_blocks_whatever_its_class() -> None:
-    learned = failed(PROBING, BROKEN)
-    assert (learned.level, learned.failure) == (3, BROKEN)
-    assert window.blocked(learned, NOW)
-
-
-def test_failures_of_one_instant_back_off_once() -> None:
+def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whatever_its_class() -> None:
     once = failed(Window(window=8), STOCKOUT)
     assert failed(once, STOCKOUT).level == once.level == 1
-
-
-def test_what_was_asked_for_before_the_back_off_says_nothing_new() -> None:
-    learned = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
-    assert (learned.level, learned.retry_at, learned.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at)
+    learned = failed(PROBING, BROKEN)
+    assert (learned.level, learned.failure, window.blocked(learned, NOW)) == (3, BROKEN, True)
+    old = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
+    assert (old.level, old.retry_at, old.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at), "no news"
 
 
 @pytest.mark.parametrize("boot", [True, False])
@@ -288,10 +281,7 @@ def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(ended: bool)
     after = window.outlived(TRIED, TRIED.blocked_at - (not ended))
     assert (after.level == 0, not after.probing, after.failure is None, after.early_loss is None) == (ended,) * 4
     assert after.window == TRIED.window
-
-
-def test_a_machine_that_outlives_its_first_minutes_says_nothing_of_another_back_off() -> None:
-    assert window.outlived(PROBING, NOW) is PROBING
+    assert window.outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
 
 
 def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:
