@@ -108,9 +108,6 @@ def test_everything_that_can_happen_is_searched() -> None:
     assert set(ACTS) == set(Act)
 
 
-# --- that the search finds what is broken -----------------------------------------------------------------------------
-
-
 class Theme(NamedTuple):
     """A law that is broken on purpose, what every scenario has in which that may show, and which laws then break."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from provisioner.model import (
@@ -55,19 +57,15 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
 )  # fmt: skip
 def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contact, cancelling: bool) -> None:
     old = record(running(0), slot(1), **({"read": NOW - 7200} | changes))
-    draft = draft_of(memory(old), limits=LIMITS)
-    cancel_unpolled(draft, contact)
-    assert draft.requests[REQUEST].cancelling is cancelling
-    assert draft.closes == []
-    if cancelling:
-        assert draft.due < NOW + 1, "the second look comes by itself"
-
-
-def test_under_the_brake_no_cancel_is_announced_and_an_announced_one_is_taken_back() -> None:
-    held = memory(record(running(0), read=NOW - 7200, cancelling=True), brake=LATCHED)
-    draft = draft_of(held, limits=LIMITS)
-    cancel_unpolled(draft, Contact(active=NOW))
-    assert (draft.requests[REQUEST].cancelling, draft.closes) == (False, [])
+    braked = replace(
+        old, cancelling=not old.message
+    )  # under the brake none is announced, and one that was is taken back
+    for one, brake in ((old, None), (old, LATCHED), (braked, LATCHED)):
+        draft = draft_of(memory(one, brake=brake), limits=LIMITS)
+        cancel_unpolled(draft, contact)
+        announced = cancelling and brake is None
+        assert (draft.requests[REQUEST].cancelling, draft.closes) == (announced, [])
+        assert not announced or draft.due < NOW + 1, "the second look comes by itself"
 
 
 @pytest.mark.parametrize(
@@ -102,18 +100,13 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
     ],
 )
 def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, contact: Contact, told: bool) -> None:
-    draft = draft_of(memory(record(running(0), ended=ended)), limits=LIMITS)
+    back = giving_back(name(0), ended=ended, id_="ret-1")
+    draft = draft_of(memory(record(running(0), ended=ended), back), limits=LIMITS)
     note_told(draft, contact)
     assert draft.requests[REQUEST].told_at == (NOW if told else None)
-
-
-def test_hf_knows_the_end_of_a_return_when_a_script_printed_it() -> None:
-    back = giving_back(name(0), ended=DONE)
-    draft = draft_of(memory(back), limits=LIMITS)
-    note_told(draft, Contact(inventory=frozenset({name(0)})))
-    assert draft.returns[back.id].told_at is None
-    note_told(draft, Contact(told=frozenset({back.id})))
-    assert draft.returns[back.id].told_at == NOW
+    assert draft.returns["ret-1"].told_at is None
+    note_told(draft, Contact(told=frozenset({"ret-1"})))
+    assert draft.returns["ret-1"].told_at == (NOW if ended else None), "a script printed the end of the return"
 
 
 @pytest.mark.parametrize(

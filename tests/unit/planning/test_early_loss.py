@@ -212,7 +212,7 @@ def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on
 
 
 def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
-    proven = trial(running(), look=at(300, machine()))
+    proven = trial(running(submitted=TRIED.blocked_at), look=at(300, machine()))
     known = learned(proven.memory)
     assert (known.window, known.level, known.probing, known.retry_at) == (8, 0, False, 0.0)
     assert (known.failure, known.early_loss) == (None, None)

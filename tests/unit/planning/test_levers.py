@@ -83,8 +83,6 @@ def made(told: Plan) -> dict[str, int]:
     return dict(Counter(create.pool for create in told.creates))
 
 
-# --- everything is stopped --------------------------------------------------------------------------------------------
-
 SENT = slot(accepted=False, submitted=NOW - 100)
 STRANGE = snapshot(machine(7, request="zzzzzzzzzz"))
 LEFT = machine(phase=Phase.GONE)
@@ -158,9 +156,6 @@ def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
     assert (back.ended, back.message) == (DONE, "")
 
 
-# --- a pool is held ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("lever", [PAUSE, DRAIN])
 def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(lever: Lever) -> None:
     told = plan(memory(record(unsent(), count=3)), *BOTH, limits=held(TWO, lever))
@@ -209,8 +204,6 @@ def test_levers_change_no_cap() -> None:
     assert available(memory(), held(capped, STOP, PAUSE)) == available(memory(), capped) == {TEMPLATE: 5}
 
 
-# --- machines are asked back ------------------------------------------------------------------------------------------
-
 SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
 
 
@@ -250,9 +243,6 @@ def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(lever: Lever) -> 
     assert told.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
     given = plan(replace(told.memory, returns=BACK), snapshot(machine()), limits=held(ONE, lever))
     assert [delete.name for delete in given.deletes] == [name()]
-
-
-# --- a request is cancelled -------------------------------------------------------------------------------------------
 
 
 def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
@@ -298,9 +288,6 @@ def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
     told = request_answer(plan(known, look, limits=held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
     evidence = Evidence(intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": look}, 0.0)
     assert request_answer(rebuild(evidence, ONE, NOW, 0.0).requests[REQUEST]) == told
-
-
-# --- what is held -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,6 @@ def told(one: Shortage) -> dict[str, Any]:
     return {name: facts[name] for name in facts if name == "lack" or facts[name] != usual[name]}
 
 
-# --- each reason ------------------------------------------------------------------------------------------------------
-
 OUT = {"error": ErrorClass.STOCKOUT, "text": STOCKOUT.text}
 SPILLS = limits(pool("a", spill_after=180.0), pool("b", paused=True))
 BLIND = {"unseen": {"a": "no route to host"}}
@@ -227,8 +225,6 @@ def test_a_pool_has_the_trouble_since_its_last_machine_ran() -> None:
     assert trouble == (STOCKOUT, NOW - 50, NOW - 70)
     assert troubles(wanted(running(), count=1)) == {}
 
-
-# --- what always holds ------------------------------------------------------------------------------------------------
 
 ERRORS = some.sampled_from([STOCKOUT, BROKEN, DENIED, Failure(ErrorClass.TIMEOUT, "late")])
 TIMES = some.floats(NOW - 500, NOW + 500)
