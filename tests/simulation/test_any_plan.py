@@ -274,7 +274,7 @@ RULES = [
 ]
 
 # The same situations each time, unless somebody asks for more of them.
-ANY = settings(max_examples=int(os.environ.get("EXAMPLES", "150")), derandomize="EXAMPLES" not in os.environ)
+ANY = settings(max_examples=int(os.environ.get("EXAMPLES", "100")), derandomize="EXAMPLES" not in os.environ)
 
 
 @ANY

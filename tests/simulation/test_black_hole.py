@@ -146,13 +146,12 @@ def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
         site.run(CALLS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "closes"),
     [
         pytest.param("stopped", True, id="they stop without a cause"),
-        pytest.param("recreated", True, id="the group makes them anew"),
-        pytest.param("preemption", False, id="they are preempted"),
+        pytest.param("recreated", True, id="the group makes them anew", marks=pytest.mark.slow),
+        pytest.param("preemption", False, id="they are preempted", marks=pytest.mark.slow),
     ],
 )
 def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, closes: bool) -> None:
@@ -161,7 +160,7 @@ def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, close
     limits = replace(limits, pools={GROUP.name: pool}, backoff_last=1800.0)
     spec = GROUP if closes else SPEC
     with VirtualSite(tmp_path, spec, limits=limits, faults=[Fault(mode, params={"seconds": 30.0})]) as site:
-        kept_at(site, 10, HOUR / 2)
+        kept_at(site, 10, HOUR / 6)
         memory = site.reports[-1].memory
         assert memory is not None
         known = memory.pressures[GROUP.name, "T"]

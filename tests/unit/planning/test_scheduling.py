@@ -392,10 +392,11 @@ def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> 
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
 
 
-def test_creates_of_unknown_outcome_are_repeated_all_at_once_in_a_healthy_pool() -> None:
+@pytest.mark.parametrize(("learned", "creates"), [(None, 3), (PROBING, 1)], ids=["all at once", "once per probe"])
+def test_creates_of_unknown_outcome_are_repeated(learned: Window | None, creates: int) -> None:
     unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
-    draft = asked(memory(record(*unknown)), limits=limits(pool("a")))
-    assert [create.again for create in draft.creates] == [True] * 3
+    draft = asked_of(record(*unknown), seen=BOTH[:1], learned=learned)
+    assert [create.again for create in draft.creates] == [True] * creates
 
 
 # --- caps -------------------------------------------------------------------------------------------------------------
