@@ -109,9 +109,9 @@ class Judge:
         self._in_sight: set[str] = set()
         """Pools that this cycle sees well enough to act in."""
         self._shown: set[str] = set()
+        """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._no_room: set[str] = set()
         """Machines of which a look has shown that there is no room for them."""
-        """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._seen_running: set[str] = set()
         """The same machines over all whole cycles."""
         self._slots: dict[str, tuple[Verdict, str]] = {}
@@ -148,9 +148,7 @@ class Judge:
         assert not (creates and self.superseded), f"{Law.ONE_LOOP}: a superseded loop creates"
         memory = self._story.memory() if creates else None
         for create in creates:
-            assert create.pool in self._in_sight, (
-                f"{Law.SEEN_WHOLE}: {create.pool} is not seen and {create.name} is created"
-            )
+            assert create.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {create.name} is created, its pool is not seen"
             assert not self._story.limits.pools[create.pool].paused, f"{create.pool} is paused and is asked"
             held = self.levers.against(create.pool) or self.levers.of(LeverKind.CANCEL).get(create.request)
             assert held is None, f"{create.name} is created although {held} holds it back"
@@ -158,16 +156,12 @@ class Judge:
             assert slot is not None, f"{Law.RECORDED}: {create.name} is not in memory.json when it is created"
             assert slot.verdict is Verdict.OPEN, f"{Law.NAMED_ONCE}: {create.name} is {slot.verdict} and is created"
             assert slot.submitted is not None, f"{Law.RECORDED}: that {create.name} is submitted is not in memory.json"
-            assert slot.pool == create.pool, (
-                f"{Law.NAMED_ONCE}: {create.name} is of {slot.pool}, created in {create.pool}"
-            )
+            assert slot.pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} of {slot.pool} goes to {create.pool}"
             pool, _ = self._asked.setdefault(create.name, (create.pool, self._story.world.now))
             assert pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} is created in {pool} and in {create.pool}"
             assert create.name not in self._returned_before, f"{Law.PROVEN}: {create.name} was returned and is created"
             wanted = self._story.requests.get(create.request)
-            assert wanted is None or wanted.told is None, (
-                f"{Law.STAYS}: {create.name} is created, its request has ended"
-            )
+            assert wanted is None or wanted.told is None, f"{Law.STAYS}: {create.name} is created for an ended request"
             assert create.name not in self._dead, f"{Law.NAMED_ONCE}: {create.name} was closed and is created"
             assert create.name not in self._seen_running, f"{Law.PROVEN}: {create.name} was seen running and is created"
 
@@ -207,8 +201,7 @@ class Judge:
         story, now = self._story, self._story.world.now + self.gained
         seen_running = name in self._seen_running or name in self._shown
         healthy = machine.running and name not in self.disturbed and self._first_run.get(name) == machine.uid
-        parts = split_name(story.limits.prefix, name)
-        wanted = story.requests.get(parts[0]) if parts else None
+        wanted = self._wanted(name)
         pool, asked = self._asked.get(name, (machine.pool, 0.0))
         limits = story.limits.pools[pool]
         why = f"{Law.PROVEN}: {name} is deleted as {reason}"
@@ -246,17 +239,14 @@ class Judge:
         parts = split_name(story.limits.prefix, name)
         known = parts is not None and parts[0] in story.hf.intent.read().requests
         # A memory made again knows of an ended request only the machines that HF was told of.
-        assert not known or self._memory_was_lost, (
-            f"{Law.SLOWLY}: {name} is deleted as an orphan, but its request is in intent"
-        )
+        assert not known or self._memory_was_lost, f"{Law.SLOWLY}: orphan {name} is deleted, its request is in intent"
         assert name not in self.hosts(), f"{Law.PROVEN}: {name} is HF's and is deleted as an orphan"
         since = self.orphans.get(name, 0.0)
         assert now + self.gained - since >= story.limits.orphan_grace, f"{Law.SLOWLY}: orphan {name} got no grace"
         self._orphan_deletes.append(now)
         recent = [at for at in self._orphan_deletes if at + self.gained > now - 3600]
-        assert self.gained or len(recent) <= story.limits.orphan_cap_per_hour, (
-            f"{Law.SLOWLY}: too many orphans in an hour"
-        )
+        fits = self.gained or len(recent) <= story.limits.orphan_cap_per_hour
+        assert fits, f"{Law.SLOWLY}: too many orphans in an hour"
 
     def loses(self, kinds: Collection[str]) -> None:
         """State files are lost. What memory held cannot be asked of the loop any more, only what HF was told."""
@@ -353,16 +343,12 @@ class Judge:
             for slot in record.slots.values():
                 self._check_slot(slot)
                 owned += slot.verdict in OWNED
-            assert owned <= record.count or self._memory_was_lost, (
-                f"{Law.PROVEN}: {owned} machines for the {record.count} of {record.id}"
-            )
+            fits = owned <= record.count or self._memory_was_lost
+            assert fits, f"{Law.PROVEN}: {owned} machines for the {record.count} of {record.id}"
             desired[record.template] += owned
-            assert record.next_slot >= self._next.get(record.id, 0), (
-                f"{Law.NAMED_ONCE}: {record.id} counts slots backwards"
-            )
-            assert not record.slots or record.next_slot > max(record.slots), (
-                f"{Law.NAMED_ONCE}: {record.id} reuses numbers"
-            )
+            numbers = record.next_slot, max(record.slots, default=-1)
+            assert numbers[0] >= self._next.get(record.id, 0), f"{Law.NAMED_ONCE}: {record.id} counts slots backwards"
+            assert numbers[0] > numbers[1], f"{Law.NAMED_ONCE}: {record.id} reuses numbers"
             self._next[record.id] = record.next_slot
         for template, limits in self._story.limits.templates.items():
             limit, count = limits.max_machines, desired[template]
@@ -381,9 +367,8 @@ class Judge:
             polled = self._polled_before[slot.name.split("-")[1]]
             silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after
             asked = slot.name.split("-")[1] in self.levers.of(LeverKind.CANCEL)
-            assert slot.name in self._returned_before or silent or asked, (
-                f"{Law.PROVEN}: {slot.name} is cancelled without cause"
-            )
+            back = slot.name in self._returned_before
+            assert back or silent or asked, f"{Law.PROVEN}: {slot.name} is cancelled without cause"
 
     def _check_answers(self, *, whole: bool) -> None:
         if "status" in self._lost and not whole:
@@ -410,9 +395,8 @@ class Judge:
         self._check_constant(id_, answer)
         wanted, entry = self._story.requests[id_], json.loads(answer.text)
         succeeded = _succeeded(entry)
-        assert len(succeeded) <= wanted.count or self._memory_was_lost, (
-            f"{Law.PROVEN}: {len(succeeded)} machines for the {wanted.count} of {id_}"
-        )
+        fits = len(succeeded) <= wanted.count or self._memory_was_lost
+        assert fits, f"{Law.PROVEN}: {len(succeeded)} machines for the {wanted.count} of {id_}"
         if entry["status"] == RequestStatus.COMPLETE and not self._memory_was_lost:
             assert len(succeeded) == wanted.count, f"{id_} is complete with {len(succeeded)} of {wanted.count}"
         for name in succeeded:
@@ -488,8 +472,7 @@ class Judge:
         self._foreign_returns[id_] = self.foreigners.intersection(names)
         self._given_back |= set(names)
         for name in names:
-            parts = split_name(self._story.limits.prefix, name)
-            wanted = self._story.requests.get(parts[0]) if parts else None
+            wanted = self._wanted(name)
             if wanted is not None and wanted.told is not None:
                 self._returned_late.add(name)
 
@@ -510,9 +493,8 @@ class Judge:
             if reported.get(name) in (DRAINED, GIVEN_UP):
                 self._judge_asked_back(name)
                 continue
-            assert not healthy or machine is None or self._first_run.get(name) != machine.uid, (
-                f"{Law.PROVEN}: {name} is healthy and is reported lost"
-            )
+            gone = not healthy or machine is None or self._first_run.get(name) != machine.uid
+            assert gone, f"{Law.PROVEN}: {name} is healthy and is reported lost"
 
     def _judge_asked_back(self, name: str) -> None:
         """HF is asked for a machine that a person drains or has cancelled."""
@@ -521,9 +503,8 @@ class Judge:
 
     def _judge_age(self, name: str) -> None:
         """HF is offered a machine of which it knows, and not before its time."""
-        parts = split_name(self._story.limits.prefix, name)
-        assert parts is not None
-        wanted = self._story.requests[parts[0]]
+        wanted = self._wanted(name)
+        assert wanted is not None
         lifetime = self._story.limits.templates[wanted.template].max_lifetime
         asked = self._asked[name][1]
         assert lifetime is not None, f"{Law.PROVEN}: {name} has no lifetime and is reported as aged"
@@ -533,20 +514,21 @@ class Judge:
 
     def _told(self, name: str) -> bool:
         """HF has the machine from a terminal answer."""
-        return any(wanted.told and name in _succeeded(json.loads(wanted.told)) for wanted in self._requests())
+        requests = self._story.requests.values()
+        return any(wanted.told and name in _succeeded(json.loads(wanted.told)) for wanted in requests)
 
-    def _requests(self) -> Iterable[Wanted]:
-        return self._story.requests.values()
+    def _wanted(self, name: str) -> Wanted | None:
+        """The request of a machine."""
+        parts = split_name(self._story.limits.prefix, name)
+        return self._story.requests.get(parts[0]) if parts else None
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def unsettled(self) -> list[str]:
         """What is not as it should be after the last fault."""
         story, problems = self._story, []
-        problems += [
-            f"{Law.ENDS}: {id_} has not ended" for id_, wanted in story.requests.items() if wanted.told is None
-        ]
-        problems += [f"{Law.ENDS}: {id_} has not ended" for id_, told in story.returns.items() if told is None]
+        told = {id_: wanted.told for id_, wanted in story.requests.items()} | story.returns
+        problems += [f"{Law.ENDS}: {id_} has not ended" for id_, answer in told.items() if answer is None]
         memory = story.memory()
         latched = memory is not None and memory.brake is not None
         machines, hosts = story.machines(), self.hosts()
@@ -568,14 +550,10 @@ class Judge:
     def in_time(self) -> None:
         """While the loop runs, sees and may act, nothing is older than its deadline."""
         memory, now = self._story.life.reconciler.memory, self._story.life.clock.now()
-        records: list[RequestRecord | ReturnRecord] = []
-        if memory:
-            records = [*memory.requests.values(), *memory.returns.values()]
-        for record in records:
+        records: dict[str, RequestRecord | ReturnRecord] = {**memory.requests, **memory.returns} if memory else {}
+        for record in records.values():
             late = now - record.deadline
-            assert record.ended or late < LATENESS, (
-                f"{Law.ENDS}: {record.id} has not ended {late:.0f} s past its deadline"
-            )
+            assert record.ended or late < LATENESS, f"{Law.ENDS}: {record.id} is {late:.0f} s past its deadline"
 
     def at_the_end(self) -> None:
         """Check a story at its end."""

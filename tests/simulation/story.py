@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,29 +61,21 @@ PROVISIONER = "demo"
 PREFIX = "hf"
 RAM = "/dev/shm"
 
+POOLS = (
+    PoolLimits("alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline=300.0, spill_after=90.0),
+    PoolLimits("beta", max_machines=4, max_pending=3, initial_window=3, boot_deadline=400.0, spill_after=120.0,
+               lag=30.0, stale_after=90.0),
+    PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline=300.0, spill_after=90.0),
+)  # fmt: skip
+TEMPLATES = (
+    TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9, max_lifetime=900.0),
+    TemplateLimits("pods", ("alpha",), tries=0),
+    TemplateLimits("vms", ("beta", "gamma"), straggler_after=60.0, straggler_share=0.5),
+)
 LIMITS = Limits(
     prefix=PREFIX,
-    pools={
-        "alpha": PoolLimits(
-            "alpha", max_machines=5, max_pending=4, initial_window=2, boot_deadline=300.0, spill_after=90.0
-        ),
-        "beta": PoolLimits(
-            "beta",
-            max_machines=4,
-            max_pending=3,
-            initial_window=3,
-            boot_deadline=400.0,
-            spill_after=120.0,
-            lag=30.0,
-            stale_after=90.0,
-        ),
-        "gamma": PoolLimits("gamma", max_pending=3, initial_window=1, boot_deadline=300.0, spill_after=90.0),
-    },
-    templates={
-        "wide": TemplateLimits("wide", ("alpha", "beta", "gamma"), max_machines=9, max_lifetime=900.0),
-        "pods": TemplateLimits("pods", ("alpha",), tries=0),
-        "vms": TemplateLimits("vms", ("beta", "gamma"), straggler_after=60.0, straggler_share=0.5),
-    },
+    pools={one.name: one for one in POOLS},
+    templates={one.id: one for one in TEMPLATES},
     request_deadline=1800.0,
     return_deadline=1800.0,
     orphan_grace=300.0,
@@ -347,13 +339,10 @@ class Story:
 
     def _guard(self, state: StateDir) -> None:
         """Give the loop a chance to die around each write."""
-        fuse: Fuse = self.fuse
-        state.memory.write = fuse.around(state.memory.write, "memory.write")  # type: ignore[method-assign]
-        state.status.write = fuse.around(state.status.write, "status.write")  # type: ignore[method-assign]
-        state.seen.forget = fuse.around(state.seen.forget, "seen.forget")  # type: ignore[method-assign]
-        state.told.forget = fuse.around(state.told.forget, "told.forget")  # type: ignore[method-assign]
-        state.told.claim = fuse.around(state.told.claim, "told.claim")  # type: ignore[method-assign]
-        state.intent.remove = fuse.around(state.intent.remove, "intent.remove")  # type: ignore[method-assign]
+        for write in WRITES:
+            store, _, method = write.partition(".")
+            held = getattr(state, store)
+            setattr(held, method, self.fuse.around(getattr(held, method), write))
 
     def memory(self) -> Memory | None:
         """What memory.json holds."""
@@ -452,10 +441,8 @@ class Story:
     def vanish(self, name: str) -> None:
         """Somebody deletes a machine behind our back."""
         self.judge.disturbed.add(name)
-        for namespace in ("ns-alpha", "ns-gamma"):
-            pod = self.cluster.pods.get(namespace, name)
-            if pod is not None:
-                self.cluster.delete(pod, 0)
+        for pod in self.cluster.pods.select("", lambda pod: pod.name == name):
+            self.cluster.delete(pod, 0)
         for vm in self.groups.vms.named(name):
             self.groups.vms.delete(vm)
         self.judge.watch()
@@ -466,8 +453,7 @@ class Story:
         member = self.mig.members.get(name)
         if member is not None and member.action == "NONE":
             self.mig.recreate([f"zones/{member.zone}/instances/{name}"])
-        pod = next((pod for pod in self.cluster.pods.select("") if pod.name == name), None)
-        if pod is not None:
+        for pod in self.cluster.pods.select("", lambda pod: pod.name == name):
             self.cluster.delete(pod, 0)
             with suppress(ApiError):
                 metadata = {"name": name, "labels": pod.labels}
@@ -609,12 +595,8 @@ class Story:
         with suppress(FileNotFoundError):
             self._stamp(os.path.join(self.hf.seen.path, id_))
 
-    def poll_all(self) -> None:
-        """getRequestStatus for everything."""
-        self.poll_all_but()
-
-    def poll_all_but(self, *left_out: str) -> None:
-        """getRequestStatus for the others."""
+    def poll_all(self, *left_out: str) -> None:
+        """getRequestStatus for everything else."""
         for id_ in [*self.requests, *self.returns]:
             if id_ not in left_out:
                 self.poll(id_)
@@ -706,8 +688,3 @@ class Story:
                 self.poll(id_)
         if self.judge.hosts() - self.machines().keys():
             self.list_hosts()
-
-    def snapshot_of(self, pool: str) -> Mapping[str, object]:
-        """What the newest look shows of a pool; empty when it was not seen."""
-        look = self.looks.get(pool)
-        return look.machines if isinstance(look, Snapshot) else {}

@@ -14,7 +14,7 @@ from itertools import cycle
 
 import pytest
 
-from provisioner.backends.events import Hint, Sieve, Worth
+from provisioner.backends.events import Hint, Sieve
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
 from provisioner.simulator.compute.settings import Switches, Timings
 from provisioner.simulator.world import Fault
@@ -75,7 +75,6 @@ class Told:
     """What HF was told at last of each request."""
     leads: dict[str, float] = field(default_factory=dict)
     """By preempted machine: seconds from the first word to HF to the end of its notice."""
-    worth: dict[Worth, int] = field(default_factory=lambda: dict.fromkeys(Worth, 0))
 
 
 class Telling:
@@ -98,7 +97,6 @@ class Telling:
 
     def _hear(self, data: bytes, published: float) -> None:
         judged = self._sieve.judge(data, datetime.fromtimestamp(published, UTC))
-        self.told.worth[judged.worth] += 1
         if judged.news:
             self._news.append(judged.news)
 
@@ -169,13 +167,13 @@ class Telling:
             for record in memory.requests.values()
             for slot in record.slots.values()
         }
-        self.told.answers = [self._plain(str(_told(wanted.told))) for wanted in story.requests.values()]
+        self.told.answers = [self._plain(str(kept_of(wanted.told))) for wanted in story.requests.values()]
         story.return_all()
         story.settle()
         story.close()
 
 
-def _told(answer: str | None) -> object:
+def kept_of(answer: str | None) -> object:
     """What HF keeps of a terminal answer, without when the machines were launched and their addresses."""
     assert answer is not None
     entry = json.loads(answer)
@@ -207,17 +205,13 @@ FLIPS = [pytest.param(*turn, id=": ".join(turn), marks=pytest.mark.slow) for tur
 @pytest.mark.parametrize(("switches", "mode"), [*EACH, *FLIPS], indirect=["switches"])
 def test_events_change_nothing_but_how_early_a_preemption_is_told(mode: str) -> None:
     told, without = tell(mode), tell(OFF)
+    verdicts = Counter(verdict for verdict, _ in without.verdicts.values())
+    assert verdicts == {"succeeded": 10, "lost": 7, "failed": 2}, "the story is one that matters"
     assert told.machines == without.machines
     assert told.verdicts == without.verdicts
     assert told.answers == without.answers
     assert told.leads.keys() == without.leads.keys()
     assert all(told.leads[name] >= lead for name, lead in without.leads.items()), "no event makes it worse"
-
-
-def test_the_story_is_one_that_matters() -> None:
-    without = tell(OFF)
-    verdicts = [verdict for verdict, _ in without.verdicts.values()]
-    assert Counter(verdicts) == {"succeeded": 10, "lost": 7, "failed": 2}
 
 
 @pytest.mark.slow
@@ -228,13 +222,3 @@ def test_events_give_hf_most_of_the_notice_where_looks_are_too_late() -> None:
     assert leads["complete"][0] > 10.0
     assert leads["duplicated"][0] > 10.0
     assert leads["lossy"][-1] > 10.0 >= leads["lossy"][0], "some came, some did not"
-
-
-@pytest.mark.slow
-def test_what_was_wrong_with_events_is_counted() -> None:
-    assert tell("complete").worth[Worth.NOTICE] == 4
-    assert tell("complete").worth[Worth.REPEATED] == 0
-    assert tell("duplicated").worth[Worth.REPEATED] > 0
-    assert tell("garbled").worth[Worth.MALFORMED] > 0
-    assert tell("an hour late").worth[Worth.NOTICE] == 0, "the entry itself says that the end has passed"
-    assert tell(UNREAD).worth[Worth.NOTICE] == 4

@@ -30,7 +30,7 @@ from tests.support.clouds.switches import FLIPS
 
 STORIES = int(os.environ.get("STORIES", "100"))
 STEPS = int(os.environ.get("STORY_STEPS", "40"))
-QUICK = max(1, STORIES // 3)
+QUICK = max(1, STORIES // 4)
 """The stories of `make test`; `make test-slow` tells as many as there are."""
 
 pytestmark = pytest.mark.timeout(900)  # a story that fails is told shorter and shorter, for up to five minutes
@@ -263,9 +263,7 @@ class Laws(Telling):
         now = self.story.world.now
         self.story.world.set_faults([Fault(mode, rate=rate, start=now, end=now + seconds)])
 
-    @rule(
-        pool=pools, mishap=st.sampled_from([*REFUSALS, THROTTLED, *LOST_ANSWERS, NOT_STARTED]), calls=st.integers(1, 3)
-    )
+    @rule(pool=pools, mishap=st.sampled_from(MISHAPS), calls=st.integers(1, 3))
     def calls_go_wrong(self, pool: str, mishap: Mishap, calls: int) -> None:
         self.story.lines[pool].mishaps.extend([mishap] * calls)
 

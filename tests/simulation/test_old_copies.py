@@ -59,22 +59,12 @@ def site() -> Iterator[Copied]:
         pytest.param(("memory.json",), ("intent",), INTENT, id="memory is left", marks=pytest.mark.slow),
         pytest.param(("memory.json", "memory.json.lock"), ("intent",), INTENT, id="memory and its lock file are left"),
         pytest.param((), ("intent", "memory"), OLDER, id="memory is as old"),
-        pytest.param(
-            ("memory.json.lock",),
-            ("intent", "memory"),
-            OLDER,
-            id="memory is as old, its lock file is not",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("status.json", "seen"),
-            ("intent", "memory"),
-            OLDER,
-            id="memory is as old, all else is not",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(("memory.json.lock",), ("intent", "memory"), OLDER, id="memory is as old, its lock file is not",
+                     marks=pytest.mark.slow),
+        pytest.param(("status.json", "seen"), ("intent", "memory"), OLDER, id="memory is as old, all else is not",
+                     marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_an_old_intent_is_recognised_and_costs_hf_no_machine(
     site: Copied, survivors: Collection[str], put_back: Collection[str], reason: BrakeReason, lists: bool
 ) -> None:

@@ -28,13 +28,12 @@ from tests.simulation.test_broken_laws import (
 from tests.simulation.watched import Watched
 
 SEARCHED = settings(
-    max_examples=20,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
 )
-LONG = settings(SEARCHED, max_examples=150)
+
 
 BLIND = ("cap", "killed", "orphan")
 """Laws that nobody can keep who is shown what is not."""
@@ -84,30 +83,15 @@ def assert_healed(body: Body) -> None:
     assert not found, "\n".join([*found, yaml.safe_dump(body, sort_keys=False)])
 
 
-@SEARCHED
-@given(bodies())
-def test_no_law_is_broken(body: Body) -> None:
-    assert_lawful(body)
+SEARCHES: list[tuple[Callable[[Body], None], bool]] = [(assert_lawful, False), (assert_healed, True)]
 
 
-@SEARCHED
-@given(bodies(heals=True))
-def test_what_is_wanted_runs_when_all_trouble_is_over(body: Body) -> None:
-    assert_healed(body)
-
-
-@pytest.mark.slow
-@LONG
-@given(bodies())
-def test_no_law_is_broken_in_many_more(body: Body) -> None:
-    assert_lawful(body)
-
-
-@pytest.mark.slow
-@LONG
-@given(bodies(heals=True))
-def test_what_is_wanted_runs_when_all_trouble_is_over_in_many_more(body: Body) -> None:
-    assert_healed(body)
+@pytest.mark.parametrize("most", [20, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("holds", "heals"), SEARCHES, ids=["no law is broken", "what is wanted runs when all trouble is over"]
+)
+def test_scenarios_by_chance(holds: Callable[[Body], None], heals: bool, most: int) -> None:
+    settings(SEARCHED, max_examples=most)(given(bodies(heals=heals))(holds))()
 
 
 def test_a_create_is_not_repeated_whose_machine_came_and_went_unseen() -> None:
@@ -122,9 +106,6 @@ def test_every_setting_is_searched(part: type) -> None:
 
 def test_everything_that_can_happen_is_searched() -> None:
     assert set(ACTS) == set(Act)
-
-
-# --- that the search finds what is broken -----------------------------------------------------------------------------
 
 
 class Theme(NamedTuple):
@@ -176,14 +157,3 @@ def test_the_search_finds_that(theme: Theme) -> None:
 
     with theme.broken(), pytest.raises(AssertionError, match=f" s: ({theme.laws}): "):
         search()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.broken.__name__.replace("_", " "))
-def test_the_same_scenarios_break_nothing_by_themselves(theme: Theme) -> None:
-    @settings(SEARCHED, max_examples=10)
-    @given(bodies(heals=True))
-    def search(body: Body) -> None:
-        assert_lawful(theme.given_to(body))
-
-    search()

@@ -1,4 +1,4 @@
-"""Requests leave the files, whatever happens between any two steps of it; a week of HF's calls stays small."""
+"""Requests leave the files, whatever happens between any two steps of it; a week of HF's calls leaves nothing."""
 
 from __future__ import annotations
 
@@ -6,35 +6,12 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from provisioner.model import (
-    Contact,
-    DeleteReason,
-    Fingerprint,
-    Intent,
-    Limits,
-    LossCause,
-    Memory,
-    Request,
-    RequestRecord,
-    RequestStatus,
-    ReturnRecord,
-    ReturnRequest,
-    ReturnResult,
-    Slot,
-    Verdict,
-)
-from provisioner.names import RETURN_ID_PREFIX, machine_name
-from provisioner.planning.answers import Rendered, render
-from provisioner.planning.plan import make_trim
-from provisioner.state.additions import new_id
-from provisioner.state.directory import StateDir
 from tests.simulation.story import LIMITS, Story, crash, disk_is_full
 
 RETENTION = LIMITS.retention
@@ -45,10 +22,10 @@ def told_story() -> Story:
     story = Story()
     for template in ("pods", "vms"):
         story.request(template, 2)
-    story.run(300.0, 15)
+    story.run(150.0, 6)
     story.poll_all()
     story.return_all()
-    story.run(200.0, 10)
+    story.run(200.0, 6)
     story.poll_all()
     story.cycle()
     assert all(story.returns.values())
@@ -109,135 +86,16 @@ def trimmed_but_for(before: int, at: int, end: Callable[[str], None]) -> set[str
     return places
 
 
-# --- a week of HF's calls ---------------------------------------------------------------------------------------------
-
 INTERVAL = 30.0
 """Seconds between two calls of profile P1: each asks for machines, and gives others back."""
 
-DAY = 86400.0
-"""Seconds of calls that are written at once, and the time for which they stay: twice that is there at most."""
-
-WEEK = 7 * DAY
+FILES = ("intent", "memory", "status")
 
 
 def machines(chance: random.Random, most: int, median: float = 6.0) -> int:
     """A number of machines by profile P1: lognormal."""
     return min(most, max(1, round(chance.lognormvariate(math.log(median), 0.9))))
 
-
-MOST = {"intent": 5_000_000, "memory": 20_000_000, "status": 30_000_000}
-"""Bytes of two days of calls: 50,000 machines. status.json names a machine in the answers to its request and return."""
-
-
-@pytest.mark.slow
-def test_a_week_of_hf_s_calls_keeps_the_files_small(tmp_path: Path) -> None:
-    chance, state, limits = random.Random(1), StateDir(tmp_path), Limits("hf", {}, {})
-    state.intent.create("demo")
-    memory, rendered = Memory("demo"), Rendered()
-    sizes: list[dict[str, int]] = []
-    for day in range(round(WEEK / DAY)):
-        calls = a_day(day * DAY, chance)
-        before = state.intent.restore(calls)  # all by one write
-        assert before is not None
-        Path(before).unlink()
-        memory = heard(memory, calls)
-        rendered = record(state, memory, rendered)
-        sizes.append({kind: (tmp_path / f"{kind}.json").stat().st_size for kind in MOST})
-        for _ in range(
-            4
-        ):  # returns are marked and removed from intent, then forgotten; then the requests that they name
-            plan = make_trim(state.intent.read(), Contact(), memory, limits, (day + 1) * DAY)
-            memory = plan.memory
-            state.intent.remove(plan.forget)
-    assert len(memory.requests) == len(memory.returns) == DAY / INTERVAL, "yesterday's have left memory too"
-    for kind, most in MOST.items():
-        held = [size[kind] for size in sizes]
-        assert most / 5 < max(held) < most
-        assert max(held[2:]) < 1.1 * held[1], f"{kind}.json grows no more after the second day"
-
-
-def record(state: StateDir, memory: Memory, before: Rendered) -> Rendered:
-    """As a cycle does."""
-    state.memory.write(memory)
-    rendered = render(memory, before, "hf")
-    state.status.write({id_: answer for id_, (_, answer) in rendered.items()}, {})
-    return rendered
-
-
-def a_day(began: float, chance: random.Random) -> Intent:
-    """HF's calls of one day."""
-    walls = [began + number * INTERVAL for number in range(round(DAY / INTERVAL))]
-    requests = [Request(new_id(), "GkePod", machines(chance, 50), wall) for wall in walls]
-    returns = [
-        ReturnRequest(RETURN_ID_PREFIX + new_id(), names_of(request, machines(chance, 30)), request.created_wall)
-        for request in requests
-    ]
-    return Intent("demo", 0, {each.id: each for each in requests}, {each.id: each for each in returns})
-
-
-def names_of(request: Request, count: int) -> tuple[str, ...]:
-    return tuple(machine_name("hf", request.id, slot) for slot in range(count))
-
-
-def heard(memory: Memory, calls: Intent) -> Memory:
-    """What the loop knows of these calls: each was carried out, and HF heard so at its next call. What it did not give
-    back was lost."""
-    returned = {name for back in calls.returns.values() for name in back.names}
-    requests = {
-        asked.id: RequestRecord(
-            asked.id,
-            asked.template,
-            asked.count,
-            asked.created_wall,
-            0.0,
-            slots={number: _closed(asked, number, returned) for number in range(asked.count)},
-            **_ended(asked.created_wall),
-        )
-        for asked in calls.requests.values()
-    }
-    returns = {
-        back.id: ReturnRecord(
-            back.id,
-            back.names,
-            back.created_wall,
-            0.0,
-            results=dict.fromkeys(back.names, ReturnResult.GONE),
-            **_ended(back.created_wall),
-        )
-        for back in calls.returns.values()
-    }
-    return replace(memory, requests={**memory.requests, **requests}, returns={**memory.returns, **returns})
-
-
-def _closed(asked: Request, number: int, returned: Collection[str]) -> Slot:
-    """A machine that ran, and that is gone."""
-    name, began = machine_name("hf", asked.id, number), asked.created_wall
-    back = name in returned
-    return Slot(
-        name=name,
-        number=number,
-        pool="gke-main",
-        verdict=Verdict.RETURNED if back else Verdict.LOST,
-        opened=began,
-        submitted=began,
-        accepted=True,
-        seen=True,
-        ran=began + 20,
-        closed=began + 3600,
-        fingerprint=Fingerprint(uid=name, created=str(began), ip="10.11.12.13"),
-        ip="10.11.12.13",
-        launched=round(began),
-        delete=DeleteReason.RETURNED if back else DeleteReason.LOST,
-        cause=None if back else LossCause.PREEMPTED,
-        gone=True,
-    )
-
-
-def _ended(read: float) -> dict[str, Any]:
-    return {"ended": RequestStatus.COMPLETE, "ended_at": read, "told_at": read + INTERVAL}
-
-
-# --- the loop's own files in such a week ------------------------------------------------------------------------------
 
 KEPT = 600.0
 """Seconds for which a request stays: a day in small, of as many calls as the loop can be told of in seconds."""
@@ -272,7 +130,7 @@ def test_what_the_loop_records_in_a_week_grows_no_more_and_leaves_nothing_behind
 
 def work(story: Story, chance: random.Random) -> dict[str, int]:
     """One small day of profile P1, every step of it by the loop; the largest size of each file."""
-    peak = dict.fromkeys(MOST, 0)
+    peak = dict.fromkeys(FILES, 0)
     for _ in range(round(2 * KEPT / INTERVAL)):
         story.request(chance.choice(["wide", "pods", "vms"]), machines(chance, 12, median=3.0))
         hosts = sorted(story.judge.hosts())
@@ -306,6 +164,6 @@ def poll_open(story: Story) -> None:
 
 def sizes_of(story: Story) -> dict[str, int]:
     """Of what they hold, but for usage: of each day it keeps some, for as many days as a setting says."""
-    files = {kind: json.loads((Path(story.directory.name) / f"{kind}.json").read_text()) for kind in MOST}
+    files = {kind: json.loads((Path(story.directory.name) / f"{kind}.json").read_text()) for kind in FILES}
     files["memory"].pop("usage", None)
     return {kind: len(json.dumps(content)) for kind, content in files.items()}

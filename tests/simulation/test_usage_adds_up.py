@@ -28,10 +28,7 @@ STORY: dict[str, Any] = {
         },
         "b": {"boot_seconds": 60, "price_per_hour": 3.0, "watched": False, "lag_seconds": 10, "remains": False},
     },
-    "demand": [
-        {"machines": 4},
-        {"machines": 8, "every_minutes": 150, "for_minutes": 40, "at_minutes": 5},
-    ],
+    "demand": [{"machines": 4}, {"machines": 8, "every_minutes": 150, "for_minutes": 40, "at_minutes": 5}],
 }
 EVENTS: Mapping[str, list[dict[str, Any]]] = {
     "loops that die and are followed": [
@@ -101,7 +98,7 @@ class Day:
 
 
 @pytest.mark.parametrize("events", EVENTS)
-@pytest.mark.parametrize("hours", [9.0, pytest.param(24.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hours", [6.0, pytest.param(24.0, marks=pytest.mark.slow)])
 def test_hours_and_costs_are_those_of_the_places(events: str, hours: float) -> None:
     day = Day(EVENTS[events], hours=hours)
     tally, told = day.ledger.tally, sum(by_pool(day.usage).values()) / 1000

@@ -71,6 +71,12 @@ def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Li
     return replace(Limits(PREFIX, {one.name: one for one in pools}, {TEMPLATE: template}), **changes)
 
 
+def two_templates(*pools: PoolLimits, **changes: Any) -> Limits:
+    """The same with a second template, ``U``, of ``changes``."""
+    one = limits(*pools)
+    return replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U", **changes)})
+
+
 # --- what is remembered -----------------------------------------------------------------------------------------------
 
 

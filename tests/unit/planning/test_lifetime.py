@@ -39,6 +39,7 @@ from tests.unit.core import (
     record,
     running,
     snapshot,
+    two_templates,
     unobserved,
 )
 
@@ -133,37 +134,19 @@ def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_
     assert offered(made.memory) == [name(1)]
 
 
-def test_an_offered_machine_that_vanishes_is_lost_as_any_other() -> None:
-    known = grid(aged(offered=NOW - 9, absent=NOW - 9))
-    made = plan(known, snapshot(), limits=mortal())
-    assert made.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
-    assert losses(made.memory, Contact(), NOW)[name(0)].grace == 0
-
-
 def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
-    ids = (REQUEST, OTHER)
-    records = [
-        record(
-            *(running(number, Verdict.SUCCEEDED, id_, ran=OLD) for number in range(10)),
-            id_=id_,
-            ended=DONE,
-            told_at=BEFORE,
-        )
-        for id_ in ids
-    ]
-    young = record(
-        *(running(number, Verdict.SUCCEEDED, "c" * 10, ran=OLD) for number in range(40)),
-        id_="c" * 10,
-        template="U",
-        ended=DONE,
-        told_at=BEFORE,
-    )
-    there = [machine(number, request=id_) for id_ in (*ids, "c" * 10) for number in range(40 if id_ not in ids else 10)]
+    numbers, other = {REQUEST: range(10), OTHER: range(10), "c" * 10: range(40)}, {"c" * 10: "U"}
+    known = memory(*(
+        record(*(running(number, Verdict.SUCCEEDED, id_, ran=OLD) for number in each), id_=id_, ended=DONE,
+               told_at=BEFORE, template=other.get(id_, TEMPLATE))
+        for id_, each in numbers.items()
+    ))  # fmt: skip
+    there = snapshot(*(machine(number, request=id_) for id_, each in numbers.items() for number in each))
     both = mortal()
-    both = replace(both, templates=both.templates | {"U": replace(both.templates[TEMPLATE], id="U", max_lifetime=None)})
-    known = plan(memory(*records, young), snapshot(*there), limits=both).memory
-    assert len(offered(known)) == 2
-    assert not any("c" * 10 in one for one in offered(known)), "another template has none"
+    both = replace(both, templates=two_templates(pool("a")).templates | both.templates)
+    names = offered(plan(known, there, limits=both).memory)
+    assert len(names) == 2
+    assert not any("c" * 10 in each for each in names), "another template has none"
 
 
 BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, probing=True, retry_at=NOW + 9, failure=STOCKOUT)}

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -73,23 +74,25 @@ def verdicts(last: Plan) -> list[Verdict]:
     return [one.verdict for one in last.memory.requests[REQUEST].slots.values()]
 
 
-# --- how many raise a doubt -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("known", "missing", "doubted"),
+    ("known", "missing", "changes", "doubted"),
     [
-        pytest.param(10, 10, True, id="all of them"),
-        pytest.param(10, FEW + 1, True, id="more than a few"),
-        pytest.param(10, FEW, False, id="a few, half of them all"),
-        pytest.param(60, 13, True, id="more than a fifth"),
-        pytest.param(60, 12, False, id="a fifth"),
-        pytest.param(5, 5, False, id="a small pool"),
+        pytest.param(10, 10, {}, True, id="all of them"),
+        pytest.param(10, FEW + 1, {}, True, id="more than a few"),
+        pytest.param(10, FEW, {}, False, id="a few, half of them all"),
+        pytest.param(60, 13, {}, True, id="more than a fifth"),
+        pytest.param(60, 12, {}, False, id="a fifth"),
+        pytest.param(5, 5, {}, False, id="a small pool"),
+        pytest.param(10, 10, {"mass_loss": 0.0}, False, id="all, in a pool that does not wait"),
+        pytest.param(10, 10, {"lag": 90.0}, True, id="all, within the lag of the pool"),
     ],
 )
-def test_many_machines_that_are_missing_at_once_raise_a_doubt(known: int, missing: int, doubted: bool) -> None:
-    first, second = look(range(missing, known)), look(range(missing, known), SEEN + 5)
-    last = planned(grid(known), first, second)
+def test_many_machines_that_are_missing_at_once_raise_a_doubt(
+    known: int, missing: int, changes: dict[str, float], doubted: bool
+) -> None:
+    later = 80 if "lag" in changes else 5
+    first, second = look(range(missing, known)), look(range(missing, known), SEEN + later)
+    last = planned(grid(known), first, second, limits=limits(pool("a", early_loss=0.0, **changes)))
     assert ("a" in last.doubts) is doubted
     assert verdicts(last).count(Verdict.LOST) == (0 if doubted else missing)
 
@@ -101,32 +104,28 @@ def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
     assert verdicts(last)[8:10] == [Verdict.FAILED] * 2
 
 
-def test_a_pool_that_is_told_not_to_wait_does_not() -> None:
-    last = planned(grid(), look(()), look((), SEEN + 5), limits=limits(pool("a", early_loss=0.0, mass_loss=0.0)))
-    assert verdicts(last) == [Verdict.LOST] * 10
+def gone_for(cause: LossCause) -> dict[str, Any]:
+    return {"causes": {name(number): cause for number in ALL}}
 
 
-# --- what is told at once ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cause", [LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED])
-def test_machines_whose_place_says_why_they_went_are_lost_at_once(cause: LossCause) -> None:
-    causes = {name(number): cause for number in ALL}
-    last = planned(grid(), look((), causes=causes), look((), SEEN + 5, causes=causes))
-    assert verdicts(last) == [Verdict.LOST] * 10
-    assert not last.doubts
-
-
-def test_so_are_those_whose_end_was_announced_or_begun_before() -> None:
-    announced = grid(notice=Notice(LossCause.PREEMPTED, NOW))
-    assert verdicts(planned(announced, look(()), look((), SEEN + 5))) == [Verdict.LOST] * 10
-    began = grid(cause=LossCause.NODE)
-    assert verdicts(planned(began, look(()), look((), SEEN + 5))) == [Verdict.LOST] * 10
-
-
-def test_a_cause_that_is_none_explains_nothing() -> None:
-    causes = {name(number): LossCause.UNKNOWN for number in ALL}
-    assert planned(grid(), look((), causes=causes)).doubts
+@pytest.mark.parametrize(
+    ("known", "said", "at_once"),
+    [
+        *(
+            pytest.param({}, gone_for(cause), True, id=cause)
+            for cause in (LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED)
+        ),
+        pytest.param({}, gone_for(LossCause.UNKNOWN), False, id="a cause that is none explains nothing"),
+        pytest.param({"notice": Notice(LossCause.PREEMPTED, NOW)}, {}, True, id="their end was announced"),
+        pytest.param({"cause": LossCause.NODE}, {}, True, id="their end had begun"),
+    ],
+)
+def test_machines_whose_place_says_why_they_went_are_lost_at_once(
+    known: dict[str, Any], said: dict[str, Any], at_once: bool
+) -> None:
+    last = planned(grid(**known), look((), **said), look((), SEEN + 5, **said))
+    assert verdicts(last) == [Verdict.LOST if at_once else Verdict.SUCCEEDED] * 10
+    assert bool(last.doubts) is not at_once
 
 
 def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() -> None:
@@ -134,9 +133,6 @@ def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() ->
     last = planned(grid(), look((), causes=causes), look((), SEEN + 5, causes=causes))
     assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]
     assert (last.doubts["a"].machines, last.doubts["a"].expected) == (9, 10)
-
-
-# --- while it waits ---------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
@@ -167,11 +163,9 @@ def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> N
     assert settled.memory.requests[REQUEST].slots[10].gone
 
 
-# --- the second look --------------------------------------------------------------------------------------------------
-
-
 def test_a_second_look_that_is_independent_settles_it() -> None:
     first = planned(grid(), look(()))
+    assert first.due <= SEEN + APART + 1, "the plan wakes the loop"
     doubt = first.doubts["a"]
     assert (doubt.machines, doubt.expected, doubt.since, doubt.settled_by) == (10, 10, SEEN, SEEN + APART)
     assert verdicts(planned(first.memory, look((), SEEN + APART - 1))) == [Verdict.SUCCEEDED] * 10
@@ -197,16 +191,6 @@ def test_machines_that_show_again_were_never_away() -> None:
     assert all(one.absent is None for one in last.memory.requests[REQUEST].slots.values())
     later = planned(last.memory, look((), SEEN + APART))
     assert later.doubts["a"].since == SEEN + APART
-
-
-def test_the_wait_is_at_least_the_lag_of_the_pool() -> None:
-    slow = limits(pool("a", lag=90.0))
-    assert planned(grid(), look(()), look((), SEEN + 80), limits=slow).doubts
-
-
-def test_the_plan_wakes_the_loop_when_the_second_look_is_due() -> None:
-    first = planned(grid(), look(()))
-    assert first.due <= SEEN + APART + 1
 
 
 def test_open_machines_fail_and_are_replaced_once_it_is_settled() -> None:
@@ -249,9 +233,6 @@ def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits
                 assert began - since < APART
 
 
-# --- people -----------------------------------------------------------------------------------------------------------
-
-
 def test_people_are_told_of_a_doubt_once_in_the_log_and_for_as_long_with_the_pool(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -280,18 +261,6 @@ def test_looks_that_rest_on_different_lists_do_not_say_the_same() -> None:
     assert identity(replace(seen, began=1.0)) == identity(replace(seen, began=2.0))
 
 
-def test_the_state_of_a_machine_in_doubt_outlives_a_restart() -> None:
-    """What lasts is since when it is missing: another loop waits for the rest of the time, and no longer."""
-    first = planned(grid(), look(()))
-    again = replace(first.memory)
-    assert all(one.absent == SEEN for one in again.requests[REQUEST].slots.values())
-    assert planned(again, look((), SEEN + 20)).doubts["a"].settled_by == SEEN + APART
-    assert verdicts(planned(again, look((), SEEN + APART))) == [Verdict.LOST] * 10
-
-
-# --- on real files, in virtual time -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
@@ -303,35 +272,8 @@ def vanish(bench: Bench) -> dict[str, Entry]:
     return there
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["one loop", "with a restart in between"])
-def test_a_zone_that_is_gone_is_told_within_two_minutes(bench: Bench, restarted: bool) -> None:
-    bench.succeed(12)
-    vanish(bench)
-    gone_at = bench.clock.time
-    bench.cycle(6)
-    assert not bench.state.status.read_lost()
-    if restarted:
-        bench.restarted()
-    while not bench.state.status.read_lost():
-        bench.cycle()
-        assert bench.clock.time <= gone_at + 120.0
-    assert bench.clock.time >= gone_at + APART
-    assert len(bench.state.status.read_lost()) == 12
-
-
-def test_one_wrong_look_costs_no_machine(bench: Bench) -> None:
-    bench.succeed(12)
-    created = len(bench.place.created)
-    there = vanish(bench)
-    bench.cycle(8)
-    bench.place.place._entries = there
-    bench.cycle(30)
-    assert not bench.state.status.read_lost()
-    assert len(bench.place.created) == created
-    assert not bench.place.deleted
-
-
-def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench: Bench) -> None:
+@pytest.mark.parametrize("back", [True, False], ids=["they show again", "a second look lacks them too"])
+def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench: Bench, back: bool) -> None:
     bench.succeed(12)
     there = vanish(bench)
     Path(bench.state.memory.path).unlink()
@@ -340,16 +282,8 @@ def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench
     assert report.doubts.keys() == {"pool", "other"}
     assert "a second look at these pools, which lack many machines that HostFactory has" in report.problem
     assert not bench.state.status.read_lost()
-    bench.place.place._entries = there
-    assert not bench.cycle().doubts
-    bench.cycle(20)
-    assert not bench.state.status.read_lost()
-
-
-def test_but_it_is_made_again_from_two(bench: Bench) -> None:
-    bench.succeed(12)
-    vanish(bench)
-    Path(bench.state.memory.path).unlink()
-    bench.restarted()
+    if back:
+        bench.place.place._entries = there
+        assert not bench.cycle().doubts
     assert not bench.cycle(20).doubts
-    assert len(bench.state.status.read_lost()) == 12
+    assert len(bench.state.status.read_lost()) == (0 if back else 12)

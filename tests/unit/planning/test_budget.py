@@ -50,9 +50,6 @@ def made(decided: Plan) -> dict[str, int]:
     return {where: sum(create.pool == where for create in decided.creates) for where in "ab"}
 
 
-# --- by the hour ------------------------------------------------------------------------------------------------------
-
-
 def test_as_many_are_asked_for_as_an_hour_pays_for() -> None:
     decided = planned(10, by=allowed(2.0, 2.0, per_hour=7.0))
     assert made(decided) == {"a": 3, "b": 0}
@@ -60,13 +57,17 @@ def test_as_many_are_asked_for_as_an_hour_pays_for() -> None:
     assert not decided.deletes
 
 
-def test_prices_that_are_no_binary_fractions_fit_as_people_reckon() -> None:
-    assert made(planned(20, 3, by=allowed(0.1, 0.1, per_hour=1.0))) == {"a": 7, "b": 0}
-
-
-def test_a_cheaper_pool_and_one_without_a_price_take_the_rest() -> None:
-    assert made(planned(10, by=allowed(2.0, 1.0, per_hour=7.0))) == {"a": 3, "b": 1}
-    assert made(planned(10, by=allowed(2.0, None, per_hour=7.0))) == {"a": 3, "b": 7}
+@pytest.mark.parametrize(
+    ("count", "there", "by", "expected"),
+    [
+        pytest.param(10, 0, allowed(2.0, 1.0, per_hour=7.0), {"a": 3, "b": 1}, id="a cheaper pool takes the rest"),
+        pytest.param(10, 0, allowed(2.0, None, per_hour=7.0), {"a": 3, "b": 7}, id="so does one without a price"),
+        pytest.param(20, 3, allowed(0.1, 0.1, per_hour=1.0), {"a": 7, "b": 0}, id="as people reckon decimals"),
+        pytest.param(10, 1, allowed(2.0, per_month=4.0), {"a": 9, "b": 0}, id="a month not spent pays for any number"),
+    ],
+)
+def test_what_a_budget_pays_for(count: int, there: int, by: Limits, expected: dict[str, int]) -> None:
+    assert made(planned(count, there, by=by)) == expected
 
 
 def test_the_price_of_a_template_wins() -> None:
@@ -121,9 +122,6 @@ def test_no_plan_asks_for_more_than_an_hour_pays_for(
         assert rate(decided.memory) + (by.price(template, where) or 0.0) > most - 1e-4, "one more did not fit"
 
 
-# --- by the month -----------------------------------------------------------------------------------------------------
-
-
 def test_a_month_that_is_spent_holds_what_costs_until_the_next_one_begins() -> None:
     by = allowed(2.0, None, per_month=4.0)
     yet = {"usage": {"1970-01-01": {(TEMPLATE, "a", ""): 2 * 3_600_000}}}
@@ -145,13 +143,6 @@ def test_machines_that_run_count_from_the_beginning_of_the_month() -> None:
     assert month_cost(remembered, by, MONTH - HOUR, 4 * HOUR) == 0.0, "the wall clock says which month it is"
 
 
-def test_a_month_that_is_not_spent_pays_for_any_number() -> None:
-    assert made(planned(10, 1, by=allowed(2.0, per_month=4.0))) == {"a": 9, "b": 0}
-
-
-# --- what is told -----------------------------------------------------------------------------------------------------
-
-
 def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_reason() -> None:
     by = allowed(2.0, 2.0, per_hour=3.0)
     held = memory(record(running(0), count=2, deadline=NOW))
@@ -161,8 +152,5 @@ def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_
     assert close.failure is not None
     assert (close.failure.error, close.failure.text) == (ErrorClass.QUOTA, spent(by))
     assert decided.memory.requests[REQUEST].ended is not None
-
-
-def test_the_reason_names_what_may_be_spent() -> None:
-    by = allowed(per_hour=3.0, per_month=1500.0, currency="CHF")
-    assert spent(by) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."
+    both = allowed(per_hour=3.0, per_month=1500.0, currency="CHF")
+    assert spent(both) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."

@@ -76,9 +76,6 @@ def whole(lived: Lives) -> int:
     return sum(round(((NOW - min(ago)) - (NOW - max(ago))) * 1000) for _, _, *ago in lived)
 
 
-# --- days -------------------------------------------------------------------------------------------------------------
-
-
 @given(begin=st.floats(0, 4e9), seconds=st.floats(0, 40 * DAY), ahead=st.floats(-1e9, 1e9))
 def test_the_days_of_a_machine_add_up_to_its_time(begin: float, seconds: float, ahead: float) -> None:
     days = list(by_day(Span(begin, begin + seconds), ahead))
@@ -96,11 +93,8 @@ def test_a_machine_is_split_at_midnight_of_the_wall_clock() -> None:
 
 
 @pytest.mark.parametrize("wall", [-1e15, 1e15])
-def test_a_wall_clock_beyond_all_calendars_loses_no_time(wall: float) -> None:
+def test_a_wall_clock_beyond_all_calendars_loses_no_time_and_a_damaged_file_ends_in_time(wall: float) -> None:
     assert sum(part for _, part in by_day(Span(0.0, 3 * DAY), wall)) == 3 * DAY * 1000
-
-
-def test_what_a_damaged_file_says_ends_in_time() -> None:
     assert sum(part for _, part in by_day(Span(-1e18, 0.0), 0.0)) == LONGEST
 
 
@@ -110,33 +104,24 @@ def test_a_month_ends_where_the_next_begins() -> None:
     assert month_of(364.5 * DAY) == ("1970-12-", 334 * DAY, 365 * DAY)
 
 
-# --- what is counted --------------------------------------------------------------------------------------------------
-
-
-@given(lived=lives(), order=st.randoms())
-def test_the_order_in_which_machines_go_changes_nothing(lived: Lives, order: Random) -> None:
-    numbers = list(range(len(lived)))
+@settings(max_examples=40)
+@given(lived=lives(), order=st.randoms(), some=st.integers(0, 8))
+def test_when_and_in_which_order_machines_are_found_gone_changes_nothing(
+    lived: Lives, order: Random, some: int
+) -> None:
+    numbers, many = list(range(len(lived))), replace(SHORT, usage_days=92)
     order.shuffle(numbers)
-    many = replace(SHORT, usage_days=92)
-    at_once = gone(there_were(lived), numbers, allowed=many)
     one_by_one = there_were(lived)
+    told = used(one_by_one, NOW, 0.0)
+    assert used(gone(one_by_one, numbers[:some], allowed=many), NOW, 0.0) == told
     for number in numbers:
         one_by_one = gone(one_by_one, [number], allowed=many)
 
-    assert one_by_one.usage == at_once.usage
-    assert sum(by_pool(at_once.usage).values()) == whole(lived)
+    assert one_by_one.usage == gone(there_were(lived), numbers, allowed=many).usage
+    assert sum(by_pool(one_by_one.usage).values()) == whole(lived)
 
 
-@given(lived=lives(), some=st.sets(st.integers(0, 7)))
-def test_what_is_used_is_the_same_before_and_after_a_machine_is_found_gone(lived: Lives, some: set[int]) -> None:
-    before = there_were(lived)
-    told = used(before, NOW, 0.0)
-
-    assert used(before, NOW, 0.0) == told, "to read changes nothing"
-    after = gone(before, list(some), allowed=replace(SHORT, usage_days=92))
-    assert used(after, NOW, 0.0) == told
-
-
+@settings(max_examples=40)
 @given(lived=lives(), ahead=st.floats(-1e9, 1e9))
 def test_days_that_are_kept_no_longer_stay_in_the_sum_of_their_pool(lived: Lives, ahead: float) -> None:
     kept = gone(there_were(lived), range(len(lived)), ahead=ahead)
@@ -148,13 +133,6 @@ def test_days_that_are_kept_no_longer_stay_in_the_sum_of_their_pool(lived: Lives
     assert {day: kept.usage[day] for day in newest} == {day: every.usage[day] for day in newest}
 
 
-@settings(max_examples=20)
-@given(lived=lives())
-def test_it_is_written_and_read_as_it_was(lived: Lives) -> None:
-    counted = gone(there_were(lived), range(len(lived)))
-    assert MemoryCodec().decode(MemoryCodec().encode(counted)) == counted
-
-
 def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
     codec = MemoryCodec()
     first = gone(there_were([(0, 0, 3 * DAY, 2 * DAY), (0, 0, 60.0, 0.0)]), [0])
@@ -162,9 +140,6 @@ def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
     after = codec.encode(gone(first, [1]))["usage"]
     assert before
     assert all(after[day] is document for day, document in before.items())
-
-
-# --- in a plan --------------------------------------------------------------------------------------------------------
 
 
 def test_a_machine_counts_from_its_create_until_the_first_look_that_lacks_it() -> None:

@@ -11,6 +11,7 @@ from provisioner.model import (
     DESIRED,
     Delete,
     DeleteReason,
+    Limits,
     LossCause,
     Machine,
     Notice,
@@ -52,21 +53,15 @@ def closed(sent: float | None = NOW - 1, **changes: object) -> Slot:
     return running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, delete_sent=sent, **changes)
 
 
-def judged(one: Slot, seen: Machine, *, busy: Iterable[str] = (), hard: bool = False, now: float = NOW) -> Draft:
-    ended = RequestStatus.COMPLETE
-    held = memory(record(one, ended=ended, told_at=BEFORE))
-    draft = draft_of(held, snapshot(seen, began=now - 1), limits=HARD if hard else PODS, now=now)
+def judged(one: Slot, seen: Machine, *, busy: Iterable[str] = (), limits: Limits = PODS, now: float = NOW) -> Draft:
+    held = memory(record(one, ended=RequestStatus.COMPLETE, told_at=BEFORE))
+    draft = draft_of(held, snapshot(seen, began=now - 1), limits=limits, now=now)
     delete_closed(draft, frozenset(busy))
     return draft
 
 
 def after(draft: Draft) -> Slot:
-    slot = draft.slot(REQUEST, 0)
-    assert slot is not None
-    return slot
-
-
-# --- stuck ------------------------------------------------------------------------------------------------------------
+    return draft.record(REQUEST).slots[0]
 
 
 @pytest.mark.parametrize(
@@ -86,24 +81,16 @@ def after(draft: Draft) -> Slot:
     ],
 )
 def test_when_a_machine_is_stuck(one: Slot, seen: Machine, stuck: bool) -> None:
-    assert after(judged(one, seen)).stuck is stuck
+    for busy in ([], ["a"]):
+        draft = judged(one, seen, busy=busy)
+        assert after(draft).stuck is stuck
+        assert not (busy and draft.deletes)
+    assert not after(judged(one, seen, limits=limits(pool("a")))).stuck or one.stuck, "no end is known"
 
 
-def test_a_machine_of_a_busy_pool_is_stuck_as_well() -> None:
-    draft = judged(closed(), terminating(NOW - STUCK), busy=["a"])
-    assert after(draft).stuck
-    assert draft.deletes == []
-
-
-def test_where_no_end_is_known_nothing_is_stuck() -> None:
-    held = memory(record(closed(), ended=RequestStatus.COMPLETE, told_at=BEFORE))
-    draft = draft_of(held, snapshot(terminating(0.0)), limits=limits(pool("a")))
-    delete_closed(draft, frozenset())
-    assert not after(draft).stuck
-
-
-def test_a_machine_that_may_become_stuck_is_looked_at_when_it_does() -> None:
+def test_a_machine_that_may_become_stuck_or_be_forced_is_looked_at_when_it_may() -> None:
     assert judged(closed(), terminating(NOW - STUCK + 7)).due == NOW + 7
+    assert judged(closed(), terminating(NOW - FORCE + 3), limits=HARD).due == NOW + 3
 
 
 def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_by_force() -> None:
@@ -119,9 +106,6 @@ def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_b
     assert (gaps[:3], gaps[-3:]) == ([DELETE_AGAIN] * 3, [DELETE_LATEST] * 3)
     assert gaps == sorted(gaps)
     assert one.stuck
-
-
-# --- force ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,25 +128,17 @@ def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_b
     ],
 )  # fmt: skip
 def test_when_a_machine_is_deleted_by_force(one: Slot, seen: Machine, forced: bool | None) -> None:
-    draft = judged(one, seen, hard=True)
-    assert [delete.force for delete in draft.deletes] == ([] if forced is None else [forced])
+    draft = judged(one, seen, limits=HARD)
+    expected = [] if forced is None else [Delete(name(), "a", one.delete, "uid-0", force=forced)]
+    assert draft.deletes == expected
     assert after(draft).delete_sent == (one.delete_sent if forced is None else NOW)
     assert after(draft).forced is (one.forced if forced is None else forced)
-
-
-def test_a_forced_delete_names_the_machine_that_was_seen() -> None:
-    (delete,) = judged(closed(), terminating(NOW - FORCE), hard=True).deletes
-    assert delete == Delete(name(), "a", DeleteReason.RETURNED, "uid-0", force=True)
-
-
-def test_a_machine_that_may_be_forced_is_looked_at_when_it_may() -> None:
-    assert judged(closed(), terminating(NOW - FORCE + 3), hard=True).due == NOW + 3
 
 
 def test_a_machine_that_even_force_does_not_end_is_asked_once_a_while() -> None:
     one, sent = closed(sent=None, closed=NOW), []
     for second in range(300):
-        draft = judged(one, terminating(NOW), hard=True, now=NOW + second)
+        draft = judged(one, terminating(NOW), limits=HARD, now=NOW + second)
         one = after(draft)
         sent += [(second, delete.force) for delete in draft.deletes]
     assert sent == [(0, False), (20, True), (80, True), (140, True), (210, True)]

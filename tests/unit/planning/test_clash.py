@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,24 +44,6 @@ def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
     )
 
 
-def test_also_when_the_first_is_gone_again() -> None:
-    first = planned(memory(), [0])
-    gone = planned(first.memory, [], NOW + 60)
-    assert reason(planned(gone.memory, [1], NOW + 300)) is BrakeReason.IDENTITY_CLASH
-
-
-def test_machines_that_stay_are_no_news() -> None:
-    first = planned(memory(), [0, 1, 2])
-    assert reason(planned(first.memory, [0, 1, 2], NOW + 300)) is None
-
-
-def test_an_hour_later_it_is_another_matter() -> None:
-    first = planned(memory(), [0])
-    last = planned(first.memory, [0, 1], NOW + REMEMBERED)
-    assert reason(last) is None
-    assert last.memory.appeared == {SECOND: NOW + REMEMBERED}
-
-
 @pytest.mark.parametrize(("age", "new"), [(SETTLED, False), (SETTLED + 1, True)], ids=["begins", "has begun"])
 def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
     last = planned(memory(), [0], started=NOW - age)
@@ -68,17 +51,27 @@ def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "known", [memory(orphans={SECOND: NOW - 900}), memory(accepted=(SECOND,))], ids=["noted", "seen by a person"]
+    ("known", "first", "last", "latched"),
+    [
+        pytest.param(memory(), [[0]], {}, True, id="another one, five minutes later"),
+        pytest.param(memory(), [[0], []], {}, True, id="also when the first is gone again"),
+        pytest.param(memory(), [[0, 1]], {}, False, id="the same ones that stay"),
+        pytest.param(memory(), [[0]], {"now": NOW + REMEMBERED}, False, id="an hour later it is another matter"),
+        pytest.param(memory(), [[0]], {"listed": {SECOND: NOW}}, False, id="HF lists the other one"),
+        pytest.param(memory(orphans={SECOND: NOW - 900}), [[0, 1]], {}, False, id="the other one was noted before"),
+        pytest.param(memory(accepted=(SECOND,)), [[0, 1]], {}, False, id="an operator has seen the other one"),
+    ],
 )
-def test_orphans_that_were_known_before_are_not_new(known: Memory) -> None:
-    first = planned(known, [0, 1])
-    assert first.memory.appeared == {FIRST: NOW}
-    assert reason(planned(first.memory, [0, 1], NOW + 300)) is None
-
-
-def test_a_machine_that_hf_lists_is_its_own_business() -> None:
-    first = planned(memory(), [0])
-    assert reason(planned(first.memory, [0, 1], NOW + 300, listed={SECOND: NOW})) is None
+def test_only_new_machines_in_a_second_look_latch_the_brake(
+    known: Memory, first: list[list[int]], last: dict[str, Any], latched: bool
+) -> None:
+    expected = {name(number, STRANGER) for number in first[0]} - {*known.orphans, *known.accepted}
+    for number, there in enumerate(first):
+        known = planned(known, there, NOW + 60 * number).memory
+    assert known.appeared == dict.fromkeys(expected, NOW)
+    assert reason(planned(known, [0, 1], **({"now": NOW + 300} | last))) is (
+        BrakeReason.IDENTITY_CLASH if latched else None
+    )
 
 
 def test_a_person_releases_the_brake_and_two_more_looks_latch_it_again(tmp_path: Path) -> None:

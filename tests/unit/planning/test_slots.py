@@ -31,9 +31,7 @@ from provisioner.planning.answers import request_answer
 from provisioner.planning.deadlines import NOT_BOOTED
 from provisioner.planning.outcomes import remember
 from provisioner.planning.slots import Gap, gaps, missing
-from provisioner.state.codec import MemoryCodec
 from tests.unit.core import (
-    BEFORE,
     BROKEN,
     NOW,
     REQUEST,
@@ -67,13 +65,11 @@ def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Fa
     return slot(number, FAILED, failure=why, tries=tries, tried=before, **GONE)
 
 
-# --- what is missing, and what was tried for it -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("slots", "count", "expected"),
     [
         pytest.param([], 2, [Gap(), Gap()], id="nothing was tried"),
+        pytest.param([unsent(0), running(1, Verdict.SUCCEEDED)], 2, [], id="one was not sent yet, one is there"),
         pytest.param([failed(0), slot(1)], 2, [Gap(1, BROKEN)], id="one failed"),
         pytest.param([failed(0), slot(1, tries=1, tried=BROKEN)], 1, [], id="one failed, and is replaced"),
         pytest.param([failed(0), failed(1, 1, REFUSED, BROKEN)], 1, [Gap(2, REFUSED)], id="its replacement failed too"),
@@ -107,15 +103,10 @@ def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
     assert gap == Gap(0 if error in no_try else 1, Failure(error, "why"))
 
 
-# --- the third failure is the last ------------------------------------------------------------------------------------
-
-
-def replaced(one: Slot, look: Machine | None = None, times: int = 3, now: float = NOW) -> tuple[RequestRecord, int]:
+def replaced(one: Slot, look: Machine | None = None, times: int = 3) -> tuple[RequestRecord, int]:
     """The request after a plan, and how many creates the plan has. Two tries failed before ``one``."""
-    before = [failed(0), failed(1, 1, REFUSED, BROKEN)]
-    made = plan(
-        memory(record(*before, one, count=1)), snapshot(*([look] if look else [])), limits=tried(times), now=now
-    )
+    known = memory(record(failed(0), failed(1, 1, REFUSED, BROKEN), one, count=1))
+    made = plan(known, snapshot(*([look] if look else [])), limits=tried(times))
     return made.memory.requests[REQUEST], len(made.creates)
 
 
@@ -180,8 +171,6 @@ def test_what_failed_least_is_asked_for_first() -> None:
     assert opened == [0, 1]
     assert gaps(made.memory.requests[REQUEST]) == [Gap(2, REFUSED)]
 
-
-# --- for ever and any -------------------------------------------------------------------------------------------------
 
 ANY = settings(
     max_examples=int(os.environ.get("EXAMPLES", "60")), derandomize="EXAMPLES" not in os.environ, deadline=None
@@ -256,9 +245,3 @@ def test_no_machine_is_tried_more_often_and_each_is_told_once(data: st.DataObjec
     assert times * len(told) <= len(spent) <= times * count
     words = {f"{one.failure.error}: {one.failure.text}" for one in slots if one.failure}
     assert {text.partition(" Error Code")[0] for text in told.values()} <= words, "why a slot failed"
-
-
-def test_reasons_and_tries_are_read_back_as_they_were_written() -> None:
-    known = memory(record(failed(0), slot(1, tries=1, tried=BROKEN), running(2, ran=BEFORE)))
-    tables = json.loads(json.dumps(MemoryCodec().encode(known)))
-    assert MemoryCodec().decode(tables) == known

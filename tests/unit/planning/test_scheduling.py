@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,6 @@ from provisioner.model import (
     Limits,
     Memory,
     Phase,
-    PoolLimits,
     RequestRecord,
     Slot,
     Snapshot,
@@ -49,6 +50,7 @@ from tests.unit.core import (
     running,
     slot,
     snapshot,
+    two_templates,
     unsent,
 )
 
@@ -81,6 +83,23 @@ def asked(
     return draft
 
 
+def asked_of(
+    one: RequestRecord,
+    first: Mapping[str, Any] = MappingProxyType({}),
+    second: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    seen: tuple[Snapshot, ...] = BOTH,
+    learned: Window | None = None,
+    learned_next: Window | None = None,
+    busy: str = "",
+) -> Draft:
+    """A request has asked pool ``a``, of these settings, and then ``b``."""
+    pressures = {("a", TEMPLATE): learned, ("b", TEMPLATE): learned_next}
+    known = memory(one, pressures={key: window for key, window in pressures.items() if window})
+    pools = pool("a", **({"spill_after": SPILL} | first)), pool("b", **second)
+    return asked(known, *seen, limits=limits(*pools), busy=busy)
+
+
 def created(draft: Draft) -> dict[str, int]:
     return dict(Counter(create.pool for create in draft.creates))
 
@@ -93,68 +112,36 @@ def verdicts(draft: Draft) -> dict[Verdict, int]:
     return dict(Counter(one.verdict for one in slots(draft).values()))
 
 
-# --- what is missing --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("one", "fills"),
-    [
-        pytest.param(slot(), True, id="open: on its way"),
-        pytest.param(unsent(), True, id="open and not sent: still wanted"),
-        pytest.param(running(0, Verdict.SUCCEEDED), True, id="succeeded: there"),
-        pytest.param(slot(0, Verdict.CANCELLED), True, id="cancelled: HF does not want it"),
-        pytest.param(unsent(0, Verdict.FAILED), True, id="failed without a create: given up"),
-        pytest.param(slot(0, Verdict.FAILED), False, id="failed: replaced"),
-        pytest.param(slot(0, Verdict.WITHDRAWN), False, id="withdrawn: replaced"),
-    ],
-)
-def test_missing_machines(one: Slot, fills: bool) -> None:
-    assert missing(record(one, count=3)) == (2 if fills else 3)
-
-
 # --- pool order -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("first", "learned", "looks", "busy", "expected", "deferred"),
+    ("first", "given", "expected", "wait"),
     [
-        pytest.param(pool(), None, BOTH, (), {"a": 5}, {}, id="the first pool takes what it can"),
-        pytest.param(pool(max_machines=2), None, BOTH, (), {"a": 2, "b": 3}, {}, id="full: the rest goes on"),
-        pytest.param(pool(max_machines=0), None, BOTH, (), {"b": 5}, {}, id="no room at all: all goes on"),
-        pytest.param(pool(max_machines=0), None, BOTH, ("b",), {}, {("b", TEMPLATE, DeferReason.WINDOW): 5},
-                     id="no room at all, the second busy: they wait for that one"),
-        pytest.param(pool(paused=True), None, BOTH, (), {"b": 5}, {}, id="paused: all goes on"),
-        pytest.param(pool(), BACKING_OFF, BOTH, (), {"b": 5}, {}, id="backing off: all goes on"),
-        pytest.param(pool(), PROBING, BOTH, (), {"a": 1}, {("a", TEMPLATE, DeferReason.WINDOW): 4},
-                     id="probing: one, the others wait"),
-        pytest.param(pool(), None, BOTH[1:], (), {"b": 5}, {}, id="blind: gets nothing"),
-        pytest.param(pool(), None, BOTH, ("a",), {}, {("a", TEMPLATE, DeferReason.WINDOW): 5},
-                     id="busy: they wait for it"),
-        pytest.param(pool(), None, BOTH, ("b",), {"a": 5}, {}, id="the second busy: no matter"),
-        pytest.param(pool(initial_window=2), None, BOTH, (), {"a": 2}, {("a", TEMPLATE, DeferReason.WINDOW): 3},
-                     id="a closed window is not full: they wait for it"),
-        pytest.param(pool(max_pending=2), None, BOTH, (), {"a": 2}, {("a", TEMPLATE, DeferReason.WINDOW): 3},
-                     id="max_pending binds as the window does"),
+        pytest.param({}, {}, {"a": 5}, {}, id="the first pool takes what it can"),
+        pytest.param({"max_machines": 2}, {}, {"a": 2, "b": 3}, {}, id="full: the rest goes on"),
+        pytest.param({"max_machines": 0}, {}, {"b": 5}, {}, id="no room at all: all goes on"),
+        pytest.param({"max_machines": 0}, {"busy": "b"}, {}, {"b": 5}, id="no room, the second busy: they wait for it"),
+        pytest.param({"paused": True}, {}, {"b": 5}, {}, id="paused: all goes on"),
+        pytest.param({}, {"learned": BACKING_OFF}, {"b": 5}, {}, id="backing off: all goes on"),
+        pytest.param({}, {"learned": PROBING}, {"a": 1}, {"a": 4}, id="probing: one, the others wait"),
+        pytest.param({}, {"seen": BOTH[1:]}, {"b": 5}, {}, id="blind: gets nothing"),
+        pytest.param({}, {"busy": "a"}, {}, {"a": 5}, id="busy: they wait for it"),
+        pytest.param({}, {"busy": "b"}, {"a": 5}, {}, id="the second busy: no matter"),
+        pytest.param({"initial_window": 2}, {}, {"a": 2}, {"a": 3}, id="a closed window is not full: they wait for it"),
+        pytest.param({"max_pending": 2}, {}, {"a": 2}, {"a": 3}, id="max_pending binds as the window does"),
     ],
-)  # fmt: skip
+)
 def test_where_five_machines_are_asked_for(
-    first: PoolLimits,
-    learned: Window | None,
-    looks: tuple[Snapshot, ...],
-    busy: tuple[str, ...],
-    expected: dict[str, int],
-    deferred: dict[tuple[str, str, DeferReason], int],
+    first: dict[str, Any], given: dict[str, Any], expected: dict[str, int], wait: dict[str, int]
 ) -> None:
-    known = memory(record(count=5), pressures={("a", TEMPLATE): learned} if learned else {})
-    draft = asked(known, *looks, limits=limits(first, pool("b")), busy=busy)
+    draft = asked_of(record(count=5), first, **given)
     assert created(draft) == expected
-    assert dict(draft.deferred) == deferred
+    assert dict(draft.deferred) == {(where, TEMPLATE, DeferReason.WINDOW): count for where, count in wait.items()}
 
 
 def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
-    full = limits(pool("a", max_machines=1, initial_window=1), pool("b"))
-    draft = asked(memory(record(slot(), count=3)), limits=full)
-    assert created(draft) == {"b": 2}
+    assert created(asked_of(record(slot(), count=3), {"max_machines": 1, "initial_window": 1})) == {"b": 2}
 
 
 @pytest.mark.parametrize(
@@ -175,9 +162,10 @@ def test_what_no_pool_takes_is_deferred_in_the_first(
     assert slots(draft) == {}
 
 
-def test_a_back_off_is_looked_at_again_when_it_ends() -> None:
-    draft = asked(memory(record(count=1), pressures={("a", TEMPLATE): BACKING_OFF}), limits=limits(pool("a")))
-    assert draft.due == BACKING_OFF.retry_at
+@pytest.mark.parametrize("slots", [[], [slot(accepted=False, submitted=NOW - 30)]], ids=["new", "of unknown outcome"])
+def test_a_back_off_is_looked_at_again_when_it_ends(slots: list[Slot]) -> None:
+    known = memory(record(*slots, count=1), pressures={("a", TEMPLATE): BACKING_OFF})
+    assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
 
 
 def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> None:
@@ -201,41 +189,42 @@ def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> No
     ],
 )
 def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, expected: dict[str, int]) -> None:
-    known = memory(record(count=5), pressures={("a", TEMPLATE): Window(window=2, closed_since=since)})
-    draft = asked(known, limits=limits(pool("a", spill_after=SPILL), pool("b")))
+    draft = asked_of(record(count=5), learned=Window(window=2, closed_since=since))
     assert created(draft) == expected
-    assert draft.memory().pressures["a", TEMPLATE].closed_since == (NOW if since is None else since)
-    spills = (NOW if since is None else since) + SPILL
-    assert draft.due == (spills if spills > NOW else float("inf"))
+    assert draft.window("a", TEMPLATE).closed_since == (since or NOW)
+    assert draft.due == ((since or NOW) + SPILL if since != NOW - SPILL else float("inf"))
 
 
 def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
-    known = memory(record(count=2), pressures={("a", TEMPLATE): Window(window=2, closed_since=BEFORE)})
-    assert asked(known, limits=limits()).memory().pressures["a", TEMPLATE].closed_since is None
+    draft = asked_of(record(count=2), learned=Window(window=2, closed_since=BEFORE))
+    assert draft.memory().pressures["a", TEMPLATE].closed_since is None
 
 
 # --- a slot that does not run in time ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("age", "second", "learned", "seen", "withdrawn"),
+    ("age", "second", "given", "withdrawn"),
     [
-        pytest.param(SPILL - 1, {}, None, BOTH, False, id="before spill_after: it may still come"),
-        pytest.param(SPILL, {}, None, BOTH, True, id="after spill_after: the next pool takes it"),
-        pytest.param(SPILL, {"paused": True}, None, BOTH, False, id="the next is paused: it stays"),
-        pytest.param(SPILL, {"max_machines": 0}, None, BOTH, False, id="the next is full: it stays"),
-        pytest.param(SPILL, {}, BACKING_OFF, BOTH, False, id="the next backs off: it stays"),
-        pytest.param(SPILL, {}, None, BOTH[:1], False, id="the next is blind: it stays"),
-        pytest.param(SPILL, {}, None, BOTH[1:], False, id="its own pool is blind: it stays"),
+        pytest.param({"submitted": NOW - SPILL + 1}, {}, {}, False, id="before spill_after: it may still come"),
+        pytest.param({"submitted": NOW - SPILL}, {}, {}, True, id="after spill_after: the next pool takes it"),
+        pytest.param({"submitted": NOW - SPILL}, {"paused": True}, {}, False, id="the next is paused: it stays"),
+        pytest.param({"submitted": NOW - SPILL}, {"max_machines": 0}, {}, False, id="the next is full: it stays"),
+        pytest.param({"submitted": NOW - SPILL}, {}, {"learned_next": BACKING_OFF}, False,
+                     id="the next backs off: it stays"),
+        pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[:1]}, False, id="the next is blind: it stays"),
+        pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[1:]}, False, id="its own pool is blind: it stays"),
+        pytest.param({"lifted": NOW - SPILL + 1}, {}, {}, False, id="just lifted: this pool has its time"),
+        pytest.param({"lifted": NOW - SPILL}, {}, {}, True, id="lifted for spill_after: the next pool takes it"),
     ],
-)
+)  # fmt: skip
 def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
-    age: float, second: dict[str, object], learned: Window | None, seen: tuple[Snapshot, ...], withdrawn: bool
+    age: dict[str, float], second: dict[str, Any], given: dict[str, Any], withdrawn: bool
 ) -> None:
-    late = slot(submitted=NOW - age, seen=True, failure=STOCKOUT)
-    known = memory(record(late), pressures={("b", TEMPLATE): learned} if learned else {})
-    draft = asked(known, *seen, limits=limits(pool("a", spill_after=SPILL), pool("b", **second)))
+    late = slot(**({"submitted": NOW - 10 * SPILL} | age), seen=True, failure=STOCKOUT)
+    draft = asked_of(record(late), {}, second, **given)
     assert created(draft) == ({"b": 1} if withdrawn else {})
+    assert draft.due > NOW
     after = slots(draft)[0]
     if withdrawn:
         assert (after.verdict, after.delete, after.failure) == (Verdict.WITHDRAWN, DeleteReason.WITHDRAWN, STOCKOUT)
@@ -247,29 +236,19 @@ def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
 WAITS = machine(0, Phase.PENDING, failure=STOCKOUT, no_room=True)
 
 
-@pytest.mark.parametrize("no_room", [True, False])
-def test_a_machine_for_which_there_is_no_room_goes_on_to_the_next_pool_at_once(no_room: bool) -> None:
-    waits = snapshot(replace(WAITS, no_room=no_room))
-    waiting = memory(record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT)))
-    draft = asked(waiting, waits, BOTH[1], limits=limits(pool("a", spill_after=SPILL), pool("b")))
-    assert created(draft) == ({"b": 1} if no_room else {})
-
-
 @pytest.mark.parametrize(
-    ("no_room", "expected"),
+    ("no_room", "count", "expected"),
     [
-        pytest.param(True, {"b": 4}, id="a machine that waits for room is the probe: the others go elsewhere"),
-        pytest.param(False, {"a": 4}, id="a machine that only boots holds back nobody"),
+        pytest.param(True, 1, {"b": 1}, id="no room: it goes on to the next pool at once"),
+        pytest.param(False, 1, {}, id="it only boots: it stays"),
+        pytest.param(True, 5, {"b": 5}, id="no room: it is the probe, and the others go elsewhere"),
+        pytest.param(False, 5, {"a": 4}, id="it only boots: it holds back no other"),
     ],
 )
-def test_nothing_more_is_asked_of_a_pool_where_a_machine_waits_for_room(
-    no_room: bool, expected: dict[str, int]
-) -> None:
+def test_a_machine_that_waits_for_room(no_room: bool, count: int, expected: dict[str, int]) -> None:
+    waiting = record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT), count=count)
     waits = snapshot(replace(WAITS, no_room=no_room))
-    waiting = memory(record(slot(submitted=NOW - 1, seen=True, failure=STOCKOUT), count=5))
-    capped = limits(pool("a", spill_after=SPILL), pool("b", max_machines=4))
-    draft = asked(waiting, waits, BOTH[1], limits=capped)
-    assert {name: machines for name, machines in created(draft).items() if name != "b" or no_room} == expected
+    assert created(asked_of(waiting, seen=(waits, BOTH[1]))) == expected
 
 
 def test_a_pool_without_room_and_without_another_keeps_its_waiting_machines_as_they_are() -> None:
@@ -308,10 +287,7 @@ def test_a_slot_that_is_withdrawn_counts_no_more_against_max_number() -> None:
 
 
 def test_a_plan_is_due_when_a_slot_may_go_to_the_next_pool() -> None:
-    draft = asked(
-        memory(record(slot(submitted=NOW - 30, seen=True))), limits=limits(pool("a", spill_after=SPILL), pool("b"))
-    )
-    assert draft.due == NOW - 30 + SPILL
+    assert asked_of(record(slot(submitted=NOW - 30, seen=True))).due == NOW - 30 + SPILL
 
 
 def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
@@ -325,27 +301,21 @@ def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("learned", "paused", "seen", "busy", "sent", "verdict"),
+    ("first", "given", "sent", "verdict"),
     [
-        pytest.param(None, False, BOTH, (), True, Verdict.OPEN, id="the pool takes it: it is sent"),
-        pytest.param(BACKING_OFF, False, BOTH, (), False, Verdict.WITHDRAWN, id="the pool backs off: another slot"),
-        pytest.param(THROTTLED, False, BOTH, (), False, Verdict.OPEN, id="the pool is too busy just now: it waits"),
-        pytest.param(SILENT, False, BOTH, (), False, Verdict.OPEN, id="the pool does not answer just now: it waits"),
-        pytest.param(None, True, BOTH, (), False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
-        pytest.param(None, False, BOTH[1:], (), False, Verdict.OPEN, id="the pool is blind: it waits"),
-        pytest.param(None, False, BOTH, ("a",), False, Verdict.OPEN, id="the pool is busy: it waits"),
+        pytest.param({}, {}, True, Verdict.OPEN, id="the pool takes it: it is sent"),
+        pytest.param({}, {"learned": BACKING_OFF}, False, Verdict.WITHDRAWN, id="the pool backs off: another slot"),
+        pytest.param({}, {"learned": THROTTLED}, False, Verdict.OPEN, id="the pool is too busy just now: it waits"),
+        pytest.param({}, {"learned": SILENT}, False, Verdict.OPEN, id="the pool does not answer just now: it waits"),
+        pytest.param({"paused": True}, {}, False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
+        pytest.param({}, {"seen": BOTH[1:]}, False, Verdict.OPEN, id="the pool is blind: it waits"),
+        pytest.param({}, {"busy": "a"}, False, Verdict.OPEN, id="the pool is busy: it waits"),
+        pytest.param({"spill_after": 1.0}, {"learned": THROTTLED}, False, Verdict.WITHDRAWN,
+                     id="the pool is too busy for longer than spill_after: another slot"),
     ],
-)
-def test_a_slot_that_was_never_sent(
-    learned: Window | None,
-    paused: bool,
-    seen: tuple[Snapshot, ...],
-    busy: tuple[str, ...],
-    sent: bool,
-    verdict: Verdict,
-) -> None:
-    known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): learned} if learned else {})
-    draft = asked(known, *seen, limits=limits(pool("a", paused=paused), pool("b")), busy=busy)
+)  # fmt: skip
+def test_a_slot_that_was_never_sent(first: dict[str, Any], given: dict[str, Any], sent: bool, verdict: Verdict) -> None:
+    draft = asked_of(record(unsent(opened=NOW - 1)), first, **given)
     assert (Create(name(0), "a", TEMPLATE, REQUEST) in draft.creates) is sent
     after = slots(draft)[0]
     assert (after.verdict, after.submitted) == (verdict, NOW if sent else None)
@@ -355,34 +325,16 @@ def test_a_slot_that_was_never_sent(
 
 
 @pytest.mark.parametrize(
-    ("lifted", "spills"),
+    ("learned", "others"),
     [
-        pytest.param(NOW - SPILL + 1, False, id="just lifted: this pool has its time to make it run"),
-        pytest.param(NOW - SPILL, True, id="lifted for spill_after: the next pool takes it"),
+        pytest.param(replace(SILENT, retry_at=NOW - 1), Verdict.OPEN, id="it did not answer: they wait"),
+        pytest.param(PROBING, Verdict.WITHDRAWN, id="it had no stock: they give way"),
     ],
 )
-def test_a_machine_that_was_held_back_spills_over_from_when_it_was_lifted(lifted: float, spills: bool) -> None:
-    freed = slot(submitted=NOW - 10 * SPILL, seen=True, lifted=lifted)
-    draft = asked(memory(record(freed)), limits=limits(pool("a", spill_after=SPILL), pool("b")))
-    assert created(draft) == ({"b": 1} if spills else {})
-    assert draft.due > NOW
-
-
-def test_a_slot_waits_for_a_pool_that_is_too_busy_no_longer_than_spill_after() -> None:
-    known = memory(record(unsent(opened=NOW - 180)), pressures={("a", TEMPLATE): THROTTLED})
-    draft = asked(known, *BOTH, limits=limits(pool("a", spill_after=180.0), pool("b")))
-    assert slots(draft)[0].verdict is Verdict.WITHDRAWN
-    assert created(draft) == {"b": 1}
-
-
-def test_slots_that_were_never_sent_wait_while_a_pool_that_did_not_answer_is_probed() -> None:
-    probed = replace(SILENT, retry_at=NOW - 1)
-    known = memory(
-        record(*(unsent(number, opened=NOW - 1) for number in range(3))), pressures={("a", TEMPLATE): probed}
-    )
-    draft = asked(known, *BOTH, limits=limits())
+def test_of_slots_that_were_never_sent_one_is_the_probe(learned: Window, others: Verdict) -> None:
+    draft = asked_of(record(*(unsent(number, opened=NOW - 1) for number in range(3))), learned=learned)
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST)]
-    assert verdicts(draft) == {Verdict.OPEN: 3}
+    assert [one.verdict for one in slots(draft).values()] == [Verdict.OPEN, others, others]
 
 
 @pytest.mark.parametrize(
@@ -409,39 +361,28 @@ def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str,
     assert capacity.room("a", TEMPLATE).machines == 1
 
 
-def test_of_slots_that_were_never_sent_one_is_the_probe_and_the_others_give_way() -> None:
-    known = memory(record(*(unsent(number) for number in range(3))), pressures={("a", TEMPLATE): PROBING})
-    draft = asked(known, *BOTH, limits=limits())
-    assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST)]
-    assert [one.verdict for one in slots(draft).values()] == [Verdict.OPEN, Verdict.WITHDRAWN, Verdict.WITHDRAWN]
-
-
 UNKNOWN = slot(accepted=False, submitted=NOW - 30)
 
 
 @pytest.mark.parametrize(
-    ("one", "learned", "began", "repeated"),
+    ("changes", "learned", "began", "repeated"),
     [
-        pytest.param(UNKNOWN, None, NOW - 1, True, id="no answer, never seen: repeated"),
-        pytest.param(UNKNOWN, None, NOW - 30, False, id="no look since: not yet"),
-        pytest.param(UNKNOWN, BACKING_OFF, NOW - 1, False, id="the pool backs off: not yet"),
-        pytest.param(UNKNOWN, PROBING, NOW - 1, True, id="the pool is probed: it is the probe"),
-        pytest.param(UNKNOWN, replace(PROBING, blocked_at=NOW - 30), NOW - 1, True, id="it was the probe already"),
-        pytest.param(evolve(UNKNOWN, accepted=True), None, NOW - 1, False, id="accepted: pending, never repeated"),
-        pytest.param(evolve(UNKNOWN, seen=True), None, NOW - 1, False, id="seen: never repeated"),
+        pytest.param({}, None, NOW - 1, True, id="no answer, never seen: repeated"),
+        pytest.param({}, None, NOW - 30, False, id="no look since: not yet"),
+        pytest.param({}, BACKING_OFF, NOW - 1, False, id="the pool backs off: not yet"),
+        pytest.param({}, PROBING, NOW - 1, True, id="the pool is probed: it is the probe"),
+        pytest.param({}, replace(PROBING, blocked_at=NOW - 30), NOW - 1, True, id="it was the probe already"),
+        pytest.param({"accepted": True}, None, NOW - 1, False, id="accepted: pending, never repeated"),
+        pytest.param({"seen": True}, None, NOW - 1, False, id="seen: never repeated"),
     ],
 )
-def test_a_create_of_unknown_outcome(one: Slot, learned: Window | None, began: float, repeated: bool) -> None:
-    known = memory(record(one), pressures={("a", TEMPLATE): learned} if learned else {})
-    draft = asked(known, snapshot(began=began), limits=limits(pool("a")))
+def test_a_create_of_unknown_outcome(
+    changes: dict[str, bool], learned: Window | None, began: float, repeated: bool
+) -> None:
+    draft = asked_of(record(evolve(UNKNOWN, **changes)), seen=(snapshot(began=began),), learned=learned)
     assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
     assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
     assert len(slots(draft)) == 1
-
-
-def test_a_create_of_unknown_outcome_is_looked_at_again_when_its_pools_back_off_ends() -> None:
-    known = memory(record(UNKNOWN), pressures={("a", TEMPLATE): BACKING_OFF})
-    assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
 
 
 def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> None:
@@ -451,19 +392,11 @@ def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> 
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
 
 
-@pytest.mark.parametrize(
-    ("learned", "creates"),
-    [
-        pytest.param(None, 3, id="all at once in a healthy pool"),
-        pytest.param(PROBING, 1, id="once per probe in a probed pool"),
-    ],
-)
+@pytest.mark.parametrize(("learned", "creates"), [(None, 3), (PROBING, 1)], ids=["all at once", "once per probe"])
 def test_creates_of_unknown_outcome_are_repeated(learned: Window | None, creates: int) -> None:
     unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
-    known = memory(record(*unknown), pressures={("a", TEMPLATE): learned} if learned else {})
-    draft = asked(known, limits=limits(pool("a")))
-    assert len(draft.creates) == creates
-    assert all(create.again for create in draft.creates)
+    draft = asked_of(record(*unknown), seen=BOTH[:1], learned=learned)
+    assert [create.again for create in draft.creates] == [True] * creates
 
 
 # --- caps -------------------------------------------------------------------------------------------------------------
@@ -490,23 +423,6 @@ def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
     assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.CAP): 6 if counts else 5}
 
 
-def test_machines_that_no_slot_explains_count_against_the_cap() -> None:
-    draft = asked(memory(record(count=9)), limits=limits(pool("a", max_machines=4)), unknown={"a": ["x", "y"]})
-    assert created(draft) == {"a": 2}
-
-
-def test_the_cap_is_per_template() -> None:
-    one = limits(pool("a", max_machines=3))
-    two = replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
-    draft = asked(memory(record(count=5), record(id_=OTHER, count=5, template="U")), limits=two)
-    assert Counter(create.template for create in draft.creates) == {TEMPLATE: 3, "U": 3}
-
-
-def two_templates(*pools: PoolLimits) -> Limits:
-    one = limits(*pools)
-    return replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
-
-
 @pytest.mark.parametrize(
     ("most", "unknown", "made"),
     [
@@ -514,9 +430,10 @@ def two_templates(*pools: PoolLimits) -> Limits:
         pytest.param({"max_machines_total": 7}, ("x", "y"), {TEMPLATE: 5}, id="machines without a request count"),
         pytest.param({"max_machines_total": 7, "max_machines": 3}, (), {TEMPLATE: 3, "U": 3}, id="each has its own"),
         pytest.param({"max_machines_total": 4, "max_machines": 3}, (), {TEMPLATE: 3, "U": 1}, id="the lower binds"),
+        pytest.param({"max_machines": 4}, ("x", "y"), {TEMPLATE: 2, "U": 2}, id="machines without a request, by each"),
     ],
 )
-def test_the_cap_over_all_templates(most: dict[str, int], unknown: tuple[str, ...], made: dict[str, int]) -> None:
+def test_the_caps_of_two_templates(most: dict[str, int], unknown: tuple[str, ...], made: dict[str, int]) -> None:
     known = memory(record(count=5), record(id_=OTHER, count=5, template="U"))
     draft = asked(known, limits=two_templates(pool("a", **most)), unknown={"a": list(unknown)})
     assert Counter(create.template for create in draft.creates) == made
@@ -537,12 +454,6 @@ def test_a_slot_that_is_withdrawn_unsent_leaves_its_place_to_another_template() 
     known = replace(known, pressures={("b", TEMPLATE): BACKING_OFF})
     draft = asked(known, limits=two_templates(paused, shared))
     assert Counter(create.template for create in draft.creates) == {"U": 1}
-
-
-def test_several_requests_share_window_and_cap() -> None:
-    known = memory(record(count=3), record(id_=OTHER, count=3))
-    draft = asked(known, limits=limits(pool("a", max_machines=4)))
-    assert Counter(create.request for create in draft.creates) == {REQUEST: 3, OTHER: 1}
 
 
 def test_max_pending_counts_closed_slots_that_may_still_start() -> None:
@@ -603,31 +514,24 @@ def test_a_template_with_nowhere_to_go_fails_at_once(templates: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "seen", "learned", "failure"),
+    ("one", "given", "failure"),
     [
-        pytest.param(
-            slot(0, Verdict.FAILED, failure=BROKEN), BOTH, BACKING_OFF, BROKEN, id="why its last slot failed"
-        ),
-        pytest.param(
-            slot(0, Verdict.WITHDRAWN, failure=SLOW), BOTH, BACKING_OFF, STOCKOUT, id="else why its pool backs off"
-        ),
-        pytest.param(
-            slot(0, Verdict.WITHDRAWN), BOTH[1:], None,
-            Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."), id="else that a pool is blind",
-        ),
-        pytest.param(
-            slot(0, Verdict.WITHDRAWN), BOTH, None,
-            Failure(ErrorClass.TIMEOUT, "No pool had room for the machine before the request's deadline."),
-            id="else that no pool had room",
-        ),
+        pytest.param(slot(0, Verdict.FAILED, failure=BROKEN), {"learned": BACKING_OFF}, BROKEN,
+                     id="why its last slot failed"),
+        pytest.param(slot(0, Verdict.WITHDRAWN, failure=SLOW), {"learned": BACKING_OFF}, STOCKOUT,
+                     id="else why its pool backs off"),
+        pytest.param(slot(0, Verdict.WITHDRAWN), {"seen": BOTH[1:]},
+                     Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."),
+                     id="else that a pool is blind"),
+        pytest.param(slot(0, Verdict.WITHDRAWN), {},
+                     Failure(ErrorClass.TIMEOUT, "No pool had room for the machine before the request's deadline."),
+                     id="else that no pool had room"),
     ],
 )  # fmt: skip
 def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
-    one: Slot, seen: tuple[Snapshot, ...], learned: Window | None, failure: Failure
+    one: Slot, given: dict[str, Any], failure: Failure
 ) -> None:
-    overdue: RequestRecord = record(one, count=2, deadline=NOW)
-    known = memory(overdue, pressures={("a", TEMPLATE): learned} if learned else {})
-    draft = asked(known, *seen, limits=limits())
+    draft = asked_of(record(one, count=2, deadline=NOW), **given)
     assert draft.creates == []
     assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
     assert missing(draft.record(REQUEST)) == 0
@@ -641,8 +545,7 @@ def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_la
 
 def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
     """A pool's own machines of another template leave its window alone: windows are per pool and template."""
-    one = limits(pool("a", initial_window=2))
-    two = replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U")})
+    two = two_templates(pool("a", initial_window=2))
     pending = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template="U")
     draft = asked(memory(pending, record(count=2)), snapshot(machine(0, request=OTHER)), limits=two)
     assert Counter(create.template for create in draft.creates) == {TEMPLATE: 2}

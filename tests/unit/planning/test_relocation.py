@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.model import ErrorClass, Limits, Memory, PoolLimits, RequestRecord, Slot, Verdict
+from provisioner.model import ErrorClass, Intent, Limits, Memory, PoolLimits, RequestRecord, Slot, Verdict
+from provisioner.planning.plan import World, make_plan
 from provisioner.planning.relocation import configured_places, moved
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
@@ -49,6 +50,11 @@ def test_a_place_that_memory_does_not_know_yet_is_the_one_configured() -> None:
     remembered = memory("", RUNNING)
     assert configured_places(remembered, limits(HERE)) == {"m": HERE}
     assert moved(remembered, limits(HERE)) == {}
+
+
+def test_a_plan_remembers_where_pools_are_configured() -> None:
+    made = make_plan(World(Intent("demo", 0, {}, {}), {}), memory(HERE), limits(THERE), 1.0)
+    assert made.memory.configured_places == {"m": THERE}
 
 
 def test_a_pool_that_is_not_configured_keeps_its_place_in_mind() -> None:

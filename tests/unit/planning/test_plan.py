@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from provisioner.model import (
-    DESIRED,
+    Contact,
     DeferReason,
     Delete,
     DeleteReason,
@@ -27,14 +31,15 @@ from provisioner.model import (
     ReturnRequest,
     Slot,
     Snapshot,
-    Unobserved,
     Verdict,
     Window,
     evolve,
 )
 from provisioner.planning import window
 from provisioner.planning.draft import TRANSITIONS
+from provisioner.planning.plan import World, make_plan
 from provisioner.planning.returns import DELETE_AGAIN
+from tests.bench import bench_plan
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -95,12 +100,6 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
     assert (made.creates, made.memory.requests, made.memory.generation) == ((), {}, 1)
 
 
-def test_every_create_stands_in_the_memory_to_be_recorded() -> None:
-    made = plan(memory(record(count=5)), snapshot(), limits=ONE)
-    assert {create.name for create in made.creates} == {name(number) for number in range(5)}
-    assert all(one.submitted == NOW for one in after(made).slots.values())
-
-
 # --- deadlines --------------------------------------------------------------------------------------------------------
 
 
@@ -126,12 +125,6 @@ def test_a_boot_deadline(one: Slot, looks: tuple[Look, ...], timed_out: bool) ->
         assert [create.name for create in made.creates] == [name(1)], "it is replaced"
 
 
-def test_a_machine_that_timed_out_makes_room_under_max_number_at_once() -> None:
-    made = plan(memory(record(slot(submitted=NOW - 600))), *EMPTY, limits=limits(pool("a"), maximum=1))
-    assert [create.name for create in made.creates] == [name(1)]
-    assert after(made).ended is None
-
-
 @pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
 def test_a_machine_that_timed_out_keeps_its_place_under_a_pools_cap_until_it_is_gone(cap: str) -> None:
     remembered = memory(record(slot(submitted=NOW - 600)))
@@ -149,14 +142,10 @@ GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after
     [
         pytest.param(slot(submitted=NOW - 999), HELD, False, NOW + 1, id="held back beyond its boot deadline: it may"),
         pytest.param(slot(submitted=NOW - 1000), HELD, True, None, id="at the deadline of its gates: it failed"),
-        pytest.param(
-            slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just lifted: its boot begins now"
-        ),
+        pytest.param(slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just lifted: it boots now"),
         pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 599), FREED, False, NOW + 1, id="lifted, and still boots"),
         pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 600), FREED, True, None, id="lifted, and did not run"),
-        pytest.param(
-            slot(submitted=NOW - 600), FREED, True, None, id="never held back: its boot counts from its create"
-        ),
+        pytest.param(slot(submitted=NOW - 600), FREED, True, None, id="never held back: counts from its create"),
     ],
 )
 def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out: bool, due: float | None) -> None:
@@ -216,18 +205,15 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
 def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
     one: Slot, look: Look, learned: Window | None, failure: Failure
 ) -> None:
-    remembered = memory(
-        record(one, running(1), count=3, deadline=NOW), pressures={("a", TEMPLATE): learned} if learned else {}
-    )
+    held = record(one, running(1), count=3, deadline=NOW)
     seen = replace(look, machines=look.machines | {name(1): machine(1)}) if isinstance(look, Snapshot) else look
-    made = plan(remembered, seen, limits=ONE)
+    made = plan(memory(held, pressures={("a", TEMPLATE): learned} if learned else {}), seen, limits=ONE)
     ended = after(made)
-    assert (ended.ended, ended.ended_at) == (WITH_ERROR, NOW)
+    assert (ended.ended, ended.ended_at, made.creates) == (WITH_ERROR, NOW, ())
     assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)
     assert ended.slots[1].verdict is Verdict.SUCCEEDED
     told = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted is None]
     assert len(told) == 2, "HF hears of each missing machine"
-    assert made.creates == ()
 
 
 def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
@@ -273,7 +259,6 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
     assert len(succeeded) == (sum(one.ran is not None for one in slots) if ended else 0)
 
 
-@pytest.mark.parametrize("ended", [DONE, WITH_ERROR])
 @pytest.mark.parametrize(
     "looks",
     [
@@ -284,47 +269,43 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
         pytest.param([unobserved()], id="its pool is blind"),
     ],
 )
-def test_a_terminal_answer_stays_and_nothing_is_created_for_it(ended: RequestStatus, looks: list[Look]) -> None:
-    remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, told_at=BEFORE))
-    for look in looks:
-        made = plan(remembered, look, limits=ONE)
-        assert made.creates == ()
-        remembered = made.memory
-    assert (remembered.requests[REQUEST].ended, remembered.requests[REQUEST].ended_at) == (ended, BEFORE)
-    assert remembered.requests[REQUEST].slots[0].verdict in (Verdict.SUCCEEDED, Verdict.LOST)
-
-
-def test_a_machine_that_vanishes_before_the_terminal_answer_is_replaced() -> None:
-    remembered = memory(record(running(0), slot(1)))
-    for look in (snapshot(began=SEEN - 5), snapshot()):
-        made = plan(remembered, look, limits=ONE)
-        remembered = made.memory
-    assert remembered.requests[REQUEST].slots[0].verdict is Verdict.FAILED
-    assert [create.name for create in made.creates] == [name(2)]
+def test_a_terminal_answer_stays_and_nothing_is_created_for_it(looks: list[Look]) -> None:
+    for ended in (DONE, WITH_ERROR):
+        remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, told_at=BEFORE))
+        for look in looks:
+            made = plan(remembered, look, limits=ONE)
+            assert made.creates == ()
+            remembered = made.memory
+        kept = remembered.requests[REQUEST]
+        assert (kept.ended, kept.ended_at) == (ended, BEFORE)
+        assert kept.slots[0].verdict in (Verdict.SUCCEEDED, Verdict.LOST)
 
 
 # --- deletes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("sent", "looks", "busy", "deleted"),
+    ("changes", "looks", "busy", "deleted"),
     [
-        pytest.param(None, (snapshot(machine()),), (), True, id="never sent: sent"),
-        pytest.param(NOW - DELETE_AGAIN + 1, (snapshot(machine()),), (), False, id="sent a moment ago: waits"),
-        pytest.param(NOW - DELETE_AGAIN, (snapshot(machine()),), (), True, id="still there after a while: sent again"),
-        pytest.param(None, (snapshot(),), (), False, id="not there: nothing to delete"),
-        pytest.param(None, (unobserved(),), (), False, id="its pool is blind: nothing"),
-        pytest.param(None, (snapshot(machine(), began=NOW - 61),), (), False, id="its pool was seen too long ago"),
-        pytest.param(None, (snapshot(machine()),), ("a",), False, id="its pool is busy: nothing"),
+        pytest.param({}, (snapshot(machine()),), (), True, id="never sent: sent"),
+        pytest.param({"delete_sent": NOW - DELETE_AGAIN + 1}, (snapshot(machine()),), (), False,
+                     id="sent a moment ago: waits"),
+        pytest.param({"delete_sent": NOW - DELETE_AGAIN}, (snapshot(machine()),), (), True,
+                     id="still there after a while: sent again"),
+        pytest.param({}, (snapshot(),), (), False, id="not there: nothing to delete"),
+        pytest.param({}, (unobserved(),), (), False, id="its pool is blind: nothing"),
+        pytest.param({}, (snapshot(machine(), began=NOW - 61),), (), False, id="its pool was seen too long ago"),
+        pytest.param({}, (snapshot(machine()),), ("a",), False, id="its pool is busy: nothing"),
+        pytest.param({"set_aside": True}, (snapshot(machine()),), (), False, id="it is set aside: nothing"),
     ],
-)
+)  # fmt: skip
 def test_when_a_closed_slots_machine_is_deleted(
-    sent: float | None, looks: tuple[Look, ...], busy: tuple[str, ...], deleted: bool
+    changes: dict[str, Any], looks: tuple[Look, ...], busy: tuple[str, ...], deleted: bool
 ) -> None:
-    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, delete_sent=sent)
+    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, **changes)
     made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), *looks, limits=ONE, busy=busy)
     assert made.deletes == ((Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),) if deleted else ())
-    assert after(made).slots[0].delete_sent == (NOW if deleted else sent)
+    assert after(made).slots[0].delete_sent == (NOW if deleted else closed.delete_sent)
 
 
 def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
@@ -333,59 +314,21 @@ def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
     assert made.due == NOW - 10 + DELETE_AGAIN
 
 
-@pytest.mark.parametrize(
-    ("one", "deleted"),
-    [pytest.param(verdict, verdict not in DESIRED, id=str(verdict)) for verdict in Verdict],
-)
-def test_only_what_is_closed_is_deleted(one: Verdict, deleted: bool) -> None:
-    first = running(0, one, delete=DeleteReason.RETURNED)
-    held = record(first, slot(1), ended=None if one is Verdict.OPEN else DONE, told_at=BEFORE)
-    made = plan(memory(held), snapshot(machine()), limits=ONE)
-    assert bool(made.deletes) is deleted
-
-
-def test_a_slot_set_aside_is_not_deleted() -> None:
-    closed = running(0, Verdict.RETURNED, set_aside=True)
-    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), snapshot(machine()), limits=ONE)
-    assert made.deletes == ()
-
-
-def test_a_returned_machine_is_closed_and_deleted_in_one_plan() -> None:
-    remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE), giving_back(name(0)))
-    made = plan(remembered, snapshot(machine()), limits=ONE)
-    assert made.deletes == (Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),)
-    assert [(close.name, close.verdict) for close in made.closes] == [(name(0), Verdict.RETURNED)]
-
-
-def test_the_remains_of_a_lost_machine_are_deleted_and_no_machine_of_the_others() -> None:
-    lost = machine(0, Phase.GONE, cause=LossCause.EVICTED)
+def test_a_machine_that_is_returned_or_lost_is_closed_and_deleted_in_one_plan_and_no_other_one() -> None:
     remembered = memory(
-        record(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE)
+        record(*(running(number, Verdict.SUCCEEDED) for number in range(3)), ended=DONE, told_at=BEFORE),
+        giving_back(name(0)),
     )
-    made = plan(remembered, snapshot(lost, machine(1)), limits=ONE)
-    assert made.deletes == (Delete(name(0), "a", DeleteReason.LOST, "uid-0"),)
-    assert [(close.verdict, close.cause) for close in made.closes] == [(Verdict.LOST, LossCause.EVICTED)]
+    there = [machine(0), machine(1, Phase.GONE, cause=LossCause.EVICTED), machine(2)]
+    made = plan(remembered, snapshot(*there), limits=ONE)
+    fates = [(name(0), Verdict.RETURNED, None), (name(1), Verdict.LOST, LossCause.EVICTED)]
+    assert sorted((close.name, close.verdict, close.cause) for close in made.closes) == fates
+    assert set(made.deletes) == {
+        Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"), Delete(name(1), "a", DeleteReason.LOST, "uid-1")
+    }  # fmt: skip
 
 
 # --- a pool that cannot be seen ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        pytest.param(unobserved(), id="the look failed"),
-        pytest.param(snapshot(began=NOW - 61), id="the last look is too old"),
-        pytest.param(snapshot(pool="gone"), id="there was none"),
-    ],
-)
-def test_a_pool_without_a_fresh_snapshot_gets_no_actions_and_the_others_go_on(look: Snapshot | Unobserved) -> None:
-    remembered = memory(
-        record(running(0, Verdict.RETURNED), running(1, Verdict.SUCCEEDED), ended=DONE, told_at=BEFORE),
-        record(count=2, id_=OTHER),
-    )
-    made = plan(remembered, look, snapshot(pool="b"), limits=limits(pool("a"), pool("b")))
-    assert (made.deletes, {create.pool for create in made.creates}) == ((), {"b"})
-    assert made.memory.requests[REQUEST] is remembered.requests[REQUEST]
 
 
 @pytest.mark.parametrize("before", sorted(Verdict))
@@ -465,9 +408,65 @@ def test_a_request_goes_on_while_what_is_missing_is_held_back(there: list[Slot])
     made = plan(memory(record(*there, count=3)), looks, limits=limits(pool("a", paused=True)))
     assert after(made).ended is None
     assert sum(made.deferred.values()) == 3 - len(there)
+    assert made.due == BEFORE + 3600.0, "that alone is no reason to plan again at once"
 
 
-def test_what_is_held_back_alone_is_no_reason_to_plan_again_at_once() -> None:
-    made = plan(memory(record(count=1)), snapshot(), limits=limits(pool("a", paused=True)))
-    assert made.deferred
-    assert made.due == BEFORE + 3600.0
+# --- growth: ten times the slots are ten times the work, counted in instructions, as times depend on the machine ------
+
+LINEAR = 10.5
+"""Times the steps for ten times the slots: ten, and a little for what is rounded up."""
+
+
+def steps(act: Callable[[], object]) -> int:
+    """How many instructions of Python it takes."""
+    counted = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal counted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return counted
+
+
+def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
+    """Each kind of plan with so many slots."""
+    intent, limits, empty = bench_plan.scene(slots, per_request)
+    opened = make_plan(World(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
+    full = bench_plan.running(opened)
+    settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
+    told = Contact(told=frozenset(intent.requests))
+    back = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
+    strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
+
+    def plan(world: World, memory: Memory, now: float, caps: Limits = limits) -> Callable[[], Plan]:
+        return lambda: make_plan(world, memory, caps, now)
+
+    return {
+        "open all": plan(World(intent, {"pool": empty}), Memory("demo"), 1000.0),
+        "all begin to run": plan(World(intent, {"pool": full}), opened.memory, 1002.0),
+        "steady": plan(World(intent, {"pool": full}), settled, 1003.0),
+        "all vanish": plan(World(intent, {"pool": replace(empty, began=1003.0)}), settled, 1004.0),
+        "all are returned": plan(World(back, {"pool": full}, told), settled, 1004.0),
+        "all are strange": plan(World(intent, {"pool": strange}), settled, 1004.0),
+        "all are overdue": plan(World(intent, {"pool": replace(empty, began=9999.0)}), opened.memory, 10_000.0),
+        "all are listed": plan(
+            World(intent, {"pool": full}, Contact(inventory=frozenset(full.machines))), settled, 1004.0
+        ),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("requests", ["one request", "many requests"])
+@pytest.mark.parametrize("kind", plans(1, 1))
+def test_ten_times_the_slots_take_ten_times_the_steps(kind: str, requests: str) -> None:
+    few, many = (plans(slots, slots if requests == "one request" else 10)[kind] for slots in (200, 2000))
+    few(), many()  # what is made at the first use is not counted
+    assert steps(many) <= LINEAR * steps(few)

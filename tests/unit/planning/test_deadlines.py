@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from provisioner.model import (
-    NEVER,
     DeferReason,
     Delete,
     DeleteReason,
@@ -105,47 +104,38 @@ def test_the_last_machine_is_given_up_once_nothing_has_changed_for_so_long(last:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("ran", "other"),
     [
-        pytest.param({"ran": LATE + 1}, id="one began to run a moment later"),
-        pytest.param({"last": late(10, verdict=Verdict.FAILED, gone=True, closed=LATE + 1)}, id="one failed"),
-        pytest.param({"last": late(10, verdict=Verdict.WITHDRAWN, gone=True, closed=LATE + 1)}, id="one was withdrawn"),
+        pytest.param(LATE + 1, [], id="one began to run a moment later"),
+        pytest.param(LATE, [late(10, verdict=Verdict.FAILED, gone=True, closed=LATE + 1)], id="one failed"),
+        pytest.param(LATE, [late(10, verdict=Verdict.WITHDRAWN, gone=True, closed=LATE + 1)], id="one was withdrawn"),
     ],
 )
-def test_any_change_of_the_request_gives_the_last_ones_their_time_again(changed: dict[str, Any]) -> None:
-    known = nine_run(late(), ran=changed.get("ran", LATE))
-    if "last" in changed:
-        held = known.requests[REQUEST]
-        known = memory(replace(held, slots=held.slots | {10: changed["last"]}, next_slot=11))
-    made = plan(known, THERE, limits=impatient())
+def test_any_change_of_the_request_gives_the_last_ones_their_time_again(ran: float, other: list[Slot]) -> None:
+    held = nine_run(late(), ran=ran).requests[REQUEST]
+    known = replace(held, slots=held.slots | {one.number: one for one in other}, next_slot=11)
+    made = plan(memory(known), THERE, limits=impatient())
     assert made.memory.requests[REQUEST].ended is None
     assert made.due == NOW + 1, "the loop looks again when their time is over"
+    assert made.memory == memory(known), "nothing to record"
 
 
 @pytest.mark.parametrize(
-    ("count", "share", "given_up"),
+    ("there", "count", "share", "given_up"),
     [
-        pytest.param(10, 0.9, True, id="nine of ten: the share"),
-        pytest.param(11, 0.9, False, id="nine of eleven: fewer"),
-        pytest.param(11, 0.8, True, id="nine of eleven, where four of five suffice"),
-        pytest.param(10, 1.0, False, id="all have to run: nothing is given up before the deadline"),
+        pytest.param(9, 10, 0.9, True, id="nine of ten: the share"),
+        pytest.param(9, 11, 0.9, False, id="nine of eleven: fewer"),
+        pytest.param(9, 11, 0.8, True, id="nine of eleven, where four of five suffice"),
+        pytest.param(9, 10, 1.0, False, id="all have to run: nothing is given up before the deadline"),
+        pytest.param(7, 100, 0.07, True, id="as it is written, although 0.07 * 100 is more than 7 to a processor"),
     ],
 )
-def test_at_least_a_share_has_to_run(count: int, share: float, given_up: bool) -> None:
-    waiting = [late(number) for number in range(9, count)]
-    known = nine_run(None, count=count).requests[REQUEST]
-    known = replace(known, slots=known.slots | {one.number: one for one in waiting}, next_slot=count)
-    made = plan(memory(known), THERE, limits=impatient(share=share))
+def test_at_least_a_share_has_to_run(there: int, count: int, share: float, given_up: bool) -> None:
+    run = [running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(there)]
+    known = record(*run, *(late(number) for number in range(there, count)), read=BEFORE)
+    made = plan(memory(known), snapshot(*map(machine, range(there))), limits=impatient(share=share))
     assert (made.memory.requests[REQUEST].ended is GIVEN_UP) is given_up
     assert (made.due == known.deadline) is not given_up
-
-
-def test_a_share_is_compared_as_it_is_written() -> None:
-    """Seven in a hundred are 0.07, although 0.07 * 100 is more than 7 to a processor."""
-    there = [running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(7)]
-    known = memory(record(*there, *(late(number) for number in range(7, 100))))
-    look = snapshot(*(machine(number) for number in range(7)))
-    assert ended(known, look, limits=impatient(share=0.07)).ended is GIVEN_UP
 
 
 def test_zero_waits_for_the_deadline() -> None:
@@ -206,10 +196,3 @@ def test_a_machine_that_runs_in_the_same_look_is_no_straggler() -> None:
     look = snapshot(*THERE.machines.values(), machine(9))
     end = ended(nine_run(late()), look, limits=impatient())
     assert end.ended is RequestStatus.COMPLETE
-
-
-def test_the_loop_wakes_when_the_time_of_the_last_ones_is_over() -> None:
-    known, patient = nine_run(late()), impatient()
-    made = plan(known, THERE, limits=patient, now=NOW - 7)
-    assert (made.memory, made.due) == (known, NOW), "nothing to record, and a time to look again"
-    assert plan(made.memory, THERE, limits=patient).due != NEVER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from provisioner.model import (
     Failure,
     Limits,
     Memory,
-    RequestRecord,
     RequestStatus,
     Slot,
     TemplateLimits,
@@ -50,7 +49,6 @@ from tests.unit.core import (
 )
 
 DENIED = Failure(ErrorClass.DENIED, "pods is forbidden")
-QUEUED = slot(seen=True, gated=True)
 ALONE = limits(pool("a"))
 BOOT = 600.0
 """The boot deadline of a pool."""
@@ -80,269 +78,88 @@ def told(one: Shortage) -> dict[str, Any]:
     return {name: facts[name] for name in facts if name == "lack" or facts[name] != usual[name]}
 
 
-UNSEEN = {
-    "pool": "a",
-    "lack": "unseen",
-    "machines": 2,
-    "since": BEFORE,
-    "error": "unavailable",
-    "text": "no route to host",
-}
-"""Two machines that are short while pool ``a`` is blind."""
-
-
-# --- each reason ------------------------------------------------------------------------------------------------------
-
 OUT = {"error": ErrorClass.STOCKOUT, "text": STOCKOUT.text}
 SPILLS = limits(pool("a", spill_after=180.0), pool("b", paused=True))
 BLIND = {"unseen": {"a": "no route to host"}}
-
-REASONS: dict[str, tuple[Memory, Limits, dict[str, Any], dict[str, Any]]] = {
-    "a back-off": (
-        wanted(count=3, window=backing_off()),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "backoff", "machines": 3, "since": NOW - 10, "next_try": NOW + 20, **OUT},
-    ),
-    "a back-off of an older stock-out": (
-        wanted(slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 60), count=3, window=backing_off()),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "backoff", "machines": 3, "since": NOW - 60, "next_try": NOW + 20, **OUT},
-    ),
-    "a window": (
-        wanted(*(slot(n, seen=True) for n in range(2)), count=5, window=Window(2, closed_since=NOW - 5)),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "window", "machines": 3, "since": NOW - 5, "bound": 2},
-    ),
-    "a window, before the next pool": (
-        wanted(*(slot(n, seen=True) for n in range(2)), count=5, window=Window(2, closed_since=NOW - 5)),
-        limits(pool("a"), pool("b")),
-        {},
-        {
-            "pool": "a",
-            "lack": "window",
-            "machines": 3,
-            "since": NOW - 5,
-            "bound": 2,
-            "spills_to": "b",
-            "spills_at": NOW + 175,
-        },
-    ),
-    "a window that was waited for long enough": (
-        wanted(*(slot(n, seen=True) for n in range(2)), count=5, window=Window(2, closed_since=NOW - 200)),
-        SPILLS,
-        {},
-        {
-            "pool": "a",
-            "lack": "window",
-            "machines": 3,
-            "since": NOW - 200,
-            "bound": 2,
-            "elsewhere": {"b": "paused"},
-        },
-    ),
-    "a probe": (
-        wanted(slot(seen=True, submitted=NOW - 2), count=4, window=backing_off(retry_at=NOW - 3)),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "window", "machines": 3, "since": NOW - 10, "bound": 1, **OUT},
-    ),
-    "a cap": (
-        replace(
-            wanted(running(0), running(1), slot(2, Verdict.LOST), count=5),
-            requests={
-                REQUEST: record(running(0), running(1), count=5),
-                OTHER: record(
-                    *(running(n, Verdict.SUCCEEDED, OTHER) for n in range(3)), id_=OTHER, ended=RequestStatus.COMPLETE
-                ),
-                "cccccccccc": record(running(0, request="cccccccccc"), id_="cccccccccc", template=NO_TEMPLATE),
-            },
-        ),
-        limits(pool("a", max_machines=7)),
-        {"orphans": {"a": 1}},
-        {
-            "pool": "a",
-            "lack": "cap",
-            "machines": 3,
-            "since": BEFORE,
-            "bound": 7,
-            "holders": {OTHER: 3, REQUEST: 2, "": 1, "cccccccccc": 1},
-        },
-    ),
-    "a cap over all templates": (
-        memory(
-            record(running(0), running(1), count=5),
-            record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, template="U", ended=RequestStatus.COMPLETE),
-        ),
-        limits(pool("a", max_machines=9, max_machines_total=4)),
-        {"orphans": {"a": 1}},
-        {
-            "pool": "a",
-            "lack": "cap",
-            "machines": 3,
-            "since": BEFORE,
-            "text": TOTAL,
-            "bound": 4,
-            "holders": {REQUEST: 2, OTHER: 1, "": 1},
-        },
-    ),
-    "a pause": (
-        wanted(count=2),
-        limits(pool("a", paused=True)),
-        {},
-        {"pool": "a", "lack": "paused", "machines": 2, "since": BEFORE},
-    ),
-    "a pause, and another pool's": (
-        wanted(count=2, window=backing_off()),
-        SPILLS,
-        {},
-        {
-            "pool": "a",
-            "lack": "backoff",
-            "machines": 2,
-            "since": NOW - 10,
-            "next_try": NOW + 20,
-            "elsewhere": {"b": "paused"},
-            **OUT,
-        },
-    ),
-    "a pool that is blind": (
-        wanted(count=2),
-        ALONE,
-        BLIND,
-        UNSEEN,
-    ),
-    "slots in a pool that is blind": (
-        wanted(slot(0, seen=True), slot(1, failure=STOCKOUT), count=2),
-        ALONE,
-        BLIND,
-        UNSEEN,
-    ),
-    "the next cycle": (
-        wanted(count=2),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "next", "machines": 2, "since": BEFORE, "next_try": NOW},
-    ),
-    "the budget": (
-        wanted(running(0), count=3),
-        limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=3.0)),
-        {},
-        {
-            "pool": "a",
-            "lack": "budget",
-            "machines": 2,
-            "since": BEFORE,
-            "text": "The provisioner's budget is used up (3 USD per hour).",
-        },
-    ),
-    "a create that was not sent": (
-        wanted(unsent(), count=1, window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), probing=False)),
-        ALONE,
-        {},
-        {
-            "pool": "a",
-            "lack": "unsent",
-            "machines": 1,
-            "since": NOW - 10,
-            "next_try": NOW + 20,
-            "error": "throttled",
-            "text": "slow down",
-        },
-    ),
-    "a create without an answer": (
-        wanted(slot(accepted=False), count=1),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "unanswered", "machines": 1, "since": BEFORE, "next_try": BEFORE + BOOT},
-    ),
-    "machines that start": (
-        wanted(slot(0), slot(1, seen=True, submitted=NOW - 5), count=2),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "starting", "machines": 2, "since": BEFORE, "next_try": BEFORE + BOOT},
-    ),
-    "a machine that starts in place of one that failed": (
-        wanted(slot(1, tried=BROKEN, tries=1), count=1),
-        ALONE,
-        {},
-        {
-            "pool": "a",
-            "lack": "starting",
-            "machines": 1,
-            "since": BEFORE,
-            "next_try": BEFORE + BOOT,
-            "error": "other",
-            "text": BROKEN.text,
-        },
-    ),
-    "a gate": (
-        wanted(QUEUED, count=1),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "gated", "machines": 1, "since": BEFORE, "next_try": BEFORE + 3600},
-    ),
-    "no room": (
-        wanted(slot(seen=True, failure=STOCKOUT), count=1),
-        SPILLS,
-        {},
-        {
-            "pool": "a",
-            "lack": "troubled",
-            "machines": 1,
-            "since": BEFORE,
-            "next_try": BEFORE + BOOT,
-            "spills_to": "b",
-            **OUT,
-        },
-    ),
-    "a machine that does not come up": (
-        wanted(slot(seen=True, failure=BROKEN), count=1),
-        SPILLS,
-        {},
-        {
-            "pool": "a",
-            "lack": "troubled",
-            "machines": 1,
-            "since": BEFORE,
-            "next_try": BEFORE + BOOT,
-            "error": "other",
-            "text": BROKEN.text,
-            "spills_to": "b",
-            "spills_at": BEFORE + 180,
-        },
-    ),
-    "a slot that was set aside": (
-        wanted(slot(set_aside=True), count=1),
-        ALONE,
-        {},
-        {"pool": "a", "lack": "set_aside", "machines": 1, "since": BEFORE},
-    ),
-    "what was given up": (
-        wanted(unsent(0, Verdict.FAILED, failure=DENIED), running(1), count=2),
-        ALONE,
-        {},
-        {
-            "pool": "a",
-            "lack": "given_up",
-            "machines": 1,
-            "since": BEFORE,
-            "error": "denied",
-            "text": DENIED.text,
-        },
-    ),
-    "a template that no loop has told of": (
-        wanted(count=2),
-        limits(),
-        {"limits": Limits("hf", {}, {})},
-        {"lack": "unknown", "machines": 2, "since": BEFORE},
-    ),
-}
+TWO_START = [slot(number, seen=True) for number in range(2)]
 
 
-@pytest.mark.parametrize(("held", "allowed", "known", "says"), REASONS.values(), ids=REASONS)
+def says(lack: str, machines: int, **more: Any) -> dict[str, Any]:
+    """The facts of a shortage in pool ``a`` since the request was read, unless ``more`` says otherwise."""
+    return {"pool": "a", "lack": lack, "machines": machines, "since": BEFORE} | more
+
+
+UNSEEN = says("unseen", 2, error="unavailable", text="no route to host")
+BOOTS = {"next_try": BEFORE + BOOT}
+CAPPED = memory(
+    record(running(0), running(1), count=5),
+    record(*(running(n, Verdict.SUCCEEDED, OTHER) for n in range(3)), id_=OTHER, ended=RequestStatus.COMPLETE),
+    record(running(0, request="cccccccccc"), id_="cccccccccc", template=NO_TEMPLATE),
+)
+TOTALLED = memory(
+    record(running(0), running(1), count=5),
+    record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, template="U", ended=RequestStatus.COMPLETE),
+)
+
+REASONS = [
+    pytest.param(wanted(count=3, window=backing_off()), ALONE, {},
+                 says("backoff", 3, since=NOW - 10, next_try=NOW + 20, **OUT), id="a back-off"),
+    pytest.param(wanted(slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 60), count=3,
+                        window=backing_off()), ALONE, {},
+                 says("backoff", 3, since=NOW - 60, next_try=NOW + 20, **OUT), id="a back-off of an older stock-out"),
+    pytest.param(wanted(*TWO_START, count=5, window=Window(2, closed_since=NOW - 5)), ALONE, {},
+                 says("window", 3, since=NOW - 5, bound=2), id="a window"),
+    pytest.param(wanted(*TWO_START, count=5, window=Window(2, closed_since=NOW - 5)), limits(), {},
+                 says("window", 3, since=NOW - 5, bound=2, spills_to="b", spills_at=NOW + 175),
+                 id="a window, before the next pool"),
+    pytest.param(wanted(*TWO_START, count=5, window=Window(2, closed_since=NOW - 200)), SPILLS, {},
+                 says("window", 3, since=NOW - 200, bound=2, elsewhere={"b": "paused"}),
+                 id="a window that was waited for long enough"),
+    pytest.param(wanted(slot(seen=True, submitted=NOW - 2), count=4, window=backing_off(retry_at=NOW - 3)), ALONE, {},
+                 says("window", 3, since=NOW - 10, bound=1, **OUT), id="a probe"),
+    pytest.param(CAPPED, limits(pool("a", max_machines=7)), {"orphans": {"a": 1}},
+                 says("cap", 3, bound=7, holders={OTHER: 3, REQUEST: 2, "": 1, "cccccccccc": 1}), id="a cap"),
+    pytest.param(TOTALLED, limits(pool("a", max_machines=9, max_machines_total=4)), {"orphans": {"a": 1}},
+                 says("cap", 3, text=TOTAL, bound=4, holders={REQUEST: 2, OTHER: 1, "": 1}),
+                 id="a cap over all templates"),
+    pytest.param(wanted(count=2), limits(pool("a", paused=True)), {}, says("paused", 2), id="a pause"),
+    pytest.param(wanted(count=2, window=backing_off()), SPILLS, {},
+                 says("backoff", 2, since=NOW - 10, next_try=NOW + 20, elsewhere={"b": "paused"}, **OUT),
+                 id="a pause, and another pool's"),
+    pytest.param(wanted(count=2), ALONE, BLIND, UNSEEN, id="a pool that is blind"),
+    pytest.param(wanted(slot(0, seen=True), slot(1, failure=STOCKOUT), count=2), ALONE, BLIND, UNSEEN,
+                 id="slots in a pool that is blind"),
+    pytest.param(wanted(count=2), ALONE, {}, says("next", 2, next_try=NOW), id="the next cycle"),
+    pytest.param(wanted(running(0), count=3), limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=3.0)), {},
+                 says("budget", 2, text="The provisioner's budget is used up (3 USD per hour)."), id="the budget"),
+    pytest.param(wanted(unsent(), count=1,
+                        window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), probing=False)), ALONE, {},
+                 says("unsent", 1, since=NOW - 10, next_try=NOW + 20, error="throttled", text="slow down"),
+                 id="a create that was not sent"),
+    pytest.param(wanted(slot(accepted=False), count=1), ALONE, {}, says("unanswered", 1, **BOOTS),
+                 id="a create without an answer"),
+    pytest.param(wanted(slot(0), slot(1, seen=True, submitted=NOW - 5), count=2), ALONE, {},
+                 says("starting", 2, **BOOTS), id="machines that start"),
+    pytest.param(wanted(slot(1, tried=BROKEN, tries=1), count=1), ALONE, {},
+                 says("starting", 1, error="other", text=BROKEN.text, **BOOTS),
+                 id="a machine that starts in place of one that failed"),
+    pytest.param(wanted(slot(seen=True, gated=True), count=1), ALONE, {}, says("gated", 1, next_try=BEFORE + 3600),
+                 id="a gate"),
+    pytest.param(wanted(slot(seen=True, failure=STOCKOUT), count=1), SPILLS, {},
+                 says("troubled", 1, spills_to="b", **BOOTS, **OUT), id="no room"),
+    pytest.param(wanted(slot(seen=True, failure=BROKEN), count=1), SPILLS, {},
+                 says("troubled", 1, error="other", text=BROKEN.text, spills_to="b", spills_at=BEFORE + 180, **BOOTS),
+                 id="a machine that does not come up"),
+    pytest.param(wanted(slot(set_aside=True), count=1), ALONE, {}, says("set_aside", 1),
+                 id="a slot that was set aside"),
+    pytest.param(wanted(unsent(0, Verdict.FAILED, failure=DENIED), running(1), count=2), ALONE, {},
+                 says("given_up", 1, error="denied", text=DENIED.text), id="what was given up"),
+    pytest.param(wanted(count=2), limits(), {"limits": Limits("hf", {}, {})},
+                 {"lack": "unknown", "machines": 2, "since": BEFORE}, id="a template of unknown limits"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "allowed", "known", "says"), REASONS)
 def test_each_reason_is_told(held: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
     ones = shortages(held, BesideMemory(**({"limits": allowed} | known)), NOW)[REQUEST]
     (one,) = (one for one in ones if one.lack == says["lack"])
@@ -350,7 +167,7 @@ def test_each_reason_is_told(held: Memory, allowed: Limits, known: dict[str, Any
 
 
 def test_every_reason_has_a_case() -> None:
-    assert {says["lack"] for _, _, _, says in REASONS.values()} == set(Lack)
+    assert {case.values[3]["lack"] for case in REASONS} == set(Lack)
 
 
 def test_a_request_whose_machines_run_is_short_of_nothing() -> None:
@@ -361,13 +178,8 @@ def test_a_request_whose_machines_run_is_short_of_nothing() -> None:
 def test_machines_that_wait_behind_one_for_which_there_is_no_room_have_its_words() -> None:
     full, other = short(wanted(slot(seen=True, failure=STOCKOUT), count=3))
     assert (full.lack, full.machines) == (Lack.TROUBLED, 1)
-    assert (other.lack, other.machines, other.error, other.text) == (
-        Lack.BACKOFF,
-        2,
-        ErrorClass.STOCKOUT,
-        STOCKOUT.text,
-    )
-    assert (other.since, other.next_try) == (BEFORE, None)
+    assert (other.lack, other.machines, other.since, other.next_try) == (Lack.BACKOFF, 2, BEFORE, None)
+    assert (other.error, other.text) == (ErrorClass.STOCKOUT, STOCKOUT.text)
 
 
 def test_who_asks_later_waits_behind_who_asks_first() -> None:
@@ -413,8 +225,6 @@ def test_a_pool_has_the_trouble_since_its_last_machine_ran() -> None:
     assert trouble == (STOCKOUT, NOW - 50, NOW - 70)
     assert troubles(wanted(running(), count=1)) == {}
 
-
-# --- what always holds ------------------------------------------------------------------------------------------------
 
 ERRORS = some.sampled_from([STOCKOUT, BROKEN, DENIED, Failure(ErrorClass.TIMEOUT, "late")])
 TIMES = some.floats(NOW - 500, NOW + 500)
@@ -469,21 +279,15 @@ def _slots(draw: some.DrawFn, number: int, id_: str, *, settled: bool) -> Slot:
     return slot(number, verdict, id_, submitted=draw(some.none() | TIMES), **(where | flags | failure))
 
 
-def blind(names: frozenset[str]) -> Mapping[str, str]:
-    return dict.fromkeys(names, "no route to host")
-
-
 @given(worlds())
 def test_the_machines_add_up_to_what_is_missing(world: tuple[Memory, Limits, frozenset[str]]) -> None:
     held, allowed, unseen = world
-    for id_, ones in shortages(held, BesideMemory(allowed, blind(unseen)), NOW).items():
+    for id_, ones in shortages(held, BesideMemory(allowed, dict.fromkeys(unseen, "no route to host")), NOW).items():
         wants = held.requests[id_]
         assert all(one.machines > 0 for one in ones)
-        assert sum(one.machines for one in ones) == wants.count - _running(wants)
-
-
-def _running(wants: RequestRecord) -> int:
-    return sum(one.ran is not None for one in wants.slots.values())
+        assert sum(one.machines for one in ones) == wants.count - sum(
+            one.ran is not None for one in wants.slots.values()
+        )
 
 
 @given(worlds(settled=True))
@@ -494,7 +298,7 @@ def test_what_is_held_back_is_what_the_next_plan_defers(world: tuple[Memory, Lim
         unobserved(name) if name in unseen else snapshot(*_machines(held, name), pool=name, began=SEEN) for name in "ab"
     ]
     planned = plan(held, *looks, limits=allowed)
-    said = shortages(held, BesideMemory(allowed, blind(unseen)), NOW)
+    said = shortages(held, BesideMemory(allowed, dict.fromkeys(unseen, "no route to host")), NOW)
     deferred = Counter[tuple[str, str]]()
     for one in (one for ones in said.values() for one in ones):
         if one.lack is not Lack.NEXT:

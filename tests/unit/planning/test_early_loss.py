@@ -56,6 +56,7 @@ ENDED = {"ended": RequestStatus.COMPLETE, "told_at": BEFORE}
 WHY = Failure(ErrorClass.OTHER, "Lost in its first 300 s: ImagePullBackOff")
 DEAD = {"phase": Phase.GONE, "failure": BROKEN, "cause": LossCause.EXITED}
 SUCCEEDED = running(0, Verdict.SUCCEEDED)
+STOPS = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
 
 
 def at(seconds: float, *machines: Machine, **changes: Any) -> Snapshot:
@@ -80,25 +81,16 @@ def learned(known: Memory) -> Window:
     return known.pressures["a", TEMPLATE]
 
 
-# --- which of them count ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "looks", "early"),
     [
         pytest.param(SUCCEEDED, [at(30, machine(**DEAD))], True, id="its containers ended"),
         pytest.param(running(), [at(30, machine(**DEAD))], True, id="they did before the terminal answer"),
-        pytest.param(SUCCEEDED, [at(30), at(31)], True, id="it vanished, nobody knows why"),
+        pytest.param(SUCCEEDED, [at(30), at(31)], True, id="it vanished without a cause"),
         pytest.param(running(), [at(30), at(31)], True, id="it vanished before the terminal answer"),
         pytest.param(SUCCEEDED, [at(30, machine(fingerprint=Fingerprint(uid="x")))], True, id="it was made anew"),
-        pytest.param(
-            SUCCEEDED, [at(30, machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN))], True,
-            id="it stops, nobody knows why",
-        ),
-        pytest.param(
-            running(), [at(30, machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN))], True,
-            id="it stops before the terminal answer, nobody knows why",
-        ),
+        pytest.param(SUCCEEDED, [at(30, STOPS)], True, id="it stops without a cause"),
+        pytest.param(running(), [at(30, STOPS)], True, id="it stops before the terminal answer"),
         pytest.param(SUCCEEDED, [at(299, machine(**DEAD))], True, id="just before its minutes were over"),
         pytest.param(SUCCEEDED, [at(300, machine(**DEAD))], False, id="just when its minutes were over"),
         pytest.param(SUCCEEDED, [at(299), at(330)], True, id="what shows that it vanished begins within them"),
@@ -109,24 +101,17 @@ def learned(known: Memory) -> Window:
             for cause in (LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED)
         ),
         pytest.param(SUCCEEDED, [at(30, machine(phase=Phase.STOPPING))], False, id="somebody deletes it"),
-        pytest.param(
-            SUCCEEDED, [at(30, causes={name(): LossCause.DELETED}), at(31)], False, id="somebody deleted it at once"
-        ),
-        pytest.param(
-            SUCCEEDED, [at(20, machine(notice=Notice(LossCause.PREEMPTED, NOW))), at(30), at(31)], False,
-            id="it vanished after a notice of its preemption",
-        ),
-        pytest.param(
-            SUCCEEDED, [at(20, machine(phase=Phase.STOPPING, cause=LossCause.PREEMPTED)), at(30, machine(**DEAD))],
-            False, id="it was dead after its preemption was told",
-        ),
-        pytest.param(
-            slot(0, Verdict.RETURNED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="HostFactory gave it back"
-        ),
-        pytest.param(
-            slot(0, Verdict.CANCELLED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="its request was cancelled"
-        ),
+        pytest.param(SUCCEEDED, [at(30, causes={name(): LossCause.DELETED}), at(31)], False, id="somebody deleted it"),
+        pytest.param(SUCCEEDED, [at(20, machine(notice=Notice(LossCause.PREEMPTED, NOW))), at(30), at(31)], False,
+                     id="it vanished after a notice of its preemption"),
+        pytest.param(SUCCEEDED, [at(20, replace(STOPS, cause=LossCause.PREEMPTED)), at(30, machine(**DEAD))], False,
+                     id="it was dead after its preemption was told"),
+        pytest.param(slot(0, Verdict.RETURNED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="HF gave it back"),
+        pytest.param(slot(0, Verdict.CANCELLED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="it was cancelled"),
         pytest.param(SUCCEEDED, [at(30, machine())], False, id="it lives"),
+        # Loop time goes on over a restart: when in the pause the machine ended is unknown.
+        pytest.param(SUCCEEDED, [at(0.5, machine()), at(600, machine(**DEAD))], False, id="it ended in a pause"),
+        pytest.param(SUCCEEDED, [at(0.5, machine()), at(600), at(601)], False, id="it vanished in a pause"),
     ],
 )  # fmt: skip
 def test_what_counts_as_an_early_loss(one: Slot, looks: list[Snapshot], early: bool) -> None:
@@ -137,12 +122,6 @@ def test_where_no_time_is_asked_for_no_loss_is_early() -> None:
     assert not after(SUCCEEDED, at(0.5, machine(**DEAD)), limits=limits(pool("a", early_loss=0.0))).early
 
 
-def test_what_was_seen_to_run_before_a_pause_of_the_loop_and_is_gone_after_it_may_have_lived_long_enough() -> None:
-    """Loop time goes on over a restart: nobody knows when in the pause the machine ended."""
-    assert not after(SUCCEEDED, at(0.5, machine()), at(600.0, machine(**DEAD))).early
-    assert not after(SUCCEEDED, at(0.5, machine()), at(600.0), at(601.0)).early
-
-
 def test_why_it_was_lost_is_told_with_the_time_that_it_had() -> None:
     assert after(SUCCEEDED, at(30, machine(**DEAD))).failure == WHY
     assert learned(seen(memory(record(running(), **ENDED), pressures=narrow()), at(30, machine(**DEAD)))).failure == WHY
@@ -150,31 +129,20 @@ def test_why_it_was_lost_is_told_with_the_time_that_it_had() -> None:
 
 def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_before_it_is_gone() -> None:
     """It is reported with the seconds left, and HostFactory may be quicker than its end."""
-    stops = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
     known = memory(record(SUCCEEDED, **ENDED), giving_back(name()))
-    planned = plan(known, at(30, stops), limits=ONE, now=BEFORE + 31).memory
+    planned = plan(known, at(30, STOPS), limits=ONE, now=BEFORE + 31).memory
     one = planned.requests[REQUEST].slots[0]
     assert (one.verdict, one.early, learned(planned).window) == (Verdict.RETURNED, True, 2)
-    assert learned(seen(planned, at(40, stops), at(50), at(51))).window == 2
+    assert learned(seen(planned, at(40, STOPS), at(50), at(51))).window == 2
 
 
-def test_a_machine_that_stops_counts_once_whatever_was_known_of_it_before() -> None:
-    """A look that says nothing else of it that is new."""
-    stops = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
-    known = memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED))
-    first = seen(known, at(30, stops))
+def test_a_machine_that_stops_and_is_lost_counts_once_whatever_was_known_of_it_before() -> None:
+    first = seen(memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED)), at(30, STOPS))
     assert (first.requests[REQUEST].slots[0].early, learned(first).window) == (True, 2)
-    assert seen(first, at(31, stops)) is first
-
-
-def test_a_machine_that_stops_and_is_lost_counts_once() -> None:
-    stops = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN, failure=BROKEN)
-    known = seen(memory(record(SUCCEEDED, **ENDED)), at(30, stops), at(40, stops), at(50, machine(**DEAD)))
+    assert seen(first, at(31, STOPS)) is first, "a look that says no more"
+    known = seen(first, at(40, replace(STOPS, failure=BROKEN)), at(50, machine(**DEAD)))
     one = known.requests[REQUEST].slots[0]
     assert (one.verdict, one.failure, learned(known).window) == (Verdict.LOST, WHY, 2)
-
-
-# --- what follows for their pool --------------------------------------------------------------------------------------
 
 
 def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
@@ -194,13 +162,10 @@ def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
     [
         pytest.param(died(alive=0, dead=8, window=16), True, id="all of a window of machines"),
         pytest.param(died(alive=0, dead=4, window=16), False, id="all, but not half a window of them"),
-        pytest.param(died(alive=10, dead=3, window=13), False, id="few of a window of machines"),
         pytest.param(died(alive=4, dead=6, window=16), True, id="most of a window of machines"),
         pytest.param(died(alive=5, dead=5, window=15), False, id="half of a window of machines"),
         pytest.param(died(alive=30, dead=6, window=16), True, id="most of the newest, although many live from before"),
-        pytest.param(
-            died(alive=30, dead=6, window=16, first=True), False, id="as many of those that ran before the newest"
-        ),
+        pytest.param(died(alive=30, dead=6, window=16, first=True), False, id="as many of those before the newest"),
     ],
 )
 def test_a_window_closes_when_most_of_the_newest_machines_are_lost_early(known: Window, closed: bool) -> None:
@@ -224,16 +189,8 @@ def test_each_early_loss_takes_back_what_its_machine_let_the_window_grow() -> No
     assert died(alive=20, dead=3, window=20).window == 14
 
 
-TRIED = Window(
-    window=8,
-    level=3,
-    blocked_at=BEFORE - 50,
-    retry_at=BEFORE - 20,
-    probing=True,
-    failure=WHY,
-    early_loss=WHY,
-    boot=True,
-)
+TRIED = Window(8, level=3, blocked_at=BEFORE - 50, retry_at=BEFORE - 20, probing=True, failure=WHY, early_loss=WHY,
+               boot=True)  # fmt: skip
 
 
 def trial(*slots: Slot, look: Snapshot, limits: Limits = ONE, **changes: Any) -> Plan:
@@ -248,34 +205,24 @@ def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on
     assert tried.memory.requests[REQUEST].slots[0].ran is not None
     assert (learned(tried.memory).level, learned(tried.memory).early_loss) == (3, WHY)
     assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, DeferReason.WINDOW): 9})
-    assert trial(running(), look=at(299, machine())).creates == ()
+    still = trial(running(), look=at(299, machine()))
+    assert still.creates == ()
+    assert still.due == pytest.approx(BEFORE + 300, abs=0.01), "when it has outlived its first minutes"
+    assert len(trial(running(set_aside=True), look=at(30)).creates) == 1, "one that was set aside is no probe"
 
 
 def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
-    proven = trial(running(), look=at(300, machine()))
+    proven = trial(running(submitted=TRIED.blocked_at), look=at(300, machine()))
     known = learned(proven.memory)
     assert (known.window, known.level, known.probing, known.retry_at) == (8, 0, False, 0.0)
     assert (known.failure, known.early_loss) == (None, None)
     assert len(proven.creates) == 8
 
 
-def test_a_plan_is_due_when_the_machine_on_trial_has_outlived_its_first_minutes() -> None:
-    assert trial(running(), look=at(10, machine())).due == pytest.approx(BEFORE + 300, abs=0.01)
-    late = plan(
-        memory(record(running(), count=10), pressures={("a", TEMPLATE): TRIED}),
-        at(299, machine()),
-        limits=ONE,
-        now=BEFORE + 305,
-    )
-    assert late.due == pytest.approx(BEFORE + 305, abs=0.01), "the look is older: the next one may show it"
-
-
 @pytest.mark.parametrize(
     ("one", "seen"),
     [
-        pytest.param(
-            running(submitted=TRIED.blocked_at - 1), machine(), id="it was asked for before the window closed"
-        ),
+        pytest.param(running(submitted=TRIED.blocked_at - 1), machine(), id="asked for before the window closed"),
         pytest.param(running(), machine(phase=Phase.PENDING), id="it is not ready"),
         pytest.param(running(0, Verdict.LOST), machine(), id="it was lost, and another one has its name"),
         pytest.param(running(), machine(phase=Phase.STOPPING, cause=LossCause.NODE), id="it stops"),
@@ -305,11 +252,7 @@ def test_a_probe_that_is_preempted_says_nothing_and_the_next_one_is_tried() -> N
     assert len(tried.creates) == 1
 
 
-def test_a_machine_that_was_set_aside_is_no_probe() -> None:
-    assert len(trial(running(set_aside=True), look=at(30)).creates) == 1
-
-
-def test_nobody_waits_for_a_trial_where_another_pool_takes_machines() -> None:
+def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
     tried = trial(running(), look=at(30, machine()), limits=TWO)
     assert [create.pool for create in tried.creates] == ["b"] * 9
     assert [create.pool for create in trial(look=at(30), limits=TWO).creates] == ["a", *["b"] * 9]

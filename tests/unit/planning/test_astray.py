@@ -64,33 +64,29 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
         "It shows none of its 10 machines but 3 that nobody asked for. "
         "To release the brake is to say that they are lost."
     )
-
-
-def test_nor_what_it_says_of_machines_that_have_gone() -> None:
-    """Neither a cause, nor that a machine that was given back is not there."""
     causes = {name(number): LossCause.DELETED for number in range(10)}
-    known = replace(grid(), astray={"a": SEEN - HOUR})
-    assert lost(planned(known, look((), [1], causes=causes), look((), [1], SEEN + 5, causes=causes))) == 0
+    said = [look((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
+    assert lost(planned(last.memory, *said)) == 0, "nor what it says of machines that have gone"
+    blind = plan(last.memory, snapshot(pool="b"), limits=LIMITS)
+    assert blind.memory.astray == last.memory.astray, "a look that fails changes nothing"
 
 
 @pytest.mark.parametrize(
-    ("known", "seen"),
+    ("known", "seen", "gone"),
     [
-        pytest.param(grid(), look(), id="nothing at all"),
-        pytest.param(grid(), look([9], range(3)), id="one of its own"),
-        pytest.param(grid(5), look(others=range(3)), id="only a few were there"),
-        pytest.param(grid(orphans={name(0, ELSEWHERE): SEEN - 60}), look(others=[0]),
-                     id="an orphan that was known"),
+        pytest.param(grid(), look(), 10, id="nothing at all"),
+        pytest.param(grid(), look([9], range(3)), 9, id="one of its own"),
+        pytest.param(grid(5), look(others=range(3)), 5, id="only a few were there"),
+        pytest.param(
+            grid(orphans={name(0, ELSEWHERE): SEEN - 60}), look(others=[0]), 10, id="an orphan that was known"
+        ),
     ],
-)  # fmt: skip
-def test_what_is_no_other_world(known: Memory, seen: Snapshot) -> None:
+)
+def test_what_is_no_other_world(known: Memory, seen: Snapshot, gone: int) -> None:
     last = planned(known, seen)
     assert not last.memory.astray
     assert last.memory.brake is None
-    later = replace(seen, began=SEEN + HOUR)
-    assert lost(planned(last.memory, later, replace(later, began=SEEN + 2 * HOUR))) == len(
-        known.requests[REQUEST].slots
-    ) - len([one for one in seen.machines if one.startswith(f"hf-{REQUEST}")])
+    assert lost(planned(last.memory, *(replace(seen, began=SEEN + later * HOUR) for later in (1, 2)))) == gone
 
 
 def test_one_of_its_own_machines_brings_it_back() -> None:
@@ -99,19 +95,6 @@ def test_one_of_its_own_machines_brings_it_back() -> None:
     assert not last.memory.astray
     assert last.memory.brake is not None, "a person looks at it all the same"
     assert not last.memory.orphans
-
-
-def test_a_look_that_fails_changes_nothing() -> None:
-    first = planned(grid(), look(others=range(3)))
-    blind = plan(first.memory, snapshot(pool="b"), limits=LIMITS)
-    assert blind.memory.astray == first.memory.astray
-
-
-# --- by the place's own identity --------------------------------------------------------------------------------------
-
-
-def test_the_identity_of_the_place_is_remembered() -> None:
-    assert planned(grid(), look(range(10), answered_by="one")).memory.answered_by == {"a": "one"}
 
 
 @pytest.mark.parametrize("others", [(), range(3)], ids=["an empty cluster", "machines of ours"])
@@ -136,20 +119,16 @@ def test_a_pool_without_machines_may_move() -> None:
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
     """It is a mass loss, and what is left is orphans."""
-    known = grid(answered_by={"a": "one"})
     looks = [look((), range(3), SEEN + later, answered_by="one") for later in (0, 60, 65)]
-    last = planned(known, *looks)
-    assert lost(last) == 10
-    assert not last.memory.astray
+    last = planned(grid(answered_by={"a": "one"}), *looks)
+    assert (lost(last), last.memory.astray) == (10, {})
 
 
 def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
-    known = grid(answered_by={"a": "one"})
-    assert not planned(known, look(range(10))).doubts
-    assert planned(known, look(others=range(3))).memory.astray
-
-
-# --- people -----------------------------------------------------------------------------------------------------------
+    known = planned(grid(), look(range(10), answered_by="one")).memory
+    assert known.answered_by == {"a": "one"}
+    assert not planned(known, look(range(10), began=SEEN + 1)).doubts
+    assert planned(known, look(others=range(3), began=SEEN + 1)).memory.astray
 
 
 def test_people_are_told_what_to_check() -> None:
@@ -195,6 +174,4 @@ def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     free = without_brake(again.memory)
     assert (free.brake, free.astray, free.answered_by) == (None, {}, {"b": "three"})
-    assert (
-        lost(planned(free, look(answered_by="two", began=SEEN + 200), look(answered_by="two", began=SEEN + 205))) == 10
-    )
+    assert lost(planned(free, *(look(answered_by="two", began=SEEN + later) for later in (200, 205)))) == 10

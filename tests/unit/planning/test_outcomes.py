@@ -52,29 +52,16 @@ def kept(remembered: Memory) -> Slot:
     return remembered.requests[REQUEST].slots[0]
 
 
-# --- creates ----------------------------------------------------------------------------------------------------------
+FATES = {
+    ErrorClass.THROTTLED: (Verdict.OPEN, None),  # it was not sent
+    ErrorClass.TIMEOUT: (Verdict.OPEN, BEFORE),  # it may have been applied
+    ErrorClass.UNAVAILABLE: (Verdict.OPEN, BEFORE),
+}
 
 
-def test_an_accepted_create_is_remembered_and_its_slot_stays_open() -> None:
-    remembered = after(ASKED, Outcome(CREATE))
-    assert kept(remembered) == evolve(ASKED, accepted=True)
-
-
-@pytest.mark.parametrize(
-    ("error", "verdict", "submitted"),
-    [
-        pytest.param(ErrorClass.THROTTLED, Verdict.OPEN, None, id="throttled: it was not sent"),
-        pytest.param(ErrorClass.TIMEOUT, Verdict.OPEN, BEFORE, id="timeout: it may have been applied"),
-        pytest.param(ErrorClass.UNAVAILABLE, Verdict.OPEN, BEFORE, id="unavailable: it may have been applied"),
-        pytest.param(ErrorClass.STOCKOUT, Verdict.FAILED, BEFORE, id="stockout: failed"),
-        pytest.param(ErrorClass.QUOTA, Verdict.FAILED, BEFORE, id="quota: failed"),
-        pytest.param(ErrorClass.DENIED, Verdict.FAILED, BEFORE, id="denied: failed"),
-        pytest.param(ErrorClass.INVALID, Verdict.FAILED, BEFORE, id="invalid: failed"),
-        pytest.param(ErrorClass.NOT_FOUND, Verdict.FAILED, BEFORE, id="not found: failed"),
-        pytest.param(ErrorClass.OTHER, Verdict.FAILED, BEFORE, id="other: failed"),
-    ],
-)
-def test_a_create_that_failed(error: ErrorClass, verdict: Verdict, submitted: float | None) -> None:
+@pytest.mark.parametrize("error", ErrorClass)
+def test_a_create_that_failed(error: ErrorClass) -> None:
+    verdict, submitted = FATES.get(error, (Verdict.FAILED, BEFORE))
     failure = Failure(error, "in the place's words")
     remembered, closes = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
     one = kept(remembered)
@@ -122,27 +109,22 @@ def test_a_slot_closed_meanwhile_stays_as_it_was_closed(error: ErrorClass) -> No
 
 
 @pytest.mark.parametrize(
-    ("before", "ended"),
+    ("before", "submitted", "ended"),
     [
-        pytest.param(ErrorClass.DENIED, True, id="it was denied: over"),
-        pytest.param(ErrorClass.STOCKOUT, True, id="it had no room: over"),
-        pytest.param(ErrorClass.OTHER, False, id="nobody knows why: only a machine that runs shows"),
+        pytest.param(ErrorClass.DENIED, BEFORE, True, id="it was denied: over"),
+        pytest.param(ErrorClass.STOCKOUT, BEFORE, True, id="it had no room: over"),
+        pytest.param(ErrorClass.OTHER, BEFORE, False, id="no known reason: only a machine that runs ends it"),
+        pytest.param(ErrorClass.DENIED, BEFORE - 2, False, id="the create is from before it"),
     ],
 )
-def test_an_accepted_create_and_the_back_off(before: ErrorClass, ended: bool) -> None:
+def test_an_accepted_create_and_the_back_off(before: ErrorClass, submitted: float, ended: bool) -> None:
     backing = Window(
         window=4, level=1, probing=True, blocked_at=BEFORE - 1, retry_at=NOW - 1, failure=Failure(before, "text")
     )
-    remembered = after(ASKED, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
+    asked = evolve(ASKED, submitted=submitted)
+    remembered = after(asked, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
     assert (remembered.pressures["a", TEMPLATE].level == 0) is ended
-
-
-def test_a_create_that_was_sent_again_since_the_back_off_began_ends_it() -> None:
-    denied = Failure(ErrorClass.DENIED, "text")
-    backing = Window(window=4, level=1, probing=True, blocked_at=BEFORE + 5, retry_at=BEFORE + 9, failure=denied)
-    again = evolve(ASKED, submitted=BEFORE + 10)
-    remembered = after(again, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
-    assert remembered.pressures["a", TEMPLATE].level == 0
+    assert kept(remembered) == evolve(asked, accepted=True), "its slot stays open"
 
 
 def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays() -> None:
@@ -153,9 +135,6 @@ def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays
     assert (learned.window, learned.retry_at, learned.probing) == (64, NOW + 1.0, False)
 
 
-# --- actions for which no call was started ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "create", "expected"),
     [
@@ -163,14 +142,11 @@ def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays
         pytest.param(ASKED, replace(CREATE, again=True), ASKED, id="repeated: the first may have been applied"),
         pytest.param(evolve(ASKED, seen=True), CREATE, evolve(ASKED, seen=True), id="it is there: nothing"),
         pytest.param(slot(), CREATE, slot(), id="it was accepted: nothing"),
-        pytest.param(
-            slot(0, Verdict.CANCELLED, accepted=False), CREATE,
-            slot(0, Verdict.CANCELLED, accepted=False, gone=True), id="closed meanwhile: gone",
-        ),
-        pytest.param(
-            slot(0, Verdict.FAILED, accepted=False), CREATE,
-            slot(0, Verdict.FAILED, accepted=False, gone=True), id="failed meanwhile: gone, and still to be replaced",
-        ),
+        pytest.param(slot(0, Verdict.CANCELLED, accepted=False), CREATE,
+                     slot(0, Verdict.CANCELLED, accepted=False, gone=True), id="closed meanwhile: gone"),
+        pytest.param(slot(0, Verdict.FAILED, accepted=False), CREATE,
+                     slot(0, Verdict.FAILED, accepted=False, gone=True),
+                     id="failed meanwhile: gone, and still to be replaced"),
     ],
 )  # fmt: skip
 def test_a_create_that_was_not_started(one: Slot, create: Create, expected: Slot) -> None:
@@ -182,22 +158,17 @@ def test_a_delete_that_was_not_started_is_sent_at_once() -> None:
     assert kept(after(closed, unsent=(DELETE,))).delete_sent is None
 
 
-# --- deletes ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_delete_that_failed_is_sent_again_soon() -> None:
+@pytest.mark.parametrize(
+    ("error", "retry_after", "soon"),
+    [(ErrorClass.UNAVAILABLE, None, RETRY_DELETE), (ErrorClass.THROTTLED, 2.0, 2.0)],
+    ids=["soon", "when the place said"],
+)
+def test_a_delete_that_failed_is_sent_again(error: ErrorClass, retry_after: float | None, soon: float) -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW)
-    one = kept(after(closed, Outcome(DELETE, Failure(ErrorClass.UNAVAILABLE, "text"))))
+    one = kept(after(closed, Outcome(DELETE, Failure(error, "text"), retry_after=retry_after)))
     assert one.delete_sent is not None
-    assert one.delete_sent + DELETE_AGAIN == NOW + RETRY_DELETE
+    assert one.delete_sent + DELETE_AGAIN == NOW + soon
     assert (one.verdict, one.gone) == (Verdict.FAILED, False)
-
-
-def test_a_throttled_delete_is_sent_again_when_the_place_said_so() -> None:
-    closed = running(0, Verdict.FAILED, delete_sent=NOW)
-    one = kept(after(closed, Outcome(DELETE, Failure(ErrorClass.THROTTLED, "text"), retry_after=2.0)))
-    assert one.delete_sent is not None
-    assert one.delete_sent + DELETE_AGAIN == NOW + 2.0
 
 
 def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:

@@ -1,4 +1,7 @@
-"""What holds for every plan, whatever memory, snapshots and HF say."""
+"""What holds for every plan, whatever memory, snapshots and HF say and whatever is held back.
+
+``EXAMPLES=1000 pytest tests/simulation/test_any_plan.py`` tries more situations, and others each time.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import os
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +17,8 @@ from provisioner.model import (
     Contact,
     DeleteReason,
     Fingerprint,
-    Limits,
+    LeverKind,
+    Levers,
     Look,
     Machine,
     Memory,
@@ -29,7 +32,9 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import split_name
+from provisioner.planning.answers import losses
 from provisioner.planning.draft import TRANSITIONS
+from provisioner.planning.levers import in_force
 from provisioner.planning.plan import World, make_plan
 from tests.unit.core import (
     BEFORE,
@@ -51,8 +56,10 @@ from tests.unit.core import (
     record,
     slot,
     snapshot,
+    two_templates,
     unobserved,
 )
+from tests.unit.planning.test_levers import DRAIN, PAUSE, STOP, cancel
 
 DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
 SLOTS = 6
@@ -120,12 +127,7 @@ def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Look | None:
         return None
     if kind == "failed":
         return unobserved(where)
-    mine = [
-        one
-        for each in remembered.requests.values()
-        for one in each.slots.values()
-        if one.pool == where and not one.gone
-    ]
+    mine = [one for one in slots_of(remembered).values() if one.pool == where and not one.gone]
     there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
     strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
     began = NOW - 100 if kind == "old" else draw(st.sampled_from([SEEN, NOW - 31, NOW]))
@@ -167,52 +169,8 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
 
 def usable(world: World) -> set[str]:
     """Pools that may be acted upon."""
-    return {
-        where for where, look in world.looks.items() if isinstance(look, Snapshot) and NOW - look.began <= 60
-    } - set(world.busy)
-
-
-def occupied(remembered: Memory) -> Counter[str]:
-    return Counter(one.pool for each in remembered.requests.values() for one in each.slots.values() if not one.gone)
-
-
-# The same situations each time, unless somebody asks for more of them.
-ANY = settings(
-    max_examples=int(os.environ.get("EXAMPLES", "100")), derandomize="EXAMPLES" not in os.environ, deadline=None
-)
-
-
-def decide(situation: tuple[World, Memory], limits: Limits = THREE) -> Plan:
-    world, remembered = situation
-    return make_plan(world, remembered, limits, NOW)
-
-
-@ANY
-@given(any_situation())
-def test_no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(situation: tuple[World, Memory]) -> None:
-    made = decide(situation)
-    assert {create.pool for create in made.creates} <= usable(situation[0]) - {"c"}
-    assert {delete.pool for delete in made.deletes} <= usable(situation[0])
-
-
-@ANY
-@given(any_situation())
-def test_a_plan_never_exceeds_a_cap(situation: tuple[World, Memory]) -> None:
-    world, remembered = situation
-    made = decide(situation)
-    new = [
-        create
-        for create in made.creates
-        if remembered.requests[create.request].slots.get(number_of(create.name)) is None
-    ]
-    for where, count in Counter(create.pool for create in new).items():
-        look = world.looks[where]
-        assert isinstance(look, Snapshot)
-        held = {one.name for each in made.memory.requests.values() for one in each.slots.values() if not one.gone
-                and one.pool == where}  # fmt: skip
-        assert len(held | set(look.machines)) <= CAPS[where]
-        if where == "a":
-            assert count <= 3, "max_pending"
+    seen = {look.pool for look in world.looks.values() if isinstance(look, Snapshot) and NOW - look.began <= 60}
+    return seen - world.busy
 
 
 def number_of(machine: str) -> int:
@@ -221,33 +179,34 @@ def number_of(machine: str) -> int:
     return parts[1]
 
 
-@ANY
-@given(any_situation(), st.integers(1, 9))
-def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World, Memory], most: int) -> None:
-    world, remembered = situation
-    requests = {
-        id_: replace(each, template=of) for (id_, each), of in zip(remembered.requests.items(), "TU", strict=True)
-    }
-    known, wide = replace(remembered, requests=requests), limits(pool("a", max_machines_total=most), maximum=None)
-    both = replace(wide, templates=wide.templates | {"U": replace(wide.templates[TEMPLATE], id="U")})
-    made = make_plan(replace(world, intent=intent_of(known)), known, both, NOW)
-    look = world.looks.get("a")
-    new = {create.name for create in made.creates} - {one.name for each in requests.values() for one in
-                                                      each.slots.values()}  # fmt: skip
-    if new and isinstance(look, Snapshot):
-        assert len({*look.machines, *_there(made.memory, "a")}) <= most
+def slots_of(remembered: Memory) -> dict[str, Slot]:
+    return {one.name: one for each in remembered.requests.values() for one in each.slots.values()}
 
 
-def _there(remembered: Memory, where: str) -> set[str]:
-    slots = (one for each in remembered.requests.values() for one in each.slots.values())
-    return {one.name for one in slots if one.pool == where and not one.gone}
+def there(remembered: Memory, where: str) -> set[str]:
+    """Machines that may be there in a pool."""
+    return {one.name for one in slots_of(remembered).values() if one.pool == where and not one.gone}
 
 
-@ANY
-@given(any_situation())
-def test_a_plan_deletes_only_what_is_closed_or_an_orphan_and_each_once(situation: tuple[World, Memory]) -> None:
-    made = decide(situation)
-    slots = {one.name: one for each in made.memory.requests.values() for one in each.slots.values()}
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+def no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(world: World, _: Memory, made: Plan) -> None:
+    assert {create.pool for create in made.creates} <= usable(world) - {"c"}
+    assert {delete.pool for delete in made.deletes} <= usable(world)
+
+
+def no_cap_is_exceeded(world: World, known: Memory, made: Plan) -> None:
+    new = [create for create in made.creates if create.name not in slots_of(known)]
+    for where, count in Counter(create.pool for create in new).items():
+        look = world.looks[where]
+        assert isinstance(look, Snapshot)
+        assert len(there(made.memory, where) | set(look.machines)) <= CAPS[where]
+        assert where != "a" or count <= 3, "max_pending"
+
+
+def only_what_is_closed_or_an_orphan_is_deleted_and_each_once(_: World, __: Memory, made: Plan) -> None:
+    slots = slots_of(made.memory)
     assert max(Counter(delete.name for delete in made.deletes).values(), default=0) <= 1
     for delete in made.deletes:
         one = slots.get(delete.name)
@@ -259,26 +218,18 @@ def test_a_plan_deletes_only_what_is_closed_or_an_orphan_and_each_once(situation
     assert not {delete.name for delete in made.deletes} & {create.name for create in made.creates}
 
 
-@ANY
-@given(any_situation())
-def test_every_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(
-    situation: tuple[World, Memory],
-) -> None:
-    made = decide(situation)
+def each_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(_: World, known: Memory, made: Plan) -> None:
     assert max(Counter(create.name for create in made.creates).values(), default=0) <= 1
     for create in made.creates:
         one = made.memory.requests[create.request].slots[number_of(create.name)]
         assert (one.name, one.pool, one.verdict, one.submitted) == (create.name, create.pool, Verdict.OPEN, NOW)
-        before = situation[1].requests[create.request].slots.get(one.number)
+        before = slots_of(known).get(one.name)
         assert before is None or (before.pool == one.pool and not before.seen and not before.accepted)
 
 
-@ANY
-@given(any_situation())
-def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tuple[World, Memory]) -> None:
-    remembered, made = situation[1], decide(situation)
+def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: World, known: Memory, made: Plan) -> None:
     for id_, each in made.memory.requests.items():
-        before = remembered.requests[id_]
+        before = known.requests[id_]
         assert before.ended is None or each.ended is not None
         assert before.ended is None or before.told_at is None or each.ended is before.ended
         assert set(before.slots) <= set(each.slots)
@@ -292,32 +243,87 @@ def test_verdicts_change_by_the_table_alone_and_no_answer_reverts(situation: tup
             assert (changed.name, changed.pool) == (one.name, one.pool)
 
 
-@pytest.mark.slow
-@ANY
-@given(any_situation())
-def test_a_plan_once_recorded_asks_for_nothing_again(situation: tuple[World, Memory]) -> None:
-    world, _ = situation
-    first = decide(situation)
-    kept = {id_: wanted for id_, wanted in world.intent.requests.items() if id_ not in first.forget}
-    backs = {id_: wanted for id_, wanted in world.intent.returns.items() if id_ not in first.forget}
+def once_recorded_it_asks_for_nothing_again(world: World, _: Memory, made: Plan) -> None:
+    kept = {id_: wanted for id_, wanted in world.intent.requests.items() if id_ not in made.forget}
+    backs = {id_: wanted for id_, wanted in world.intent.returns.items() if id_ not in made.forget}
     again = replace(world, intent=replace(world.intent, requests=kept, returns=backs))
-    second = make_plan(again, first.memory, THREE, NOW)
+    second = make_plan(again, made.memory, THREE, NOW)
     # What one request set free may go to another, and to nobody twice.
-    assert not {create.name for create in first.creates} & {create.name for create in second.creates}
+    assert not {create.name for create in made.creates} & {create.name for create in second.creates}
     assert not any(create.again for create in second.creates)
     assert second.deletes == ()
 
 
-@pytest.mark.slow
-@ANY
-@given(any_situation())
-def test_the_same_inputs_make_the_same_plan(situation: tuple[World, Memory]) -> None:
-    assert decide(situation) == decide(situation)
+def the_same_inputs_make_the_same_plan(world: World, known: Memory, made: Plan) -> None:
+    assert make_plan(world, known, THREE, NOW) == made
 
 
-@pytest.mark.slow
+def a_request_past_its_deadline_ends(_: World, __: Memory, made: Plan) -> None:
+    assert all(each.ended is not None or each.deadline > NOW for each in made.memory.requests.values())
+
+
+RULES = [
+    no_pool_that_is_blind_paused_or_busy_is_asked_for_anything,
+    no_cap_is_exceeded,
+    only_what_is_closed_or_an_orphan_is_deleted_and_each_once,
+    each_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once,
+    verdicts_change_by_the_table_alone_and_no_answer_reverts,
+    once_recorded_it_asks_for_nothing_again,
+    the_same_inputs_make_the_same_plan,
+    a_request_past_its_deadline_ends,
+]
+
+# The same situations each time, unless somebody asks for more of them.
+ANY = settings(max_examples=int(os.environ.get("EXAMPLES", "100")), derandomize="EXAMPLES" not in os.environ)
+
+
 @ANY
 @given(any_situation())
-def test_a_request_past_its_deadline_ends(situation: tuple[World, Memory]) -> None:
-    for each in decide(situation).memory.requests.values():
-        assert each.ended is not None or each.deadline > NOW
+def test_every_plan_keeps_every_rule(situation: tuple[World, Memory]) -> None:
+    world, known = situation
+    made = make_plan(world, known, THREE, NOW)
+    for rule in RULES:
+        rule(world, known, made)
+
+
+@ANY
+@given(any_situation(), st.integers(1, 9))
+def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World, Memory], most: int) -> None:
+    world, remembered = situation
+    requests = {
+        id_: replace(each, template=of) for (id_, each), of in zip(remembered.requests.items(), "TU", strict=True)
+    }
+    known, both = replace(remembered, requests=requests), two_templates(pool("a", max_machines_total=most))
+    made = make_plan(replace(world, intent=intent_of(known)), known, both, NOW)
+    look = world.looks.get("a")
+    if {create.name for create in made.creates} - slots_of(known).keys() and isinstance(look, Snapshot):
+        assert len({*look.machines, *there(made.memory, "a")}) <= most
+
+
+ANY_LEVERS = st.lists(
+    st.sampled_from([STOP, PAUSE, DRAIN, replace(PAUSE, target="b"), cancel(REQUEST), cancel(name(0)), cancel("gone")]),
+    unique=True,
+).map(lambda levers: Levers(tuple(levers)))
+
+
+@ANY
+@given(any_situation(), ANY_LEVERS)
+def test_whatever_is_held_no_lever_deletes_and_none_is_overridden(
+    situation: tuple[World, Memory], levers: Levers
+) -> None:
+    world, remembered = situation
+    told, usual = (make_plan(world, remembered, one, NOW) for one in (in_force(THREE, levers), THREE))
+    assert not any(levers.against(create.pool) for create in told.creates)
+    assert not {create.request for create in told.creates} & levers.of(LeverKind.CANCEL).keys()
+    if levers.stop:
+        assert (told.creates, told.deletes) == ((), ())
+    assert {delete.pool for delete in told.deletes} <= usable(world)
+    cancelled = levers.of(LeverKind.CANCEL)
+    for id_, before in remembered.requests.items():
+        for number, one in before.slots.items():
+            alone = usual.memory.requests[id_].slots[number].verdict
+            if before.ended or (one.ran is not None and id_ in cancelled):
+                assert told.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
+    for named, loss in losses(told.memory, world.contact, NOW, levers).items():
+        if named not in losses(told.memory, world.contact, NOW):
+            assert loss.grace > 0, "HF is never told that a machine is gone that is not"

@@ -28,15 +28,9 @@ def failed(learned: Window, failure: Failure = BROKEN, submitted: float = NOW - 
 # --- the window -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("initial", "most", "width"),
-    [
-        pytest.param(100, 1000, 100, id="it starts at initial_window"),
-        pytest.param(100, 30, 30, id="it never starts above max_pending"),
-    ],
-)
-def test_a_fresh_window(initial: int, most: int, width: int) -> None:
-    assert window.fresh(pool(initial_window=initial, max_pending=most), "s") == Window(window=width, spec="s")
+def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -> None:
+    assert window.fresh(pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
+    assert window.fresh(pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
 
 
 @pytest.mark.parametrize(
@@ -62,11 +56,6 @@ def test_a_window_triples_in_a_round_in_which_everything_runs() -> None:
     assert (learned.window, learned.level) == (24, 0)
 
 
-def test_a_window_never_grows_beyond_max_pending() -> None:
-    learned = window.ran(Window(window=5), pool(max_pending=5), NOW, NOW, LIMITS)
-    assert learned.window == 5
-
-
 @pytest.mark.parametrize(
     ("results", "window"),
     [
@@ -85,14 +74,6 @@ def test_the_end_of_a_round(results: str, window: int) -> None:
     assert learned.window == window
 
 
-def test_a_window_halves_only_once_a_round_however_many_fail() -> None:
-    learned = Window(window=64)
-    for _ in range(64):
-        learned = failed(learned)
-    assert (learned.window, learned.ran, learned.failed) == (32, 0, 0)
-    assert learned.level == 1
-
-
 def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() -> None:
     wide = Window(window=1000)
     for _ in range(window.ROUND - 1):
@@ -100,45 +81,26 @@ def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() ->
     assert (wide.window, wide.level) == (1000, 0)
     wide = failed(wide)
     assert (wide.window, wide.level, wide.probing) == (500, 1, True)
-
-
-def test_a_window_never_shuts_for_good() -> None:
-    learned = Window(window=1)
-    for _ in range(20):
-        learned = failed(learned)
-    assert learned.window == 1
+    assert (wide.ran, wide.failed) == (0, 0)
 
 
 # --- the back-off -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("error", "blocked"),
-    [
-        pytest.param(error, error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT), id=f"one {error} in a wide window")
-        for error in ErrorClass
-    ],
-)
-def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass, blocked: bool) -> None:
+@pytest.mark.parametrize("error", ErrorClass)
+def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass) -> None:
     learned = failed(Window(window=8), Failure(error, "text"))
-    assert window.blocked(learned, NOW) is blocked
+    assert window.blocked(learned, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
     assert (learned.failure, learned.failed) == (Failure(error, "text"), error not in window.NO_ROOM)
 
 
-def test_a_failed_probe_blocks_whatever_its_class() -> None:
-    learned = failed(PROBING, BROKEN)
-    assert (learned.level, learned.failure) == (3, BROKEN)
-    assert window.blocked(learned, NOW)
-
-
-def test_failures_of_one_instant_back_off_once() -> None:
+def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whatever_its_class() -> None:
     once = failed(Window(window=8), STOCKOUT)
     assert failed(once, STOCKOUT).level == once.level == 1
-
-
-def test_what_was_asked_for_before_the_back_off_says_nothing_new() -> None:
-    learned = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
-    assert (learned.level, learned.retry_at, learned.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at)
+    learned = failed(PROBING, BROKEN)
+    assert (learned.level, learned.failure, window.blocked(learned, NOW)) == (3, BROKEN, True)
+    old = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
+    assert (old.level, old.retry_at, old.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at), "no news"
 
 
 @pytest.mark.parametrize("boot", [True, False])
@@ -205,17 +167,10 @@ def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
     assert window.throttled(learned, BUSY, 1.0, NOW) == learned, "the longer wait stands"
 
 
-@pytest.mark.parametrize(
-    ("error", "probing"),
-    [
-        pytest.param(ErrorClass.THROTTLED, False, id="a throttled pool may take its window again after the wait"),
-        pytest.param(ErrorClass.STOCKOUT, True, id="a pool without stock is probed"),
-        pytest.param(ErrorClass.DENIED, True, id="a pool that denies is probed"),
-    ],
-)
-def test_after_a_refusal(error: ErrorClass, probing: bool) -> None:
+@pytest.mark.parametrize("error", [ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.DENIED])
+def test_after_a_refusal_a_pool_is_probed_unless_it_only_throttles(error: ErrorClass) -> None:
     learned = window.refused(Window(window=8), Failure(error, "text"), NOW, LIMITS)
-    assert (learned.probing, learned.level, learned.blocked_at) == (probing, 1, NOW)
+    assert (learned.probing, learned.level, learned.blocked_at) == (error is not ErrorClass.THROTTLED, 1, NOW)
     assert window.blocked(learned, NOW)
     assert not window.blocked(learned, learned.retry_at)
 
@@ -238,40 +193,25 @@ def test_two_pools_do_not_retry_in_step() -> None:
     assert window.backoff_seconds(4, LIMITS, "a", ErrorClass.OTHER) in seconds
 
 
-@pytest.mark.parametrize(
-    ("learned", "submitted", "ended"),
-    [
-        pytest.param(PROBING, PROBING.blocked_at, True, id="a machine asked for since the back-off ends it"),
-        pytest.param(PROBING, PROBING.blocked_at - 1, False, id="a machine asked for before it does not"),
-    ],
-)
-def test_a_machine_that_runs_and_the_back_off(learned: Window, submitted: float, ended: bool) -> None:
-    after = ran(learned, submitted)
+@pytest.mark.parametrize("ended", [True, False], ids=["asked for since it began", "asked for before"])
+def test_a_machine_that_runs_and_the_back_off(ended: bool) -> None:
+    after = ran(PROBING, PROBING.blocked_at - (not ended))
     assert (after.level == 0, not after.probing, after.retry_at == 0.0, after.failure is None) == (ended,) * 4
-    assert after.window == learned.window + 2
+    assert after.window == PROBING.window + 2
 
 
-@pytest.mark.parametrize(
-    ("error", "pausing"),
-    [
-        pytest.param(
-            error, error in (ErrorClass.THROTTLED, ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE), id=f"it says {error}"
-        )
-        for error in ErrorClass
-    ],
-)
-def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass, pausing: bool) -> None:
-    assert window.pausing(replace(PROBING, failure=Failure(error, "text"))) is pausing
+@pytest.mark.parametrize("error", ErrorClass)
+def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass) -> None:
+    soon_over = error in (ErrorClass.THROTTLED, ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE)
+    assert window.pausing(replace(PROBING, failure=Failure(error, "text"))) is soon_over
     assert not window.pausing(Window(window=8))
 
 
-@pytest.mark.parametrize(
-    ("error", "ended"),
-    [pytest.param(error, error is not ErrorClass.OTHER, id=str(error)) for error in ErrorClass],
-)
-def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass, ended: bool) -> None:
+@pytest.mark.parametrize("error", ErrorClass)
+def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass) -> None:
     learned = replace(PROBING, failure=Failure(error, "text"))
-    assert (window.accepted(learned, NOW).level == 0) is ended
+    assert (window.accepted(learned, NOW).level == 0) is (error is not ErrorClass.OTHER)
+    assert window.accepted(learned, PROBING.blocked_at - 1) is learned, "one from before the back-off does not"
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
@@ -290,11 +230,6 @@ def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_e
     boot = window.failed(Window(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
     call = window.refused(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
     assert window.accepted(call, call.blocked_at).level == 0
-
-
-def test_an_accepted_create_from_before_the_back_off_does_not_end_it() -> None:
-    learned = replace(PROBING, failure=Failure(ErrorClass.DENIED, "text"))
-    assert window.accepted(learned, PROBING.blocked_at - 1) is learned
 
 
 # --- machines that are lost in their first minutes --------------------------------------------------------------------
@@ -341,23 +276,12 @@ def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) ->
     assert (learned.level, learned.probing, learned.failure, learned.early_loss) == (2, True, LOST, LOST)
 
 
-@pytest.mark.parametrize(
-    ("submitted", "ended"),
-    [
-        pytest.param(TRIED.blocked_at, True, id="asked for since the window closed"),
-        pytest.param(TRIED.blocked_at - 1, False, id="asked for before"),
-    ],
-)
-def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(submitted: float, ended: bool) -> None:
-    learned = window.outlived(TRIED, submitted)
-    assert (learned.level == 0, not learned.probing, learned.failure is None, learned.early_loss is None) == (
-        ended,
-    ) * 4
-    assert learned.window == TRIED.window
-
-
-def test_a_machine_that_outlives_its_first_minutes_says_nothing_of_another_back_off() -> None:
-    assert window.outlived(PROBING, NOW) is PROBING
+@pytest.mark.parametrize("ended", [True, False], ids=["asked for since the window closed", "asked for before"])
+def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(ended: bool) -> None:
+    after = window.outlived(TRIED, TRIED.blocked_at - (not ended))
+    assert (after.level == 0, not after.probing, after.failure is None, after.early_loss is None) == (ended,) * 4
+    assert after.window == TRIED.window
+    assert window.outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
 
 
 def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:

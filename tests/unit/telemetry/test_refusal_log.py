@@ -1,9 +1,9 @@
-"""Refusals: whatever becomes of a slot, its machine's refusal is counted, shown and said in the place's words."""
+"""Refusals in metrics and log: the first is logged at once, the following ones every ten minutes with their number."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,120 +25,19 @@ from provisioner.model import (
     Unobserved,
     Verdict,
     Window,
-    evolve,
 )
-from provisioner.planning.refusals import REFUSALS, Refusal, held_back, news, waiting
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.refusal_log import AGAIN_SECONDS, RefusalLog
-from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, record, running, slot, unsent
+from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, record, running, slot
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")
-FULL = Refusal("a", TEMPLATE, ErrorClass.STOCKOUT, STOCKOUT.text)
 ASKED = slot(0)
 
 
-def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
+def seen(*slots: Slot) -> Mapping[str, Snapshot]:
     """Snapshots in which the machines of these slots wait."""
-    return {
-        pool: Snapshot(pool, NOW, {one.name: Machine(one.name, Phase.PENDING, no_room=no_room) for one in slots})
-        for pool in ("a", "b")
-    }
-
-
-def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> list[Refusal]:
-    """What is newly refused where one slot was as ``before`` and is as ``now``."""
-    former, memory_now = memory(record(before)) if before else memory(), memory(record(now))
-    known, held = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
-    return list(news(former, memory_now, known, held))
-
-
-# --- what counts as a refusal -----------------------------------------------------------------------------------------
-
-FATES: dict[str, Callable[[Slot], Slot]] = {
-    "still open": lambda one: evolve(one, failure=STOCKOUT),
-    "withdrawn for another pool": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.WITHDRAWN),
-    "failed": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.FAILED),
-    "cancelled": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.CANCELLED),
-}
-
-
-@pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
-def test_a_machine_that_was_refused_counts_once_whatever_becomes_of_its_slot(fate: Callable[[Slot], Slot]) -> None:
-    assert after(fate(ASKED)) == [FULL]
-    assert after(fate(ASKED), before=evolve(ASKED, failure=STOCKOUT)) == []
-    assert after(fate(ASKED), before=fate(ASKED)) == []
-
-
-@pytest.mark.parametrize("error", ErrorClass)
-def test_refusals_are_stock_out_quota_denied_and_what_a_person_has_to_mend(error: ErrorClass) -> None:
-    counted = bool(after(evolve(ASKED, failure=Failure(error, "no"))))
-
-    assert counted is (error in REFUSALS)
-    assert counted is (error in {"stockout", "quota", "denied", "invalid", "not_found"})
-
-
-NO_REFUSALS = {
-    "our own cap, for which nothing was asked": unsent(0, Verdict.FAILED, failure=QUOTA),
-    "the end of a machine that ran": running(0, Verdict.LOST, failure=STOCKOUT),
-    "nothing new": ASKED,
-}
-
-
-@pytest.mark.parametrize("now", NO_REFUSALS.values(), ids=NO_REFUSALS)
-def test_no_refusal_is(now: Slot) -> None:
-    assert after(now) == []
-
-
-def test_that_no_node_takes_a_pod_is_a_refusal_once_there_is_none_to_add_or_its_time_is_over() -> None:
-    unplaced = evolve(ASKED, failure=STOCKOUT)
-    former, held = memory(record(unplaced)), waiting(memory(record(unplaced)), seen(unplaced))
-
-    assert after(unplaced, no_room=False) == []
-    assert list(news(former, former, {}, held)) == [FULL], "its place has said so since"
-    assert after(evolve(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
-
-
-def test_another_reason_is_another_refusal_and_other_words_for_the_same_are_not() -> None:
-    was = evolve(ASKED, failure=STOCKOUT)
-
-    assert after(evolve(ASKED, failure=QUOTA), before=was) == [Refusal("a", TEMPLATE, QUOTA.error, QUOTA.text)]
-    assert after(evolve(ASKED, failure=replace(STOCKOUT, text="in other words")), before=was) == []
-
-
-# --- what waits because of it -----------------------------------------------------------------------------------------
-
-
-def backing_off(failure: Failure | None = STOCKOUT, level: int = 1) -> Memory:
-    return memory(pressures={("a", TEMPLATE): Window(1, level=level, failure=failure)})
-
-
-def test_machines_wait_that_the_pool_is_not_asked_for_because_it_refused_another() -> None:
-    deferred = {("a", TEMPLATE, DeferReason.BACKOFF): 7, ("a", TEMPLATE, DeferReason.WINDOW): 2}
-
-    assert list(held_back(backing_off(), deferred)) == [FULL._replace(machines=7), FULL._replace(machines=2)]
-
-
-NOT_REFUSED: dict[str, tuple[Memory, DeferReason]] = {
-    "a cap": (backing_off(), DeferReason.CAP),
-    "a person": (backing_off(), DeferReason.PAUSED),
-    "a window that is small": (backing_off(level=0), DeferReason.WINDOW),
-    "boots that fail": (backing_off(Failure(ErrorClass.TIMEOUT, "late")), DeferReason.BACKOFF),
-    "a pool that cannot be seen": (memory(), DeferReason.BACKOFF),
-}
-
-
-@pytest.mark.parametrize(("held", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
-def test_what_is_held_back_is_not_refused_when_it_is_for(held: Memory, reason: DeferReason) -> None:
-    assert list(held_back(held, {("a", TEMPLATE, reason): 7})) == []
-
-
-def test_what_ended_waits_for_nothing() -> None:
-    closed = [slot(number, verdict, failure=STOCKOUT) for number, verdict in enumerate(Verdict) if verdict != "open"]
-
-    assert waiting(memory(record(*closed)), seen(*closed)) == {}
-
-
-# --- metric and log ---------------------------------------------------------------------------------------------------
+    waiting = {one.name: Machine(one.name, Phase.PENDING, no_room=True) for one in slots}
+    return {pool: Snapshot(pool, NOW, waiting) for pool in ("a", "b")}
 
 
 class Told:
@@ -223,7 +122,7 @@ def test_what_waits_in_a_pool_that_cannot_be_seen_goes_on_waiting(told: Told) ->
 
 def test_what_goes_on_is_said_every_ten_minutes_with_how_many(told: Told) -> None:
     told.cycle(memory(record(ASKED)))
-    held = backing_off()
+    held = memory(pressures={("a", TEMPLATE): Window(1, level=1, failure=STOCKOUT)})
     for second in range(0, 1801, 5):
         failed = [slot(number, Verdict.FAILED, failure=STOCKOUT) for number in range(second // 5 + 1)]
         held = replace(held, requests=memory(record(*failed)).requests)
@@ -250,11 +149,7 @@ def test_pools_templates_and_classes_have_lines_of_their_own(told: Told) -> None
     told.cycle(memory(record(*slots)), 5.0)
     told.cycle(memory(record(*slots)), 10.0)
 
-    assert [line[:3] for line in told.lines] == [
-        ("a", TEMPLATE, "quota"),
-        ("a", TEMPLATE, "stockout"),
-        ("b", TEMPLATE, "stockout"),
-    ]
+    assert [(line[0], line[2]) for line in told.lines] == [("a", "quota"), ("a", "stockout"), ("b", "stockout")]
 
 
 def test_a_loop_that_starts_says_what_waits_and_counts_nothing_that_was(told: Told) -> None:

@@ -12,7 +12,6 @@ from provisioner.model import (
     Fingerprint,
     Limits,
     LossCause,
-    Machine,
     Notice,
     RequestStatus,
     ReturnRecord,
@@ -72,9 +71,6 @@ def empty(began: float = SEEN, asked: Iterable[str] = (STRANGER, "alien"), **cha
     return [snapshot(pool=one, began=began, asked=frozenset(asked), **changes) for one in "ab"]
 
 
-# --- names of our slots -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "told", "verdict", "reason", "done"),
     [
@@ -117,10 +113,12 @@ def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Not
 
 
 def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:
-    draft = settled(giving_back(name(0)), slots=[running(0, Verdict.SUCCEEDED)], told=False)
-    assert draft.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
-    told = settled(giving_back(name(0)), slots=[running(0, Verdict.SUCCEEDED)])
-    assert told.requests[REQUEST].ended is RequestStatus.COMPLETE
+    for told in (False, True):
+        slots = [running(number, Verdict.SUCCEEDED) for number in range(3)]
+        draft = settled(giving_back(name(1)), slots=slots, told=told)
+        ended = RequestStatus.COMPLETE if told else RequestStatus.COMPLETE_WITH_ERROR
+        assert draft.requests[REQUEST].ended is ended
+        assert [close.name for close in draft.closes] == [name(1)], "only the named machine is closed"
 
 
 def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None:
@@ -132,42 +130,25 @@ def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None
     assert again.memory() is remembered
 
 
-def test_only_the_named_machine_is_closed() -> None:
-    draft = settled(giving_back(name(1)), slots=[running(number, Verdict.SUCCEEDED) for number in range(3)])
-    assert [close.name for close in draft.closes] == [name(1)]
-
-
-# --- names of nobody --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("given", "seen", "adopt", "deleted", "done"),
+    ("given", "there", "adopt", "deleted", "done"),
     [
-        pytest.param(STRANGER, [machine(0, request=OTHER)], (), ("uid-0", False), None, id="ours by identity: deleted"),
-        pytest.param(STRANGER, [machine(0, request=OTHER)], ("hf-",), ("uid-0", False), None,
-                     id="ours by identity is never adopted"),
+        pytest.param(STRANGER, "ours", (), ("uid-0", False), None, id="ours by identity: deleted"),
+        pytest.param(STRANGER, "ours", ("hf-",), ("uid-0", False), None, id="ours by identity is never adopted"),
         pytest.param("alien", "foreign", (), None, ReturnResult.NOT_OURS, id="someone else's: left alone"),
-        pytest.param("alien", "foreign", ("ali",), ("", True), None,
-                     id="someone else's with an adopted prefix: deleted"),
+        pytest.param("alien", "foreign", ("ali",), ("", True), None, id="someone else's of an adopted prefix: deleted"),
         pytest.param("alien", "foreign", ("zzz",), None, ReturnResult.NOT_OURS, id="another prefix is adopted: left"),
-        pytest.param(STRANGER, [], (), None, None, id="nowhere in one look: not yet known to be gone"),
-        pytest.param("alien", [], ("ali",), None, None, id="nowhere, with an adopted prefix: nothing to delete"),
+        pytest.param(STRANGER, "", (), None, None, id="nowhere in one look: not yet known to be gone"),
+        pytest.param("alien", "", ("ali",), None, None, id="nowhere, with an adopted prefix: nothing to delete"),
     ],
-)  # fmt: skip
+)
 def test_a_name_that_is_no_slot_of_ours(
-    given: str,
-    seen: list[Machine] | str,
-    adopt: tuple[str, ...],
-    deleted: tuple[str, bool] | None,
-    done: ReturnResult | None,
+    given: str, there: str, adopt: tuple[str, ...], deleted: tuple[str, bool] | None, done: ReturnResult | None
 ) -> None:
-    foreign = frozenset({given}) if seen == "foreign" else frozenset()
-    machines = [] if isinstance(seen, str) else seen
-    looks = [
-        snapshot(*machines, asked=frozenset({given}), foreign=foreign),
-        snapshot(pool="b", asked=frozenset({given})),
-    ]
-    draft = settled(giving_back(given), *looks, limits=limits(adopt_prefixes=adopt))
+    names = frozenset({given})
+    first = snapshot(*([machine(0, request=OTHER)] if there == "ours" else []), asked=names,
+                     foreign=names if there == "foreign" else frozenset())  # fmt: skip
+    draft = settled(giving_back(given), first, snapshot(pool="b", asked=names), limits=limits(adopt_prefixes=adopt))
     assert result(draft, given) is done
     expected = [] if deleted is None else [Delete(given, "a", DeleteReason.RETURNED, deleted[0], adopted=deleted[1])]
     assert draft.deletes == expected
@@ -200,57 +181,40 @@ def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str
         pytest.param({STRANGER: SEEN - 30}, [empty()[0], empty(SEEN - 5)[1]], False,
                      id="the older of the looks counts"),
         pytest.param({STRANGER: SEEN - 30}, [snapshot(machine(0, request=OTHER)), snapshot(pool="b")], False,
-                     id="it is there again"),
+                     id="it is there again: it was never absent"),
     ],
 )  # fmt: skip
 def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot], gone: bool) -> None:
     lagging = limits(pool("a"), pool("b", lag=30.0))
     draft = settled(giving_back(STRANGER, absent=first), *looks, limits=lagging)
     assert (result(draft, STRANGER) is ReturnResult.GONE) is gone
+    if looks[0].machines:
+        assert (draft.returns[RETURN].absent, draft.due) == ({}, NOW + DELETE_AGAIN)
+    same = settled(giving_back(STRANGER, absent=dict.fromkeys(first, SEEN)), *looks)
+    assert result(same, STRANGER) is None, "a look of the same moment is no second look even without lag"
+
+
+ASKED = {"pool": "b", "asked": frozenset({STRANGER})}
 
 
 @pytest.mark.parametrize(
-    ("now", "looks", "expected"),
+    ("now", "others", "expected", "deleted"),
     [
-        pytest.param(
-            NOW, "its own pool is blind", None, id="a pool that is blind may have it: it is not someone else's"
-        ),
-        pytest.param(NOW, "no pool has it", None, id="no pool has it: it is not gone all the same"),
-        pytest.param(BEFORE + 3600, "no pool has it", ReturnResult.STUCK, id="at the deadline it is still there"),
-        pytest.param(NOW, "another pool has it", None, id="another pool has it: that pool deletes it"),
+        pytest.param(NOW, [], None, [], id="its own pool is blind and may have it: it is not someone else's"),
+        pytest.param(NOW, [snapshot(**ASKED)], None, [], id="no pool has it: it is not gone all the same"),
+        pytest.param(BEFORE + 3600, [snapshot(**ASKED)], ReturnResult.STUCK, [], id="at the deadline it is there"),
+        pytest.param(NOW, [snapshot(machine(0, request=OTHER), **ASKED)], None, ["b"], id="that pool deletes it"),
     ],
 )
-def test_what_is_there_and_not_this_pools_is_not_gone(now: float, looks: str, expected: ReturnResult | None) -> None:
+def test_what_is_there_and_not_this_pools_is_not_gone(
+    now: float, others: list[Snapshot], expected: ReturnResult | None, deleted: list[str]
+) -> None:
     held = snapshot(asked=frozenset({STRANGER}), namesakes=frozenset({STRANGER}))
-    others = {
-        "its own pool is blind": [],
-        "no pool has it": [snapshot(pool="b", asked=frozenset({STRANGER}))],
-        "another pool has it": [snapshot(machine(0, request=OTHER), pool="b", asked=frozenset({STRANGER}))],
-    }
-    back = giving_back(STRANGER, absent={STRANGER: SEEN - 30})
-    draft = settled(back, held, *others[looks], now=now)
+    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), held, *others, now=now)
     assert result(draft, STRANGER) is expected
     assert draft.returns[RETURN].absent == {}
-    assert [delete.pool for delete in draft.deletes] == ["b"] * (looks == "another pool has it")
+    assert [delete.pool for delete in draft.deletes] == deleted
 
-
-def test_a_stranger_that_is_there_again_was_never_absent() -> None:
-    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
-    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), *looks)
-    assert draft.returns[RETURN].absent == {}
-
-
-def test_a_stranger_that_is_still_there_is_looked_at_when_its_delete_is_sent_again() -> None:
-    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
-    assert settled(giving_back(STRANGER), *looks).due == NOW + DELETE_AGAIN
-
-
-def test_one_empty_look_at_the_same_moment_is_no_second_look_even_without_lag() -> None:
-    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN}), *empty())
-    assert result(draft, STRANGER) is None
-
-
-# --- the end of a return request --------------------------------------------------------------------------------------
 
 GONE, LEFT = ReturnResult.GONE, ReturnResult.NOT_OURS
 

@@ -33,7 +33,6 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     TEMPLATE,
-    limits,
     machine,
     memory,
     plan,
@@ -41,6 +40,7 @@ from tests.unit.core import (
     record,
     slot,
     snapshot,
+    two_templates,
     unsent,
 )
 
@@ -51,17 +51,11 @@ def asking(id_: str, count: int, read: float = BEFORE, *slots: Slot, **changes: 
     return record(*slots, id_=id_, count=count, read=read, deadline=read + 1e6, **changes)
 
 
-def two_templates(**changes: Any) -> Limits:
-    """T and U in one pool."""
-    known = limits(pool("a", **changes))
-    return replace(known, templates=known.templates | {"U": replace(known.templates[TEMPLATE], id="U")})
-
-
 class Grid:
     """A pool that takes so many machines at a time: what is asked for in one step runs in the next."""
 
     def __init__(self, *records: RequestRecord, room: int, calls: int = 10_000, limits: Limits | None = None) -> None:
-        self.limits = limits or two_templates(max_pending=room, initial_window=room)
+        self.limits = limits or two_templates(pool("a", max_pending=room, initial_window=room))
         self.known: Memory = memory(*records)
         self.calls = calls
         """Creates that one step has time for."""
@@ -91,16 +85,9 @@ def number_of(name: str) -> int:
     return int(name[-6:])
 
 
-# --- within a template ------------------------------------------------------------------------------------------------
-
-
 def test_the_oldest_request_asks_first_whatever_the_order_of_the_files() -> None:
     grid = Grid(asking(YOUNG, 5, read=BEFORE + 1), asking(OLD, 5), room=3)
     assert [grid.step() for _ in range(3)] == [{OLD: 3}, {OLD: 2, YOUNG: 1}, {YOUNG: 3}]
-
-
-def test_requests_of_one_moment_ask_in_the_order_of_intent() -> None:
-    assert turns([asking("b" * 10, 1), asking("a" * 10, 1)]) == ["b" * 10, "a" * 10]
 
 
 def test_requests_of_one_size_are_filled_one_after_the_other() -> None:
@@ -123,18 +110,17 @@ def test_a_small_request_does_not_wait_for_a_large_one() -> None:
     assert grid.has(OLD) == 5 * 5 - 7
 
 
-@pytest.mark.parametrize("room", [1, 5])
-def test_a_large_request_is_not_starved_by_small_ones_that_keep_coming(room: int) -> None:
-    grid = Grid(asking(OLD, 1000), room=room)
+def test_a_large_request_is_not_starved_by_small_ones_that_keep_coming() -> None:
+    grid = Grid(asking(OLD, 1000), room=5)
     for number in range(40):
-        grid.step(asking(f"{number:010d}", room))
+        grid.step(asking(f"{number:010d}", 5))
     served = [bool(step[OLD]) for step in grid.sent]
     assert all(one or other for one, other in pairwise(served)), "every second time at least"
-    assert grid.has(OLD) >= 20 * room
+    assert grid.has(OLD) >= 20 * 5
 
 
 def test_a_small_requests_creates_are_sent_before_those_of_a_large_one_that_wait_for_their_calls() -> None:
-    wide = two_templates(max_pending=10_000, initial_window=10_000)
+    wide = two_templates(pool("a", max_pending=10_000, initial_window=10_000))
     grid = Grid(asking(OLD, 1000), room=0, calls=20, limits=wide)
     grid.step()
     grid.step(asking(YOUNG, 30))
@@ -146,6 +132,7 @@ def test_a_small_requests_creates_are_sent_before_those_of_a_large_one_that_wait
 
 def test_a_request_that_waits_for_nothing_changes_nobodys_turn() -> None:
     """The oldest of those that wait is meant: one that has all its machines has no turn to take."""
+    assert turns([asking("b" * 10, 1), asking("a" * 10, 1)]) == ["b" * 10, "a" * 10], "in the order of intent"
     full = asking(OLD, 1, BEFORE - 9, slot(submitted=NOW))
     large, small = asking(YOUNG, 9, BEFORE), asking("c" * 10, 2, BEFORE + 1)
     assert turns([full, large, small]) == [OLD, YOUNG, "c" * 10]
@@ -153,15 +140,10 @@ def test_a_request_that_waits_for_nothing_changes_nobodys_turn() -> None:
     assert turns([full, served, small]) == [OLD, "c" * 10, YOUNG]
     unsent_ = asking("c" * 10, 2, BEFORE + 1, *(unsent(number, request="c" * 10) for number in range(2)))
     assert turns([full, served, unsent_]) == [OLD, "c" * 10, YOUNG], "a create that was not sent is waited for"
-
-
-def test_a_request_that_has_ended_had_its_turn() -> None:
-    """Else one small request after the other would go before a large one."""
-    large = asking(OLD, 9, BEFORE, slot(submitted=NOW - 9))
-    gone = asking("c" * 10, 1, BEFORE, slot(request="c" * 10, submitted=NOW), ended="complete")
-    small = asking(YOUNG, 2, BEFORE + 1)
-    assert turns([large, small]) == [YOUNG, OLD]
-    assert turns([large, gone, small]) == [OLD, YOUNG]
+    # Else one small request after the other would go before a large one.
+    gone = asking("d" * 10, 1, BEFORE, slot(request="d" * 10, submitted=NOW + 1), ended="complete")
+    assert turns([full, large, small, gone]) == [OLD, YOUNG, "c" * 10]
+    assert turns([full, served, small, gone]) == [OLD, YOUNG, "c" * 10], "one that has ended had its turn"
 
 
 ARRIVALS = st.lists(st.lists(st.integers(1, 9), max_size=3), min_size=5, max_size=10)
@@ -195,35 +177,26 @@ def waits(grid: Grid, one: RequestRecord) -> bool:
     return one.ended is None and grid.has(one.id) < one.count
 
 
-# --- between templates ------------------------------------------------------------------------------------------------
-
-
 def test_templates_send_their_creates_in_turn() -> None:
-    wide = two_templates(max_pending=10_000, initial_window=10_000)
+    wide = two_templates(pool("a", max_pending=10_000, initial_window=10_000))
     grid = Grid(asking(OLD, 1000), asking(YOUNG, 30, template="U"), room=0, calls=20, limits=wide)
     for _ in range(3):
         assert grid.step() == {OLD: 10, YOUNG: 10}
     assert grid.step() == {OLD: 20}
 
 
-@pytest.mark.parametrize("learned", [
-    pytest.param(Window(window=1, level=3, probing=True, retry_at=NOW + 99, failure=STOCKOUT), id="backs off"),
-    pytest.param(Window(window=1, closed_since=BEFORE), id="has a closed window"),
-    pytest.param(Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow")),
-                 id="is throttled"),
-])  # fmt: skip
-def test_a_template_that_gets_nothing_holds_up_no_other(learned: Window) -> None:
-    known = memory(
-        asking(OLD, 50, BEFORE, slot()),
-        asking(YOUNG, 5, template="U"),
-        pressures={("a", TEMPLATE): learned},
-    )
-    made = plan(known, snapshot(), limits=two_templates(max_pending=5, max_machines=5))
-    assert Counter(create.request for create in made.creates) == {YOUNG: 5}
+def test_a_template_that_gets_nothing_holds_up_no_other() -> None:
+    blocked = Window(window=1, level=3, probing=True, retry_at=NOW + 99, failure=STOCKOUT)
+    slow = Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow"))
+    for learned in (blocked, slow, Window(window=1, closed_since=BEFORE)):
+        records = asking(OLD, 50, BEFORE, slot()), asking(YOUNG, 5, template="U")
+        known = memory(*records, pressures={("a", TEMPLATE): learned})
+        made = plan(known, snapshot(), limits=two_templates(pool("a", max_pending=5, max_machines=5)))
+        assert Counter(create.request for create in made.creates) == {YOUNG: 5}
 
 
 def test_a_template_that_has_reached_its_caps_takes_no_room_from_another() -> None:
-    full = two_templates(max_pending=5, max_machines=5, initial_window=5)
+    full = two_templates(pool("a", max_pending=5, max_machines=5, initial_window=5))
     grid = Grid(asking(OLD, 50), asking(YOUNG, 5, template="U"), room=0, limits=full)
     assert grid.step() == {OLD: 5, YOUNG: 5}
     held = [one for each in grid.known.requests.values() for one in each.slots.values() if one.verdict in DESIRED]

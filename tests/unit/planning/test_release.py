@@ -19,9 +19,6 @@ def times(held: Memory, limits: Limits | None = LIMITS) -> dict[str, float | Non
     return {one.name: one.at for one in waiting(held, limits, NOW)}
 
 
-# --- machines ---------------------------------------------------------------------------------------------------------
-
-
 def test_who_was_noted_first_goes_first_and_none_before_its_grace_is_over() -> None:
     held = memory(orphans={"late": NOW - 100.0, "early": NOW - 700.0})
     assert list(times(held).items()) == [("early", NOW), ("late", NOW + 500.0)]
@@ -68,8 +65,6 @@ def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
     assert gone == told
 
 
-# --- requests ---------------------------------------------------------------------------------------------------------
-
 SILENT = record(running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), slot(2), read=NOW - 2000.0)
 
 
@@ -85,27 +80,18 @@ def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> N
 
 
 @pytest.mark.parametrize(
-    "calls",
+    ("calls", "changes"),
     [
-        pytest.param(ScriptCalls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), id="it asked within the time"),
-        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), id="it has not called since"),
-        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), id="it has read the answer"),
+        pytest.param(ScriptCalls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), {}, id="it asked within the time"),
+        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), {}, id="it has not called since"),
+        pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), {}, id="it read the answer"),
+        pytest.param(None, {"told_at": NOW - 10.0}, id="HF knows its answer"),
+        pytest.param(None, {"message": CANCELLED_MESSAGE}, id="it is cancelled already"),
+        pytest.param(None, {"trimmed": True}, id="it leaves the files"),
     ],
 )
-def test_one_that_hf_remembers_is_not(calls: ScriptCalls) -> None:
-    assert not cancelled(calls)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"told_at": NOW - 10.0}, id="whose answer HF knows"),
-        pytest.param({"message": CANCELLED_MESSAGE}, id="that is cancelled already"),
-        pytest.param({"trimmed": True}, id="that leaves the files"),
-    ],
-)
-def test_one_that_is_over_is_not(changes: dict[str, Any]) -> None:
-    assert not cancelled(**changes)
+def test_one_that_hf_remembers_or_that_is_over_is_not(calls: ScriptCalls | None, changes: dict[str, Any]) -> None:
+    assert not cancelled(calls, **changes)
 
 
 def test_one_that_hf_never_asked_for_is_silent_since_it_was_read() -> None:

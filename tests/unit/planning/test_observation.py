@@ -1,0 +1,396 @@
+"""What a complete snapshot says of the slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner.model import (
+    DeleteReason,
+    Failure,
+    Fingerprint,
+    Limits,
+    LossCause,
+    Machine,
+    Memory,
+    Notice,
+    Phase,
+    RequestStatus,
+    Slot,
+    Snapshot,
+    Verdict,
+    Window,
+    evolve,
+)
+from provisioner.planning.draft import Draft
+from provisioner.planning.observation import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
+from provisioner.planning.slots import missing
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    REQUEST,
+    SEEN,
+    STOCKOUT,
+    TEMPLATE,
+    draft_of,
+    limits,
+    machine,
+    memory,
+    name,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unsent,
+)
+
+LIMITS = limits(pool("a", early_loss=0.0), pool("b", early_loss=0.0))
+"""What counts as an early loss has tests of its own."""
+
+SUCCEEDED = running(0, Verdict.SUCCEEDED)
+WAITS, STOPS, DEAD = (machine(phase=phase) for phase in (Phase.PENDING, Phase.STOPPING, Phase.GONE))
+ANOTHER = machine(fingerprint=Fingerprint(uid="x"))
+BROKE = replace(WAITS, failure=BROKEN)
+
+
+def drafted(remembered: Memory, look: Snapshot, limits: Limits = LIMITS) -> Draft:
+    draft = draft_of(remembered, look, limits=limits, now=max(NOW, look.began + 1))
+    reflect(draft)
+    return draft
+
+
+def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
+    """The slot as one look after the other leaves it."""
+    remembered = memory(record(one))
+    for look in looks:
+        remembered = drafted(remembered, look, limits).memory()
+    return remembered.requests[REQUEST].slots[one.number]
+
+
+# --- a machine that is there ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "verdict", "reason"),
+    [
+        pytest.param(slot(), machine(phase=Phase.SUBMITTED), Verdict.OPEN, None, id="submitted: it may come"),
+        pytest.param(slot(), WAITS, Verdict.OPEN, None, id="pending: it may come"),
+        pytest.param(slot(), machine(), Verdict.OPEN, None, id="running: open until its request ends"),
+        pytest.param(slot(), DEAD, Verdict.FAILED, DeleteReason.FAILED, id="dead: failed"),
+        pytest.param(slot(), STOPS, Verdict.FAILED, DeleteReason.FAILED, id="stopping: failed"),
+        pytest.param(running(), DEAD, Verdict.FAILED, DeleteReason.FAILED, id="ran, dead: failed"),
+        pytest.param(running(), STOPS, Verdict.FAILED, DeleteReason.FAILED, id="ran, stopping: failed"),
+        pytest.param(running(), ANOTHER, Verdict.FAILED, DeleteReason.FAILED, id="another one of its name: failed"),
+        pytest.param(running(), WAITS, Verdict.OPEN, None, id="ran, not ready for a moment: nothing"),
+        pytest.param(SUCCEEDED, machine(), Verdict.SUCCEEDED, None, id="succeeded, running: nothing"),
+        pytest.param(SUCCEEDED, WAITS, Verdict.SUCCEEDED, None, id="succeeded, not ready for a moment: nothing"),
+        pytest.param(SUCCEEDED, STOPS, Verdict.SUCCEEDED, None, id="succeeded, stopping: not lost before it is gone"),
+        pytest.param(SUCCEEDED, DEAD, Verdict.LOST, DeleteReason.LOST, id="succeeded, dead: its remains are deleted"),
+        pytest.param(SUCCEEDED, ANOTHER, Verdict.LOST, DeleteReason.LOST, id="succeeded, another of its name: lost"),
+        pytest.param(slot(0, Verdict.WITHDRAWN, delete=DeleteReason.WITHDRAWN), machine(), Verdict.WITHDRAWN,
+                     DeleteReason.WITHDRAWN, id="withdrawn, yet running: never reopened"),
+        pytest.param(unsent(0, Verdict.FAILED, delete=None), machine(), Verdict.FAILED, DeleteReason.FAILED,
+                     id="closed without a reason to delete, yet there: gets one"),
+        pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True), machine(),
+                     Verdict.RETURNED, DeleteReason.RETURNED, id="thought gone, and runs as before: there"),
+        pytest.param(evolve(SUCCEEDED, set_aside=True), DEAD, Verdict.SUCCEEDED, None, id="set aside: left alone"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_is_there(before: Slot, seen: Machine, verdict: Verdict, reason: DeleteReason | None) -> None:
+    after = reflected(before, snapshot(seen))
+    assert (after.verdict, after.delete) == (verdict, reason)
+    assert not after.gone
+
+
+def test_a_machine_that_runs_is_remembered_with_what_hf_needs() -> None:
+    seen = machine(7, public_ip="198.51.100.7")
+    after = reflected(slot(7), snapshot(seen))
+    assert (after.ran, after.ip, after.public_ip, after.launched) == (NOW, seen.ip, "198.51.100.7", seen.launched)
+    assert after.fingerprint == seen.fingerprint
+
+
+def test_what_hf_was_told_of_a_machine_that_runs_is_never_told_differently() -> None:
+    more = Fingerprint(uid="uid-0", started="1")
+    later = machine(ip="10.9.9.9", public_ip="198.51.100.9", launched=1, fingerprint=more)
+    assert reflected(running(), snapshot(later)).fingerprint == more
+    after = reflected(running(), snapshot(later))
+    assert (after.ip, after.public_ip, after.launched) == ("10.0.0.0", "", machine().launched)
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "failure"),
+    [
+        pytest.param(slot(), [BROKE], BROKEN, id="it waits for a reason"),
+        pytest.param(slot(), [BROKE, machine()], None, id="it runs"),
+        pytest.param(slot(), [BROKE, WAITS], None, id="its place says so no longer"),
+        pytest.param(slot(), [machine(failure=BROKEN)], None, id="it runs, whatever its place still says"),
+        pytest.param(slot(seen=True, failure=STOCKOUT), [replace(DEAD, failure=BROKEN)], BROKEN, id="the last reason"),
+    ],
+)
+def test_why_a_machine_does_not_run(before: Slot, seen: list[Machine], failure: Failure | None) -> None:
+    looks = [snapshot(one, began=SEEN + at) for at, one in enumerate(seen)]
+    assert reflected(before, *looks).failure == failure
+
+
+def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
+    after = reflected(unsent(), snapshot(machine(phase=Phase.PENDING)))
+    assert (after.submitted, after.seen, after.accepted) == (BEFORE, True, True)
+
+
+@pytest.mark.parametrize("phase", [Phase.GONE, Phase.STOPPING])
+def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its_slot_is_replaced(phase: Phase) -> None:
+    after = reflected(unsent(), snapshot(machine(phase=phase)))
+    assert (after.verdict, after.delete, after.gone) == (Verdict.FAILED, DeleteReason.FAILED, False)
+    assert missing(record(after)) == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "kept"),
+    [
+        pytest.param(Notice(LossCause.PREEMPTED, NOW + 40), Notice(LossCause.PREEMPTED, NOW + 30), id="later: no news"),
+        pytest.param(Notice(LossCause.PREEMPTED, NOW + 20), Notice(LossCause.PREEMPTED, NOW + 20), id="sooner"),
+        pytest.param(Notice(LossCause.DELETED, NOW + 40), Notice(LossCause.DELETED, NOW + 40), id="of another kind"),
+        pytest.param(None, None, id="withdrawn"),
+    ],
+)
+def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Notice | None) -> None:
+    """A loop that starts reckons the grace of what stops from its first look."""
+    noticed = reflected(SUCCEEDED, snapshot(machine(notice=Notice(LossCause.PREEMPTED, NOW + 30))))
+    assert noticed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
+    assert reflected(noticed, snapshot(machine(notice=seen))).notice == kept
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "same"),
+    [
+        pytest.param(Fingerprint(uid="1"), Fingerprint(uid="1", ip="10.0.0.1"), True, id="a value that appears"),
+        pytest.param(Fingerprint(uid="1", ip="10.0.0.1"), Fingerprint(uid="1"), True, id="a value that is not told"),
+        pytest.param(Fingerprint(uid="1"), Fingerprint(uid="2"), False, id="another uid"),
+        pytest.param(Fingerprint(created="1"), Fingerprint(created="2"), False, id="another creation"),
+        pytest.param(Fingerprint(started="1"), Fingerprint(started="2"), False, id="another start"),
+        pytest.param(Fingerprint(ip="1"), Fingerprint(ip="2"), False, id="another address"),
+    ],
+)
+def test_the_same_machine_or_another_of_its_name(before: Fingerprint, seen: Fingerprint, same: bool) -> None:
+    after = reflected(running(0, Verdict.SUCCEEDED, fingerprint=before), snapshot(machine(fingerprint=seen)))
+    assert (after.verdict is Verdict.SUCCEEDED) is same
+    assert (after.failure == REPLACED) is not same
+
+
+def test_what_comes_before_a_machine_runs_may_be_one_attempt_after_the_other() -> None:
+    attempts = [machine(phase=Phase.PENDING, fingerprint=Fingerprint(uid=uid)) for uid in ("1", "", "2")]
+    looks = [snapshot(attempt, began=SEEN + at) for at, attempt in enumerate(attempts)]
+    trying = reflected(slot(), *looks)
+    assert (trying.verdict, trying.fingerprint) == (Verdict.OPEN, Fingerprint(uid="2"))
+    ran = reflected(trying, snapshot(machine(fingerprint=Fingerprint(uid="3", ip="10.0.0.3")), began=SEEN + 5))
+    assert (ran.ran is not None, ran.fingerprint) == (True, Fingerprint(uid="3", ip="10.0.0.3"))
+    again = reflected(ran, snapshot(machine(fingerprint=Fingerprint(uid="4")), began=SEEN + 6))
+    assert again.failure == REPLACED
+
+
+def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
+    succeeded = running(0, Verdict.SUCCEEDED, fingerprint=Fingerprint(uid="1", ip="10.0.0.1"))
+    without = snapshot(machine(fingerprint=Fingerprint(uid="1")))
+    moved = snapshot(machine(fingerprint=Fingerprint(uid="1", ip="10.0.0.2")), began=SEEN + 5)
+    assert reflected(succeeded, without, moved).verdict is Verdict.LOST
+
+
+@pytest.mark.parametrize(
+    ("seen", "failure", "cause"),
+    [
+        pytest.param(DEAD, ENDED, LossCause.UNKNOWN, id="nothing known"),
+        pytest.param(replace(DEAD, failure=BROKEN, cause=LossCause.EVICTED), BROKEN, LossCause.EVICTED,
+                     id="the place's own words and cause"),
+        pytest.param(replace(ANOTHER, cause=LossCause.NODE), REPLACED, LossCause.NODE, id="another of its name"),
+    ],
+)  # fmt: skip
+def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) -> None:
+    after = reflected(SUCCEEDED, snapshot(seen))
+    assert (after.failure, after.cause, after.closed) == (failure, cause, NOW)
+
+
+@pytest.mark.parametrize("cause", [None, LossCause.PREEMPTED])
+def test_why_a_machine_stopped_before_its_request_ended(cause: LossCause | None) -> None:
+    after = reflected(running(), snapshot(machine(phase=Phase.STOPPING, cause=cause)))
+    assert (after.failure, after.cause) == (ENDED, cause or LossCause.DELETED)
+
+
+@pytest.mark.parametrize("last", [[], [machine(phase=Phase.STOPPING)]], ids=["and gone", "and stops on, untold why"])
+def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Machine]) -> None:
+    stops = snapshot(machine(phase=Phase.STOPPING, cause=LossCause.PREEMPTED))
+    empty = [snapshot(began=SEEN + seconds) for seconds in (5, 10)]
+    after = reflected(running(0, Verdict.SUCCEEDED), stops, snapshot(*last, began=SEEN + 2), *empty)
+    assert (after.verdict, after.cause) == (Verdict.LOST, LossCause.PREEMPTED)
+
+
+# --- absence ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "lag", "looks", "verdict", "gone"),
+    [
+        pytest.param(SUCCEEDED, 0, [0], Verdict.SUCCEEDED, False, id="one look without it proves nothing"),
+        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same look twice is one look"),
+        pytest.param(SUCCEEDED, 0, [0, 1], Verdict.LOST, True, id="two looks prove it"),
+        pytest.param(SUCCEEDED, 30, [0, 29], Verdict.SUCCEEDED, False, id="two looks within the lag do not"),
+        pytest.param(SUCCEEDED, 30, [0, 30], Verdict.LOST, True, id="two looks the lag apart do"),
+        pytest.param(SUCCEEDED, 30, [0, 15, 30], Verdict.LOST, True, id="a look between changes nothing"),
+        pytest.param(running(), 0, [0, 1], Verdict.FAILED, True, id="before the terminal answer it failed"),
+        pytest.param(slot(), 0, [0, 1, 600], Verdict.OPEN, False, id="accepted and never seen: pending"),
+        pytest.param(slot(0, seen=True), 0, [0, 1], Verdict.FAILED, True, id="seen pending, then vanished"),
+        pytest.param(slot(0, Verdict.FAILED), 0, [0], Verdict.FAILED, False, id="closed: not yet known to be gone"),
+        pytest.param(slot(0, Verdict.FAILED), 0, [0, 1], Verdict.FAILED, True, id="closed: gone"),
+        pytest.param(evolve(SUCCEEDED, set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False,
+                     id="set aside: left alone"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_is_not_there(
+    before: Slot, lag: float, looks: list[float], verdict: Verdict, gone: bool
+) -> None:
+    empty = (snapshot(began=SEEN + at) for at in looks)
+    after = reflected(before, *empty, limits=limits(pool("a", lag=lag, early_loss=0.0)))
+    assert (after.verdict, after.gone) == (verdict, gone)
+    assert (after.failure == VANISHED) is (before.verdict is not after.verdict)
+
+
+@pytest.mark.parametrize(
+    ("before", "counts_from"),
+    [
+        pytest.param(slot(0, Verdict.RETURNED, closed=SEEN), SEEN, id="a close"),
+        pytest.param(slot(0, Verdict.FAILED, accepted=False, submitted=SEEN, closed=SEEN), SEEN + LATE_CREATE,
+                     id="a create without a good answer: it may still be under way"),
+        pytest.param(slot(0, Verdict.FAILED, submitted=SEEN, closed=BEFORE), SEEN, id="an accepted create"),
+    ],
+)  # fmt: skip
+def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float) -> None:
+    early = [snapshot(began=counts_from - 1), snapshot(began=counts_from)]
+    assert not reflected(before, *early).gone
+    assert reflected(before, *early).absent is None
+    late = [snapshot(began=counts_from + 1), snapshot(began=counts_from + 2)]
+    assert reflected(before, *early, *late).gone
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "cause"),
+    [
+        pytest.param(SUCCEEDED, LossCause.NODE, LossCause.NODE, id="lost: by the place's last words"),
+        pytest.param(evolve(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, LossCause.NODE,
+                     id="better than what was seen"),
+        pytest.param(evolve(SUCCEEDED, cause=LossCause.PREEMPTED), LossCause.UNKNOWN, LossCause.PREEMPTED,
+                     id="what was seen is better than no cause"),
+        pytest.param(running(), LossCause.NODE, LossCause.NODE, id="failed before it was told: the same"),
+        pytest.param(running(0, Verdict.RETURNED), LossCause.NODE, None, id="we deleted it ourselves: no loss"),
+    ],
+)  # fmt: skip
+def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, said: LossCause, cause: LossCause | None) -> None:
+    after = reflected(before, snapshot(causes={name(0): said}), snapshot(began=SEEN + 1))
+    assert after.cause is cause
+
+
+def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> None:
+    looks = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
+    assert reflected(slot(), looks[0]).verdict is Verdict.OPEN
+    after = reflected(slot(), *looks)
+    assert (after.verdict, after.gone, after.failure, after.cause) == (
+        Verdict.FAILED, True, VANISHED, LossCause.DELETED
+    )  # fmt: skip
+
+
+def test_a_machine_that_reappears_was_never_absent() -> None:
+    looks = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
+    after = reflected(SUCCEEDED, *looks)
+    assert (after.verdict, after.absent) == (Verdict.SUCCEEDED, SEEN + 2)
+
+
+def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_anew() -> None:
+    late = machine(fingerprint=Fingerprint(uid="late"))
+    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True, absent=BEFORE)
+    after = reflected(closed, snapshot(late))
+    assert (after.verdict, after.gone, after.absent, after.delete) == (
+        Verdict.RETURNED, False, None, DeleteReason.RETURNED
+    )  # fmt: skip
+    assert not reflected(closed, snapshot(late), snapshot(began=SEEN + 1)).gone
+    assert reflected(closed, snapshot(late), snapshot(began=SEEN + 1), snapshot(began=SEEN + 2)).gone
+
+
+@pytest.mark.parametrize(
+    ("remembered", "look"),
+    [
+        pytest.param(memory(record(SUCCEEDED)), snapshot(pool="b"), id="its pool was not seen"),
+        pytest.param(memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE))), snapshot(),
+                     id="it is known to be gone"),
+        pytest.param(memory(record(SUCCEEDED, running(1))), snapshot(machine(0), machine(1)), id="it runs as before"),
+    ],
+)  # fmt: skip
+def test_what_is_no_news_changes_nothing(remembered: Memory, look: Snapshot) -> None:
+    draft = drafted(remembered, look)
+    assert draft.memory() is remembered
+    assert not any(draft.unknown.values())
+
+
+def test_a_pool_that_was_not_seen_hides_no_machine_in_another() -> None:
+    draft = drafted(memory(record(running(0, pool="b"), slot(1))), snapshot(machine(1)))
+    assert draft.record(REQUEST).slots[1].ran == NOW
+
+
+# --- what no slot explains --------------------------------------------------------------------------------------------
+
+
+def test_a_machine_without_a_slot_in_its_pool_is_listed() -> None:
+    assert drafted(memory(record(running(0))), snapshot(machine(0), machine(1))).unknown == {"a": [name(1)]}
+    assert drafted(memory(record(running(0, pool="b"))), snapshot(machine(0))).unknown == {"a": [name(0)]}
+
+
+# --- what it teaches about the pool -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "ran", "failed"),
+    [
+        pytest.param(slot(), machine(), 1, 0, id="it runs for the first time: a success"),
+        pytest.param(running(), machine(), 0, 0, id="it runs on: nothing new"),
+        pytest.param(slot(), DEAD, 0, 1, id="it died before it ran: a failure"),
+        pytest.param(running(), DEAD, 0, 0, id="it died after it ran: not the boot's fault"),
+        pytest.param(SUCCEEDED, DEAD, 0, 0, id="it was lost: not the boot's fault"),
+    ],
+)
+def test_what_a_look_teaches(before: Slot, seen: Machine, ran: int, failed: int) -> None:
+    learned = drafted(memory(record(before)), snapshot(seen)).window("a", TEMPLATE)
+    assert (learned.ran, learned.failed) == (ran, failed)
+
+
+BACKING_OFF = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
+
+
+@pytest.mark.parametrize(
+    ("opened", "submitted", "ended"),
+    [
+        pytest.param(BEFORE, [BEFORE, BEFORE + 20], True, id="one of those that run was asked for since"),
+        pytest.param(BEFORE, [BEFORE, BEFORE + 1], False, id="all were asked for before it"),
+        pytest.param(BEFORE + 20, [None], True, id="when it was asked for is not known: since it was opened"),
+    ],
+)
+def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
+    opened: float, submitted: list[float | None], ended: bool
+) -> None:
+    asked = [slot(number, opened=opened, submitted=when) for number, when in enumerate(submitted)]
+    remembered = memory(record(*asked), pressures={("a", TEMPLATE): BACKING_OFF})
+    draft = drafted(remembered, snapshot(*map(machine, range(len(asked)))))
+    assert (draft.window("a", TEMPLATE).level == 0) is ended
+
+
+@pytest.mark.parametrize(("submitted", "level"), [(BEFORE, 1), (BEFORE + 20, 2)], ids=["before", "since"])
+def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_it_began(
+    submitted: float, level: int
+) -> None:
+    remembered = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): BACKING_OFF})
+    assert drafted(remembered, snapshot(DEAD)).window("a", TEMPLATE).level == level
+
+
+def test_a_terminal_answer_outlives_the_machine() -> None:
+    draft = drafted(memory(record(SUCCEEDED, ended=RequestStatus.COMPLETE)), snapshot(DEAD))
+    assert draft.memory().requests[REQUEST].ended is RequestStatus.COMPLETE
+    assert [close.verdict for close in draft.closes] == [Verdict.LOST]

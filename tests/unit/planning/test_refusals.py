@@ -1,0 +1,124 @@
+"""Refusals: whatever becomes of a slot, its machine's refusal is counted, shown and said in the place's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from provisioner.model import (
+    DeferReason,
+    ErrorClass,
+    Failure,
+    Machine,
+    Memory,
+    Phase,
+    Slot,
+    Snapshot,
+    Verdict,
+    Window,
+    evolve,
+)
+from provisioner.planning.refusals import REFUSALS, Refusal, held_back, news, waiting
+from tests.unit.core import NOW, STOCKOUT, TEMPLATE, memory, record, running, slot, unsent
+
+QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")
+FULL = Refusal("a", TEMPLATE, ErrorClass.STOCKOUT, STOCKOUT.text)
+ASKED = slot(0)
+
+
+def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
+    """Snapshots in which the machines of these slots wait."""
+    return {
+        pool: Snapshot(pool, NOW, {one.name: Machine(one.name, Phase.PENDING, no_room=no_room) for one in slots})
+        for pool in ("a", "b")
+    }
+
+
+def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> list[Refusal]:
+    """What is newly refused where one slot was as ``before`` and is as ``now``."""
+    former, memory_now = memory(record(before)) if before else memory(), memory(record(now))
+    known, held = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
+    return list(news(former, memory_now, known, held))
+
+
+FATES: dict[str, Callable[[Slot], Slot]] = {
+    "still open": lambda one: evolve(one, failure=STOCKOUT),
+    "withdrawn for another pool": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.WITHDRAWN),
+    "failed": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.FAILED),
+    "cancelled": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.CANCELLED),
+}
+
+
+@pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
+def test_a_machine_that_was_refused_counts_once_whatever_becomes_of_its_slot(fate: Callable[[Slot], Slot]) -> None:
+    assert after(fate(ASKED)) == [FULL]
+    assert after(fate(ASKED), before=evolve(ASKED, failure=STOCKOUT)) == []
+    assert after(fate(ASKED), before=fate(ASKED)) == []
+
+
+@pytest.mark.parametrize("error", ErrorClass)
+def test_refusals_are_stock_out_quota_denied_and_what_a_person_has_to_mend(error: ErrorClass) -> None:
+    counted = bool(after(evolve(ASKED, failure=Failure(error, "no"))))
+
+    assert counted is (error in REFUSALS)
+    assert counted is (error in {"stockout", "quota", "denied", "invalid", "not_found"})
+
+
+NO_REFUSALS = {
+    "our own cap, for which nothing was asked": unsent(0, Verdict.FAILED, failure=QUOTA),
+    "the end of a machine that ran": running(0, Verdict.LOST, failure=STOCKOUT),
+    "nothing new": ASKED,
+}
+
+
+@pytest.mark.parametrize("now", NO_REFUSALS.values(), ids=NO_REFUSALS)
+def test_no_refusal_is(now: Slot) -> None:
+    assert after(now) == []
+
+
+def test_that_no_node_takes_a_pod_is_a_refusal_once_there_is_none_to_add_or_its_time_is_over() -> None:
+    unplaced = evolve(ASKED, failure=STOCKOUT)
+    former, held = memory(record(unplaced)), waiting(memory(record(unplaced)), seen(unplaced))
+
+    assert after(unplaced, no_room=False) == []
+    assert list(news(former, former, {}, held)) == [FULL], "its place has said so since"
+    assert after(evolve(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
+
+
+def test_another_reason_is_another_refusal_and_other_words_for_the_same_are_not() -> None:
+    was = evolve(ASKED, failure=STOCKOUT)
+
+    assert after(evolve(ASKED, failure=QUOTA), before=was) == [Refusal("a", TEMPLATE, QUOTA.error, QUOTA.text)]
+    assert after(evolve(ASKED, failure=replace(STOCKOUT, text="in other words")), before=was) == []
+
+
+def backing_off(failure: Failure | None = STOCKOUT, level: int = 1) -> Memory:
+    return memory(pressures={("a", TEMPLATE): Window(1, level=level, failure=failure)})
+
+
+def test_machines_wait_that_the_pool_is_not_asked_for_because_it_refused_another() -> None:
+    deferred = {("a", TEMPLATE, DeferReason.BACKOFF): 7, ("a", TEMPLATE, DeferReason.WINDOW): 2}
+
+    assert list(held_back(backing_off(), deferred)) == [FULL._replace(machines=7), FULL._replace(machines=2)]
+
+
+NOT_REFUSED: dict[str, tuple[Memory, DeferReason]] = {
+    "a cap": (backing_off(), DeferReason.CAP),
+    "a person": (backing_off(), DeferReason.PAUSED),
+    "a window that is small": (backing_off(level=0), DeferReason.WINDOW),
+    "boots that fail": (backing_off(Failure(ErrorClass.TIMEOUT, "late")), DeferReason.BACKOFF),
+    "a pool that cannot be seen": (memory(), DeferReason.BACKOFF),
+}
+
+
+@pytest.mark.parametrize(("held", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
+def test_what_is_held_back_is_not_refused_when_it_is_for(held: Memory, reason: DeferReason) -> None:
+    assert list(held_back(held, {("a", TEMPLATE, reason): 7})) == []
+
+
+def test_what_ended_waits_for_nothing() -> None:
+    closed = [slot(number, verdict, failure=STOCKOUT) for number, verdict in enumerate(Verdict) if verdict != "open"]
+
+    assert waiting(memory(record(*closed)), seen(*closed)) == {}

@@ -1,0 +1,114 @@
+"""Records leave the files once HostFactory has heard of their end and their time is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner.model import (
+    Contact,
+    Intent,
+    Memory,
+    RequestStatus,
+    ReturnRecord,
+    Slot,
+    Verdict,
+)
+from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.draft import Draft
+from provisioner.planning.retention import trim
+from tests.unit.core import (
+    NOW,
+    REQUEST,
+    draft_of,
+    giving_back,
+    intent_of,
+    limits,
+    memory,
+    name,
+    record,
+    running,
+)
+
+LIMITS = limits(retention=86400.0)
+DONE = RequestStatus.COMPLETE
+LONG_AGO = NOW - 86400.0
+BYGONE = running(0, Verdict.RETURNED, gone=True)
+LEAVING = record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True)
+
+
+def trimmed(remembered: Memory, intent: Intent | None = None, contact: Contact | None = None) -> Draft:
+    draft = draft_of(remembered, limits=LIMITS)
+    trim(draft, intent or intent_of(remembered), contact or Contact())
+    return draft
+
+
+@pytest.mark.parametrize(
+    ("one", "changes", "contact", "goes"),
+    [
+        pytest.param(BYGONE, {"told_at": LONG_AGO}, Contact(), True, id="told long ago, nothing left: it goes"),
+        pytest.param(BYGONE, {"told_at": LONG_AGO + 1}, Contact(), False, id="told within the retention: stays"),
+        pytest.param(BYGONE, {}, Contact(), False, id="HF has not heard: stays"),
+        pytest.param(running(0, Verdict.RETURNED), {"told_at": LONG_AGO}, Contact(), False, id="a machine left: stays"),
+        pytest.param(running(0, Verdict.SUCCEEDED), {"told_at": LONG_AGO}, Contact(), False, id="in use: stays"),
+        pytest.param(BYGONE, {"told_at": LONG_AGO}, Contact(inventory=frozenset({name(0)})), False,
+                     id="HF lists its machine: stays"),
+        pytest.param(BYGONE, {"message": CANCELLED_MESSAGE, "ended_at": LONG_AGO}, Contact(), True,
+                     id="cancelled long ago, unheard: it goes"),
+    ],
+)  # fmt: skip
+def test_when_a_request_leaves_the_files(one: Slot, changes: dict[str, object], contact: Contact, goes: bool) -> None:
+    draft = trimmed(memory(record(one, ended=DONE, **changes)), contact=contact)
+    assert draft.forget == ([REQUEST] if goes else [])
+    assert draft.requests[REQUEST].trimmed is goes
+
+
+def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> None:
+    remembered = memory(LEAVING, giving_back(name(0), trimmed=True), generation=8)
+    draft = trimmed(remembered, replace(intent_of(memory()), generation=7))
+    assert (draft.forget, draft.memory()) == ([], remembered)
+
+
+def test_a_request_leaves_in_three_steps() -> None:
+    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO))
+    marked = trimmed(remembered)
+    assert (marked.requests[REQUEST].trimmed, marked.forget) == (True, [REQUEST])
+    recorded = marked.memory()
+    again = trimmed(recorded, intent_of(remembered))
+    assert (again.memory() is recorded, again.forget) == (True, [REQUEST])
+    last = trimmed(recorded, intent_of(memory()))
+    assert (last.memory().requests, last.forget) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("back", "goes"),
+    [
+        pytest.param(giving_back(name(0), ended=DONE, told_at=LONG_AGO), True, id="told long ago"),
+        pytest.param(giving_back(name(0), ended=DONE, told_at=LONG_AGO + 1), False, id="told within the retention"),
+        pytest.param(giving_back(name(0), ended=DONE), False, id="HF has not heard"),
+        pytest.param(giving_back(name(0)), False, id="still open"),
+    ],
+)
+def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) -> None:
+    draft = trimmed(memory(back))
+    assert draft.forget == ([back.id] if goes else [])
+    if goes:
+        assert trimmed(draft.memory(), intent_of(memory())).memory().returns == {}
+
+
+def test_a_request_that_is_leaving_leaves_whatever_is_said_of_its_machines_meanwhile() -> None:
+    assert trimmed(memory(LEAVING, giving_back(name(0)))).forget == [REQUEST]
+
+
+def test_a_request_follows_the_return_request_that_named_its_machine_although_nothing_else_happens() -> None:
+    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True))
+    draft = trimmed(remembered, intent_of(remembered, returns={}))
+    assert (draft.returns, draft.forget) == ({}, [])
+    assert draft.due < NOW + 1
+
+
+def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
+    back = giving_back(name(0), ended=DONE, told_at=NOW)
+    draft = trimmed(memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), back))
+    assert (draft.forget, draft.due) == ([], NOW + LIMITS.retention)
