@@ -261,7 +261,7 @@ def test_a_kill_frees_the_lock_and_its_name_stays_harmless(tmp_path: Path) -> No
     path = tmp_path / "lock"
     code = f"from provisioner.state.locks import DataLock\nwith DataLock({str(path)!r}): print(1, flush=True); input()"
     holder = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
     )
     with holder:
         assert holder.stdout is not None

@@ -32,7 +32,7 @@ from provisioner.state.errors import (
 )
 from provisioner.state.locks import DataLock
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
