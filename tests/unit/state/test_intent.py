@@ -1,7 +1,9 @@
-"""Who waits for a cache to catch up with an older intent.json does so without the lock: nobody waits for his pauses."""
+"""intent.json: what makes it, what additions and trims promise, and what becomes of an old copy that was put back."""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -9,24 +11,214 @@ from pathlib import Path
 
 import pytest
 
+from provisioner import model
+from provisioner.model import Memory
+from provisioner.names import name_pattern
+from provisioner.state import additions, atomic
+from provisioner.state import intent as intent_file
 from provisioner.state.atomic import pauses
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateStale
+from provisioner.state.errors import StateError, StateExists, StateMissing, StateStale, StateUnwritable
 from provisioner.state.locks import DataLock
+from tests.support.stores import add, contents
+from tests.support.waiting import PATIENCE
 
-CALLERS = 8
-WAIT = 60.0
-"""Seconds that a test waits for what has to come."""
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    return StateDir(tmp_path)
+# --- creating ---------------------------------------------------------------------------------------------------------
 
 
-def add(state: StateDir) -> str:
+def test_the_first_request_creates_intent(state: StateDir) -> None:
+    request = add(state)
+    intent = state.intent.read()
+    assert (intent.provisioner, intent.generation) == ("demo", 1)
+    assert intent.requests == {request: model.Request(request, "T1", 2, 5.0)}
+
+
+def test_init_creates_an_empty_intent_once(state: StateDir) -> None:
+    state.intent.create("demo")
+    assert state.intent.read() == model.Intent("demo", 1, {}, {})
+    before = contents(Path(state.path))
+    with pytest.raises(StateExists, match="exists already"):
+        state.intent.create("other")
+    assert contents(Path(state.path))["intent.json"] == before["intent.json"]
+
+
+def test_intent_is_not_created_where_memory_shows_that_it_was_lost(state: StateDir) -> None:
+    state.memory.write(Memory("demo"))
+    for attempt in (lambda: add(state), lambda: state.intent.create("demo")):
+        with pytest.raises(StateMissing, match=r"memory\.json exists, so it was lost.*provisioner recover"):
+            attempt()
+    assert not state.intent.exists()
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_intent_is_not_created_again_when_only_its_lock_file_remembers_it(state: StateDir) -> None:
+    add(state)
+    os.unlink(state.intent.path)
+    with pytest.raises(StateMissing, match=r"is gone, although it was written 1 times.*provisioner recover"):
+        add(state)
+    assert not state.intent.exists()
+    state.intent.create("demo")
+    assert state.intent.read().generation == 2, "a loop that saw generation 1 must not take the new file for an old one"
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def test_additions_are_written_once_however_many_they_are(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(state)
+    renames = []
+    real = os.rename
+    monkeypatch.setattr(atomic.os, "rename", lambda old, new: (renames.append(new), real(old, new)))
+    with state.intent.additions() as intent:
+        requests = [intent.add_request("T", 1, created_wall=1.0) for _ in range(3)]
+        back = intent.add_return(["a", "b"], created_wall=2.0)
+        assert renames == []
+    assert renames == [state.intent.path]
+    now = state.intent.read()
+    assert now.generation == 2
+    assert set(requests) < set(now.requests)
+    assert now.returns == {back: model.ReturnRequest(back, ("a", "b"), 2.0)}
+
+
+def test_a_change_that_changes_nothing_writes_nothing(state: StateDir) -> None:
+    add(state)
+    before = state.intent.signature()
+    state.intent.remove(["unknown", "ret-unknown"])
+    with state.intent.additions():
+        pass
+    assert state.intent.signature() == before
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_an_exception_inside_writes_nothing_and_leaves_no_lock(state: StateDir, error: type[BaseException]) -> None:
+    add(state)
+    before = state.intent.signature()
+    with pytest.raises(error), state.intent.additions() as intent:
+        raise error(intent.add_request("T", 1, created_wall=1.0))
+    assert state.intent.signature() == before
+    with state.intent.additions(wait=0) as intent:
+        kept = intent.add_request("T", 1, created_wall=1.0)
+    assert len(state.intent.read().requests) == 2
+    assert kept in state.intent.read().requests
+
+
+def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir, monkeypatch) -> None:
+    add(state)
+    before = state.intent.signature()
+    monkeypatch.setattr(intent_file, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
+    with pytest.raises(StateUnwritable, match="Never remove lock files"):
+        add(state)
+    assert state.intent.signature() == before
+
+
+def test_text_that_is_no_unicode_comes_back_as_it_was(state: StateDir) -> None:
     with state.intent.additions(create_for="demo") as intent:
-        return intent.add_request("T1", 2, created_wall=5.0)
+        request = intent.add_request("T", 1, created_wall=1.0, rc_account="\ud800ä")
+    assert state.intent.read().requests[request].rc_account == "\ud800ä"
+
+
+def test_trimming_takes_requests_and_returns_and_skips_what_is_gone(state: StateDir) -> None:
+    request = add(state)
+    with state.intent.additions() as intent:
+        back = intent.add_return(["a"], created_wall=1.0)
+        kept = intent.add_request("T2", 1, created_wall=1.0, rc_account="desk")
+    assert state.intent.remove([request, back, "nobody"]) >= 0.0
+    assert state.intent.read().requests == {kept: model.Request(kept, "T2", 1, 1.0, "desk")}
+    assert state.intent.read().returns == {}
+
+
+def test_find_knows_requests_and_returns_by_id(state: StateDir) -> None:
+    request = add(state)
+    with state.intent.additions() as intent:
+        back = intent.add_return(["a", "b"], created_wall=1.0)
+    by_id = state.intent.find([request, back, "unknown"])
+    assert {key: dict(value) for key, value in by_id.items()} == {
+        request: {"template": "T1", "count": 2, "created_wall": 5.0},
+        back: {"names": ["a", "b"], "created_wall": 1.0},
+    }
+    assert state.intent.returned_names() == {"a", "b"}
+
+
+def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_pattern("hf").fullmatch(f"hf-{additions.new_id()}-000001")
+    many = {additions.new_id() for _ in range(2000)}
+    assert len(many) == 2000
+    assert set("".join(many)) == set(additions.ID_ALPHABET)
+    draws = iter(["same", "same", "other", "same", "same", "third"])
+    monkeypatch.setattr(additions, "new_id", lambda: next(draws))
+    assert add(state) == "same"
+    before = state.intent.signature()
+    with pytest.raises(StateError, match="is taken already; nothing was written"):
+        add(state, "T2")
+    assert state.intent.signature() == before
+    with state.intent.additions() as intent:
+        assert [intent.add_return([], created_wall=0.0) for _ in range(2)] == ["ret-other", "ret-same"]
+        assert intent.add_return([], created_wall=0.0) == "ret-third"
+
+
+def test_a_random_byte_that_would_favour_some_letters_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = iter([bytes([252, 253, 254, 255] + [0] * 6), bytes([35] * 10)])
+    monkeypatch.setattr(additions.os, "urandom", lambda size: next(draws))
+    assert additions.new_id() == "aaaaaa9999"
+
+
+# --- generations ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_generation_that_is_noted_makes_writers_refuse_an_older_intent(state: StateDir) -> None:
+    add(state)
+    Path(state.intent.lock_path).unlink()
+    state.intent.note_newest(5)
+    state.intent.note_newest(3)
+    with pytest.raises(StateStale, match="generation 1 is older than 5"):
+        add(state)
+
+
+def test_a_file_that_no_writer_made_stands_alone(state: StateDir) -> None:
+    assert not state.intent.stands_alone(), "nothing is there"
+    add(state)
+    assert not state.intent.stands_alone()
+    Path(state.intent.lock_path).unlink()
+    assert state.intent.stands_alone()
+
+
+def test_a_writer_that_is_served_an_old_intent_opens_it_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(state)
+    old = Path(state.intent.path).read_bytes()
+    add(state)
+    served = iter([old, old])
+    real = atomic.read_own
+    monkeypatch.setattr(atomic, "read_own", lambda path: next(served, None) or real(path))
+    add(state)
+    assert len(state.intent.read().requests) == 3
+    assert next(served, None) is None
+
+
+def test_data_newer_than_its_lock_file_is_what_a_crash_leaves_and_is_fine(state: StateDir) -> None:
+    add(state)
+    behind = Path(state.intent.lock_path).read_bytes()
+    add(state)
+    Path(state.intent.lock_path).write_bytes(behind)
+    assert not state.intent.is_older()
+    add(state)
+    assert (state.intent.read().generation, len(state.intent.read().requests)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\0" * 256, b'{"host": "h', b"[]", b'{"generation": "x"}', b'{"generation": -4}'],
+    ids=["zeros", "half a line", "no object", "no number", "negative"],
+)
+def test_a_lock_file_that_does_not_parse_is_tolerated_and_mended(state: StateDir, content: bytes) -> None:
+    add(state)
+    Path(state.intent.lock_path).write_bytes(content)
+    add(state)
+    assert len(state.intent.read().requests) == 2
+    assert json.loads(Path(state.intent.lock_path).read_bytes().partition(b"\n")[0]) == {"generation": 2}
+
+
+# --- an older file is waited for without the lock ---------------------------------------------------------------------
 
 
 def put_old_copy_back(state: StateDir) -> bytes:
@@ -72,7 +264,8 @@ def test_the_lock_is_free_in_every_pause_and_an_older_file_is_not_written(
     put_old_copy_back(state)
     old = Path(state.intent.path).read_bytes()
     waited = Pauses(monkeypatch, lambda: lock_is_free(state))
-    with pytest.raises(StateStale, match="generation 1 is older than 2"):
+    assert state.intent.is_older()
+    with pytest.raises(StateStale, match=r"intent\.json: generation 1 is older than 2.*lookupcache"):
         write(state)
     assert waited.taken == pauses()
     assert Path(state.intent.path).read_bytes() == old
@@ -124,10 +317,11 @@ def test_a_file_that_falls_behind_again_is_waited_for_again(state: StateDir, mon
     assert (state.intent.read().generation, len(state.intent.read().requests)) == (4, 4)
 
 
-def test_eight_callers_spend_their_pauses_at_the_same_time(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All eight meet in each pause: none waits for another's."""
+def test_callers_spend_their_pauses_at_the_same_time(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them meet in each pause, so none waits for another's."""
     put_old_copy_back(state)
-    together = threading.Barrier(CALLERS, timeout=WAIT)
+    callers = 4
+    together = threading.Barrier(callers, timeout=60 * PATIENCE)
     waited = Pauses(monkeypatch, together.wait)
     refused: list[str] = []
 
@@ -137,10 +331,10 @@ def test_eight_callers_spend_their_pauses_at_the_same_time(state: StateDir, monk
         except StateStale as error:
             refused.append(str(error))
 
-    callers = [threading.Thread(target=call) for _ in range(CALLERS)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(WAIT)
-    assert len(refused) == CALLERS
-    assert len(waited.taken) == CALLERS * len(pauses())
+    threads = [threading.Thread(target=call) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == callers
+    assert len(waited.taken) == callers * len(pauses())

@@ -1,0 +1,51 @@
+"""The journal: whole lines, in order, rotated by size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provisioner.state.errors import StateUnwritable
+from provisioner.state.journal import Journal
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def numbers(path: Path) -> list[int]:
+    return [json.loads(line)["n"] for line in path.read_text().splitlines()]
+
+
+def test_the_journal_holds_one_line_per_entry_in_order(path: Path) -> None:
+    journal = Journal(str(path))
+    journal.append([])
+    assert not path.exists()
+    journal.append([{"n": 1, "text": "two\nlines"}, {"n": 2}])
+    journal.append([{"n": 3}])
+    assert numbers(path) == [1, 2, 3]
+
+
+def test_half_a_line_of_a_crash_does_not_swallow_the_next_one(path: Path) -> None:
+    path.write_text('{"n": 1}\n{"n"')
+    Journal(str(path)).append([{"n": 3}])
+    assert path.read_text().splitlines() == ['{"n": 1}', '{"n"', '{"n":3}']
+
+
+def test_the_journal_is_rotated_by_size_and_the_oldest_goes(path: Path) -> None:
+    journal = Journal(str(path), max_bytes=40, keep=2)
+    for number in range(40):
+        journal.append([{"n": number}])
+    kept = [path.with_name(f"{path.name}.{number}") for number in (2, 1)]
+    assert sorted(path.parent.iterdir()) == sorted(kept)
+    left = [number for file in kept for number in numbers(file)]
+    assert left == list(range(40 - len(left), 40))
+    assert all(40 <= file.stat().st_size < 60 for file in kept)
+
+
+def test_a_journal_that_cannot_be_written_says_so(path: Path) -> None:
+    with pytest.raises(StateUnwritable, match="journal"):
+        Journal(str(path / "missing")).append([{"n": 1}])
