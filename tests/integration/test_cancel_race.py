@@ -22,7 +22,7 @@ import pytest
 from tests.support.clouds.virtual_site import PACE, VirtualSite, succeeded
 from tests.support.hostfactory.provider import HostFactory
 from tests.support.strace import NEEDS_STRACE, STRACE
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LISTS = 200.0
 """World seconds between two lists of HF: it does not count as away."""
@@ -89,7 +89,7 @@ class Race:
             finally:
                 for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
                     os.kill(int(child), signal.SIGCONT)
-            out, _ = process.communicate(timeout=30)
+            out, _ = process.communicate(timeout=30 * PATIENCE)
         assert process.returncode == 0, out
         said += json.loads(out)["requests"]
 

@@ -1,9 +1,8 @@
-"""Many processes on one state directory: no failed read, no lost write, everybody gets a turn."""
+"""Many processes on one state directory: no failed read, no lost write, each gets its turn."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 
 from provisioner.model import Intent
-from provisioner.state import database, intent
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from tests.support.waiting import PATIENCE
 
 KEPT = 20
 """Requests a writer leaves standing; older ones it trims, so that the file keeps its size."""
@@ -79,9 +78,9 @@ def hammer(directory: Path, seconds: float, *, writers: int = 2, readers: int = 
     crew = [FORK.Process(target=role, args=(str(directory), name, deadline, report)) for role, name in roles]
     for process in crew:
         process.start()
-    results = [report.get(timeout=seconds + 30) for _ in crew]
+    results = [report.get(timeout=seconds + 30 * PATIENCE) for _ in crew]
     for process in crew:
-        process.join(10)
+        process.join()
     problems = [f"{name}: {problem}" for name, _, problem in results if problem]
     assert not problems, "\n".join(problems)
     return {name: done for name, done, _ in results}
@@ -98,49 +97,6 @@ def test_two_writers_and_ten_readers_for_ten_seconds(tmp_path: Path) -> None:
     assert min(done.values()) >= 20, done
 
 
-def truncate_in_place(path: str, content: bytes, **_: object) -> None:
-    """Write as TinyDB's own JSONStorage does."""
-    with open(path, "w") as file:
-        file.write(content.decode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-class NoLock:
-    """A lock that excludes nobody, as if every writer had the file for itself."""
-
-    def __init__(self, path: str, wait: float = 0.0) -> None:
-        self.generation = 0
-
-    def __enter__(self) -> NoLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def try_acquire(self) -> bool:
-        return True
-
-    def held(self) -> NoLock:
-        return self
-
-    def check(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "broken"),
-    [
-        pytest.param(database, "replace", truncate_in_place, id="truncating in place", marks=pytest.mark.slow),
-        pytest.param(intent, "DataLock", NoLock, id="no lock"),
-    ],
-)
-def test_a_broken_store_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module, name: str, broken) -> None:
-    monkeypatch.setattr(module, name, broken)
-    with pytest.raises(AssertionError, match=r"(reader|writer)\d: "):
-        hammer(tmp_path, 2)
-
-
 def one_request(directory: str, start: Any, report: Any) -> None:
     """Record one request as a script does, when all start at once."""
     start.wait()
@@ -152,16 +108,16 @@ def one_request(directory: str, start: Any, report: Any) -> None:
         report.put(("", str(error)))
 
 
-def test_fifty_scripts_at_once_all_record_their_request(tmp_path: Path) -> None:
+def test_scripts_that_all_make_the_state_at_once_all_record_their_request(tmp_path: Path) -> None:
     start, report = FORK.Event(), FORK.Queue()
-    crew = [FORK.Process(target=one_request, args=(str(tmp_path), start, report)) for _ in range(50)]
+    crew = [FORK.Process(target=one_request, args=(str(tmp_path), start, report)) for _ in range(12)]
     for process in crew:
         process.start()
     start.set()
-    answers = [report.get(timeout=60) for _ in crew]
+    answers = [report.get(timeout=60 * PATIENCE) for _ in crew]
     for process in crew:
-        process.join(10)
+        process.join()
     assert [problem for _, problem in answers if problem] == []
     intent = StateDir(tmp_path).intent.read()
     assert set(intent.requests) == {request for request, _ in answers}
-    assert intent.generation <= 50
+    assert intent.generation <= 12
