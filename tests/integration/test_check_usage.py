@@ -1,12 +1,16 @@
-"""check_install.sh says how it is called, before it looks at anything."""
+"""check_install.sh: how it is called, and that it names a link in the place of a file."""
 
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from hf_scripts.installation import HERE
+from hf_scripts import log
+from hf_scripts.installation import HERE, look
+from provisioner.hostfactory.environment import Directories
+from tests.support.hostfactory.provider import HostFactory
 from tests.support.waiting import PATIENCE
 
 USAGE = "usage: check_install.sh [--loop-user USER]\n"
@@ -21,3 +25,13 @@ def test_check_install_says_how_it_is_called_and_refuses_what_it_does_not_know(a
         assert done.stdout.startswith(USAGE)
     else:
         assert (done.returncode, done.stdout, done.stderr) == (2, "", USAGE)
+
+
+def test_each_link_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    directories = Directories(hf.environment)
+    paths = [Path(log.file_of(directories)), hf.work / "journal.jsonl"]
+    for path in paths:
+        path.symlink_to(tmp_path / "elsewhere")
+    said = "\n".join(str(one) for one in look(directories, ""))
+    assert [f"fix: {path}: is a symbolic link" in said for path in paths] == [True, True]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import log
-from hf_scripts.installation import look
 from provisioner.hostfactory.answer import Answer
 from provisioner.hostfactory.environment import Directories
 from provisioner.hostfactory.trace import TraceError, read_trace
@@ -150,28 +149,14 @@ def test_a_posting_that_is_a_link_or_a_fifo_is_left_alone(state: StateDir, victi
 # --- the scripts ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Here:
-    return Here(tmp_path, capfd)
-
-
-def linked_log(hf: Here, victim: Path) -> Path:
+def test_hf_is_answered_where_the_log_is_a_link_and_nothing_is_logged_through_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], victim: Path
+) -> None:
+    hf = Here(tmp_path, capfd)
     path = Path(log.file_of(Directories(hf.environment)))
     path.unlink(missing_ok=True)
     path.symlink_to(victim)
-    return path
-
-
-def test_hf_is_answered_where_the_log_is_a_link_and_nothing_is_logged_through_it(hf: Here, victim: Path) -> None:
-    linked_log(hf, victim)
     assert hf.answer("requestMachines", requesting("T1", 1))["requestId"]
-
-
-def test_check_install_names_each_link_in_place_of_a_file(hf: Here, victim: Path) -> None:
-    paths = [linked_log(hf, victim), Path(hf.state.path) / "journal.jsonl"]
-    paths[1].symlink_to(victim)
-    said = "\n".join(str(one) for one in look(Directories(hf.environment), ""))
-    assert [f"fix: {path}: is a symbolic link" in said for path in paths] == [True, True]
 
 
 def test_a_call_is_not_recorded_through_a_link(tmp_path: Path, victim: Path) -> None:

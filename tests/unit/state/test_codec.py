@@ -87,7 +87,7 @@ def stored(codec: MemoryCodec, memory: Memory) -> dict[str, Any]:
     return tables
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=8)
 @given(memories(), memories())
 def test_every_memory_comes_back_as_it_was(first: Memory, second: Memory) -> None:
     codec = MemoryCodec()
@@ -95,7 +95,7 @@ def test_every_memory_comes_back_as_it_was(first: Memory, second: Memory) -> Non
         assert MemoryCodec().decode(stored(codec, memory)) == memory
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10)
 @given(memories(), st.data())
 def test_a_change_of_one_slot_comes_back_too(memory: Memory, data: st.DataObject) -> None:
     codec = MemoryCodec()
@@ -110,7 +110,7 @@ def test_a_change_of_one_slot_comes_back_too(memory: Memory, data: st.DataObject
     assert MemoryCodec().decode(stored(codec, changed)) == changed
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10)
 @given(mappings(TEXT, filled(model.Request)), mappings(TEXT, filled(model.ReturnRequest)))
 def test_every_intent_comes_back_as_it_was(requests: Mapping[str, Any], returns: Mapping[str, Any]) -> None:
     requests = {key: dataclasses.replace(value, id=key) for key, value in requests.items()}

@@ -266,7 +266,8 @@ def test_one_who_gives_up_has_recorded_nothing_and_leaves_nothing(state: StateDi
     with DataLock(state.intent.lock_path), pytest.raises(LockTimeout, match="nothing was written"):
         add(StateDir(state.path), wait=0.05)
     assert left(state) == []
-    assert recorded(state) == {add(state)}
+    own = add(state)
+    assert recorded(state) == {own}
 
 
 # --- one who gives up, and the writer who has his posting in hand -----------------------------------------------------

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -281,7 +282,7 @@ def copied(start: Path, place: Path) -> Path:
     for path in place.iterdir():
         path.unlink()
     for path in start.iterdir():
-        (place / path.name).write_bytes(path.read_bytes())
+        shutil.copy(path, place)
     return place
 
 
