@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,6 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.state.errors import StateUnwritable
-from provisioner.state.journal import Journal
 from tests.conformance.stage import Case, Grid, names, stage
 from tests.support.disks import Disk, disk
 from tests.support.hostfactory.provider import SCRIPTS, requesting
@@ -161,67 +159,3 @@ def test_doctor_the_check_of_an_installation_and_a_loop_that_starts_name_the_dis
     assert trouble.words in ended.stderr
     trouble.end(room)
     assert command(hf, "run", "--once", "--listen", "127.0.0.1:0").returncode == 0
-
-
-@TROUBLES
-def test_a_dump_and_a_restore_name_their_disk_and_lose_nothing(
-    hf: Grid, room: Disk, trouble: Trouble, tmp_path: Path
-) -> None:
-    hf.complete(1)
-    hf.stop_loop()
-    recorded = hf.recorded()
-    with disk(tmp_path / "backups") as backups:
-        file = backups.directory / "state.tar.gz"
-        assert command(hf, "dump", str(file)).returncode == 0
-        before = file.read_bytes()
-        trouble.begin(backups)
-        refused = command(hf, "dump", str(file))
-        assert refused.returncode == 1
-        assert f"{file}: cannot be written: {trouble.words}. {trouble.advice}" in refused.stderr
-        assert "state directory" not in refused.stderr
-        assert file.read_bytes() == before
-        trouble.end(backups)
-
-        trouble.begin(room)
-        refused = command(hf, "restore", "--yes", str(file))
-        assert refused.returncode == 1
-        assert f"{trouble.words}. {trouble.advice}" in refused.stderr
-        assert hf.recorded() == recorded
-        trouble.end(room)
-        assert command(hf, "restore", "--yes", str(file)).returncode == 0
-        assert hf.recorded() == recorded
-
-
-def test_lines_of_the_journal_that_a_full_disk_refused_are_written_when_there_is_room(tmp_path: Path) -> None:
-    with disk(tmp_path / "work", "256k") as room:
-        journal = Journal(str(room.directory / "journal.jsonl"))
-        journal.append(lines(range(10)))
-        room.fill()
-        for some in (range(10, 1000), range(1000, 1001), range(1001, 1002)):
-            with pytest.raises(StateUnwritable, match="No space left"):
-                journal.append(lines(some))
-        room.free()
-        journal.append(lines(range(1002, 1003)))
-
-        found = journal.find('"event"')
-        assert [line["slot"] for line in found.lines] == list(range(1003)), "each once, and in order"
-        assert found.torn <= 1, "the half of a line that the disk still took"
-
-
-def test_a_journal_that_cannot_be_written_for_long_keeps_the_newest_lines(tmp_path: Path) -> None:
-    with disk(tmp_path / "work", "64m") as room:
-        journal = Journal(str(room.directory / "journal.jsonl"))
-        room.fill()
-        for turn in range(3):
-            with pytest.raises(StateUnwritable):
-                journal.append(lines(range(turn * 20_000, (turn + 1) * 20_000)))
-        room.free()
-        journal.append(lines([60_000]))
-        slots = [line["slot"] for line in journal.find('"event"').lines]
-        assert slots[-1] == 60_000
-        assert len(slots) > 5_000
-        assert slots == list(range(slots[0], 60_001)), "none between them is missing"
-
-
-def lines(slots: Iterable[int]) -> Iterator[dict[str, object]]:
-    return ({"time": 1.0, "event": "opened", "slot": slot} for slot in slots)

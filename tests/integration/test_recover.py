@@ -124,38 +124,3 @@ def test_looking_asks_the_pools_and_changes_no_byte(hf: Grid) -> None:
     assert done.returncode == 1, done.stderr
     assert f"writes back request {machines[0].split('-')[1]}: 2 of" in done.stdout
     assert every_byte() == before
-
-
-# --- several at once --------------------------------------------------------------------------------------------------
-
-
-def recover_together(hf: Grid, *flags: str) -> list[dict[str, Any]]:
-    """Documents of two commands that run at the same time; both end well."""
-    environment = {**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)}
-    command = [sys.executable, "-m", "provisioner", "recover", *flags, "-o", "json"]
-    both = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    ended = [(*one.communicate(timeout=60 * PATIENCE), one.returncode) for one in both]
-    assert [(code, error) for _, error, code in ended] == [(0, ""), (0, "")]
-    return [json.loads(out) for out, _, _ in ended]
-
-
-@pytest.mark.slow
-def test_two_at_once_beside_a_running_loop_lose_and_double_nothing(hf: Grid) -> None:
-    machines = hf.complete(3)
-    for _ in range(3):
-        wanted = hf.state.intent.read()
-        (hf.work / "intent.json").unlink()
-        until(lambda: (held := hf.state.memory.read().brake) and held.reason == "intent_lost", 20, what="the brake")
-        recover_together(hf, "--apply", "--release-brake")
-        until(lambda: hf.state.memory.read().brake is None, 20, what="the brake is released")
-        intent = hf.state.intent.read()
-        assert {id_: request.count for id_, request in intent.requests.items()} == {
-            id_: request.count for id_, request in wanted.requests.items()
-        }
-        machines += hf.complete(2)
-    assert hf.cloud("running") == sorted(machines)
-    assert hf.ended(hf.give_back(*machines))["status"] == "complete"
-    assert hf.cloud() == []

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import HostFactory
 from tests.support.strace import NEEDS_STRACE, STRACE
@@ -166,73 +165,3 @@ def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: 
         assert str(hf.work).encode() in done.stdout
         assert (hf.work / "intent.json").read_bytes() == before
         assert list(hf.work.glob("*.new")) == [], "what was written aside is removed"
-
-
-# --- scripts that only note something ---------------------------------------------------------------------------------
-
-NOTES = {
-    "getAvailableTemplates": "announced.json",
-    "getRequestStatus": "seen",
-    "getReturnRequests": "hf-inventory.json",
-}
-"""What each of them leaves in the state directory."""
-
-
-def with_answers(directory: Path) -> tuple[HostFactory, dict[str, object]]:
-    """A state directory as the loop leaves it, and what HF asks of it."""
-    hf = HostFactory(directory)
-    with hf.state.intent.additions(create_for=hf.instance) as intent:
-        request = intent.add_request("T1", 1, created_wall=1.0)
-    entry = {"requestId": request, "status": "complete", "message": "", "machines": []}
-    hf.state.status.write({request: Answer(json.dumps(entry), ended=True)}, {"a": Loss(0)})
-    hf.state.heartbeat.touch()
-    documents: dict[str, object] = {
-        "getAvailableTemplates": {},
-        "getRequestStatus": {"requests": [{"requestId": request}]},
-        "getReturnRequests": {"machines": [{"name": "a"}, {"name": "b"}]},
-    }
-    return hf, documents
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "getRequestStatus",
-        pytest.param("getAvailableTemplates", marks=pytest.mark.slow),
-        pytest.param("getReturnRequests", marks=pytest.mark.slow),
-    ],
-)
-def test_killed_at_any_step_a_read_is_answered_whole_the_next_time(tmp_path: Path, name: str) -> None:
-    hf, documents = with_answers(tmp_path / "0")
-    traced = steps(hf, hf.command(name, documents[name]), tmp_path / "trace")
-    assert any(NOTES[name] in step.arguments for step in traced)
-    for number, step in enumerate(traced, 1):
-        hf, documents = with_answers(tmp_path / str(number))
-        before = (hf.work / "intent.json").read_bytes()
-        done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, documents[name]))
-        assert (done.returncode, done.stdout) == (-signal.SIGKILL, b""), step
-        answered = hf.call(name, documents[name])
-        assert (hf.work / "intent.json").read_bytes() == before
-        if name == "getRequestStatus":
-            [entry] = answered["requests"]
-            assert (entry["status"], hf.state.told.ids()) == ("complete", {entry["requestId"]})
-        elif name == "getReturnRequests":
-            assert [entry["machine"] for entry in answered["requests"]] == ["a"]
-            assert (hf.state.inventory.read() or ((), 0))[0] == ("a", "b")
-        else:
-            assert hf.state.announced.read() == {"T1": 10, "T2": -1, "T0": 0}
-
-
-def test_a_file_that_was_replaced_on_the_server_is_opened_again_and_a_stale_one_is_named(tmp_path: Path) -> None:
-    hf, documents = with_answers(tmp_path)
-    file = hf.work / "status.json"
-    command = hf.command("getRequestStatus", documents["getRequestStatus"])
-    for times, code in (("1..2", 0), ("1+", 1)):
-        hf.state.told.forget(hf.state.told.ids())  # or it would be told again without a look at status.json
-        options = ["-o", "/dev/null", "-P", str(file), "-e", "trace=openat"]
-        done = strace(hf, [*options, "-e", f"inject=openat:error=ESTALE:when={times}"], command)
-        assert (done.returncode, done.stderr) == (code, b"")
-        if code:
-            assert done.stdout.decode().startswith(f"{file}: cannot be read: Stale file handle")
-        else:
-            assert json.loads(done.stdout)

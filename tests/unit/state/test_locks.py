@@ -16,6 +16,8 @@ from provisioner.state import atomic, locks
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import LockTimeout, StateMissing, StateUnreadable, StateUnwritable
 from provisioner.state.locks import DataLock, LockFile, LoopLock, describe_holder, read_record, whole_number
+from tests.support.hostfactory.in_process import Here, asking
+from tests.support.hostfactory.provider import requesting
 from tests.support.stores import add, failing
 
 
@@ -135,6 +137,17 @@ def test_a_writer_that_waits_too_long_names_the_holder_and_writes_nothing(state:
     assert f"Signed by process {os.getpid()} on host {host}" in said
     assert "which runs on this host" in said
     assert state.intent.signature() == before
+
+
+def test_no_script_that_reads_asks_for_the_lock(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = Here(tmp_path, capfd)
+    request = hf.answer("requestMachines", requesting("T1", 1))["requestId"]
+    monkeypatch.setattr(LockFile, "try_acquire", lambda self: pytest.fail(f"{self.path} is asked for"))
+    assert hf.answer("getAvailableTemplates", {})["templates"]
+    assert hf.answer("getRequestStatus", asking(request))["requests"]
+    assert hf.answer("getReturnRequests", {"machines": [{"name": "a"}]})["requests"] == []
 
 
 def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch) -> None:

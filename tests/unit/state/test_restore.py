@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -227,6 +228,7 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing after this happened."""
 
 
+KILLED = Killed()
 CHANGES = ("rename", "link", "unlink", "fsync", "pwrite", "utime", "mkdir")
 
 
@@ -254,7 +256,17 @@ def test_interrupted_anywhere_it_is_refused_or_careful_and_can_be_run_again(site
     assert step > 10
 
 
-def _is_interrupted(site: Site, step: int) -> bool:
+def test_a_disk_that_refuses_a_change_is_named_and_the_restore_can_be_run_again(site: Site) -> None:
+    site.dump()
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for step in range(1, 30, 4):
+        site.lose()
+        with pytest.raises(StateError, match=r"No space left on device\. Make room"):
+            _is_interrupted(site, step, full)
+        site.restore(replaces=True)
+
+
+def _is_interrupted(site: Site, step: int, error: BaseException = KILLED) -> bool:
     """True where the restore ended before that change; False where it was done before."""
     turns, opened = itertools.count(1), set[int]()
     open_, close = os.open, os.close
@@ -262,7 +274,7 @@ def _is_interrupted(site: Site, step: int) -> bool:
     def until_killed(call: Any) -> Any:
         def before(*arguments: Any, **options: Any) -> Any:
             if next(turns) >= step:
-                raise Killed
+                raise error
             return call(*arguments, **options)
 
         return before
