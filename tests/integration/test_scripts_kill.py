@@ -25,12 +25,7 @@ from tests.support.waiting import PATIENCE
 
 CALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "renameat", "renameat2", "flock", "utimensat", "unlink")
 LINE = re.compile(r"^(\w+)\((.*)", re.MULTILINE)
-COMMANDS = {
-    "requestMachines": {"template": {"templateId": "T1", "machineCount": 3}},
-    "requestReturnMachines": {"machines": [{"name": "a"}, {"name": "b"}]},
-}
-
-EACH = ["requestMachines", pytest.param("requestReturnMachines", marks=pytest.mark.slow)]
+NAME, DOCUMENT = "requestMachines", {"template": {"templateId": "T1", "machineCount": 3}}
 
 
 class Step(NamedTuple):
@@ -108,7 +103,6 @@ def another_writing(hf: HostFactory) -> Iterator[None]:
             ended.set()
 
 
-@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize(
     "where",
     [
@@ -117,7 +111,7 @@ def another_writing(hf: HostFactory) -> Iterator[None]:
         pytest.param("waiting for another writer", marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, name: str, where: str) -> None:
+def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, where: str) -> None:
     def fresh(number: int) -> HostFactory:
         hf = HostFactory(tmp_path / str(number))
         if where != "making the state":
@@ -127,7 +121,7 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     beside = another_writing if where == "waiting for another writer" else nullcontext
     hf = fresh(0)
     with beside(hf):
-        traced = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+        traced = steps(hf, hf.command(NAME, DOCUMENT), tmp_path / "trace")
     assert {step.call for step in traced} >= {"flock", "write", "fsync", "rename"}
     if beside is another_writing:
         assert len([step for step in traced if step.call == "rename"]) == 2, "that of the posting, and that of the data"
@@ -136,12 +130,12 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     for number, step in enumerate(traced, 1):
         hf = fresh(number)
         with beside(hf):
-            done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, COMMANDS[name]))
+            done = stop_at(hf, step, "signal=SIGKILL", hf.command(NAME, DOCUMENT))
         assert done.returncode == -signal.SIGKILL, step
         ends.append(len(recorded(hf)))
         if done.stdout:
             assert recorded(hf) == [json.loads(done.stdout)["requestId"]], "an id was printed that is not recorded"
-        after = hf.call(name, COMMANDS[name])["requestId"]
+        after = hf.call(NAME, DOCUMENT)["requestId"]
         assert after in recorded(hf)
         assert len(recorded(hf)) == ends[-1] + 1, step
     assert ends == sorted(ends), "once recorded, always recorded"
@@ -149,17 +143,16 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     assert ends[-1] == 1, "the id is printed last"
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path, name: str) -> None:
+def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path) -> None:
     hf = HostFactory(tmp_path / "0")
     hf.state.intent.create(hf.instance)
-    traced = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+    traced = steps(hf, hf.command(NAME, DOCUMENT), tmp_path / "trace")
     renamed = next(number for number, step in enumerate(traced) if step.call.startswith("rename"))
     for number, step in enumerate(traced[: renamed + 1], 1):
         hf = HostFactory(tmp_path / str(number))
         hf.state.intent.create(hf.instance)
         before = (hf.work / "intent.json").read_bytes()
-        done = stop_at(hf, step, "error=ENOSPC", hf.command(name, COMMANDS[name]))
+        done = stop_at(hf, step, "error=ENOSPC", hf.command(NAME, DOCUMENT))
         assert (done.returncode, done.stderr) == (1, b""), step
         assert done.stdout.count(b"\n") == 1
         assert str(hf.work).encode() in done.stdout

@@ -241,24 +241,6 @@ def test_a_memory_of_before_with_its_requests_and_slots(golden: StateDir) -> Non
     assert memory.returns[BACK].results == {GIVEN: ReturnResult.GONE}
 
 
-def test_a_memory_of_before_with_its_windows_orphans_and_the_brake(golden: StateDir) -> None:
-    memory = golden.memory.read()
-    stockout = Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED")
-    backing_off = Window(
-        999, ran=4, failed=1, level=1, blocked_at=1_000_035.0, retry_at=1_000_038.7514873312, probing=True,
-        failure=stockout,
-    )  # fmt: skip
-    assert memory.pressures == {("pool", "T"): backing_off, ("other", "U"): Window(102, ran=2)}
-    assert memory.orphans == {f"hf-zzzzzzzzzz-00000{number}": 1_000_055.0 for number in range(6)}
-    detail = "6 of 11 machines have no request."
-    assert memory.brake == Brake(BrakeReason.TOO_MANY_ORPHANS, 1_000_055.0, detail, "pool")
-    assert (memory.epoch, memory.generation, memory.time) == (3, 4, 1_000_005.0)
-    assert (memory.orphan_deletes, memory.accepted) == ((999_900.0,), ("hf-yyyyyyyyyy-000000",))
-    assert (memory.unlisted, memory.strangers) == ({KEPT: 999_000.0}, {"hf-xxxxxxxxxx-000000": 999_500.5})
-    assert (memory.lost_strangers, memory.unseen_pools) == (("hf-wwwwwwwwww-000001",), ("gone",))
-    assert memory.configured_places == {"pool": "namespace grid"}
-
-
 def test_a_memory_of_before_is_written_as_it_was_with_new_columns_after_those_of_before(golden: StateDir) -> None:
     written = json.loads((GOLDEN / "state" / "memory.json").read_text())
     tables = json.loads(json.dumps(MemoryCodec().encode(golden.memory.read())))

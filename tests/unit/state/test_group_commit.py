@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from provisioner.state.additions import new_id
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import LockTimeout
-from provisioner.state.group_commit import Posting, waiting
+from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock, LockFile
 
 TERMS = {"schema": SCHEMA}
@@ -46,6 +46,11 @@ def left(state: StateDir) -> list[str]:
     return [path.name for path in Path(state.path).iterdir() if "wish" in path.name or path.name.endswith(".new")]
 
 
+def posting(state: StateDir, id_: str, template: str = "O") -> Posting:
+    document = {"template": template, "count": 9, "created_wall": 9.0}
+    return Posting(state.intent.path, {"requests": {id_: document}})
+
+
 def mine(state: StateDir) -> Posting:
     return Posting(state.intent.path, MINE)
 
@@ -54,16 +59,14 @@ def mine(state: StateDir) -> Posting:
 
 
 def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
+    ids = {f"r{number}" for number in range(5)}
     with ExitStack() as waiters:
-        posted = [
-            Posting(state.intent.path, {"requests": {f"r{number}": {"template": "T", "count": 1, "created_wall": 1.0}}})
-            for number in range(5)
-        ]
-        for posting in posted:
-            waiters.enter_context(posting.posted(TERMS))
+        posted = [posting(state, id_) for id_ in ids]
+        for one in posted:
+            waiters.enter_context(one.posted(TERMS))
         own = add(state)
-        assert [posting.gone() for posting in posted] == [True] * 5
-    assert recorded(state) == {own, *(f"r{number}" for number in range(5))}
+        assert all(one.gone() for one in posted)
+    assert recorded(state) == {own, *ids}
     assert state.intent.read().generation == 2
     assert left(state) == []
 
@@ -118,32 +121,26 @@ STRANGE = {
 @pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
 def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir, monkeypatch, content: object) -> None:
     real = json.dumps
-    posting = mine(state)
+    other = mine(state)
     with monkeypatch.context() as patch:
         patch.setattr(group_commit.json, "dumps", lambda *_, **__: real(content))
-        posted = posting.posted(TERMS)
+        posted = other.posted(TERMS)
         posted.__enter__()
     own = add(state)
     assert recorded(state) == {own}
-    assert not posting.gone()
+    assert not other.gone()
     posted.__exit__(None, None, None)
 
 
 def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
     own = add(state)
-    other = Posting(state.intent.path, {"requests": {own: {"template": "other", "count": 9, "created_wall": 9.0}}})
-    with other.posted(TERMS), mine(state).posted(TERMS):
+    other = posting(state, own)
+    with other.posted(TERMS), mine(state).posted(TERMS), posting(state, "mine000000").posted(TERMS):
         add(state)
         assert not other.gone()
+        assert len(left(state)) == 2, "nor do two who add the same id overwrite one another"
     assert state.intent.read().requests[own].template == "T"
     assert "mine000000" in recorded(state)
-
-
-def test_two_who_add_the_same_id_do_not_overwrite_one_another(state: StateDir) -> None:
-    other = Posting(state.intent.path, {"requests": {"mine000000": {"template": "O", "count": 9, "created_wall": 9.0}}})
-    with other.posted(TERMS), mine(state).posted(TERMS):
-        add(state)
-        assert len(left(state)) == 1
 
 
 # --- what one who waits does ------------------------------------------------------------------------------------------
@@ -304,17 +301,17 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
     state = StateDir(directory)
     state.intent.create("demo")
     believed: list[bool] = []
-    posting = Posting(state.intent.path, {"requests": {new_id(): {"template": "M", "count": 1, "created_wall": 1.0}}})
-    (id_,) = posting.tables["requests"]
+    id_ = new_id()
+    waits = posting(state, id_)
     give_up = [
-        lambda: atomic.discard(posting._path),
+        lambda: atomic.discard(waits._path),
         lambda: atomic.stop_replacing(state.intent.path),
         lambda: believed.append(id_ in recorded(state)),
     ]
     events: dict[int, list[Callable[[], None]]] = {}
     for step, when in zip(give_up, at, strict=True):
         events.setdefault(when, []).append(step)
-    with posting.posted(TERMS):
+    with waits.posted(TERMS):
         steps = Steps(events)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(atomic, "os", steps)
@@ -368,12 +365,3 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
 def test_a_lock_that_is_of_no_use_any_more_is_not_taken(state: StateDir) -> None:
     """Who was served would read all of the data under it, while others wait."""
     assert not DataLock(state.intent.lock_path).acquire(stop=lambda: True)
-
-
-def test_the_lock_is_not_awaited_where_the_file_system_refuses_to_tell(state: StateDir) -> None:
-    """A posting is a hint: without its file the owner looks at the data and waits on."""
-    posting = mine(state)
-    assert posting.gone()
-    with suppress(FileNotFoundError), posting.posted(TERMS):
-        assert not posting.gone()
-    assert waiting(state.intent.path, TERMS) == []
