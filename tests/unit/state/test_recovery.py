@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus,
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.answers import request_answer, return_answer
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateStale, StateTooNew, StateUnwritable
+from provisioner.state.errors import StateMissing, StateTooNew, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery
@@ -97,30 +98,21 @@ def test_intent_is_made_again_from_memory_without_what_was_leaving(
         intent.add_request(TEMPLATE, 1, created_wall=WALL)
 
 
-def test_an_older_intent_gives_way_and_is_kept(state: StateDir) -> None:
+@pytest.mark.parametrize("noted", ["by its lock file", "by memory"])
+def test_an_older_intent_gives_way_and_is_kept(state: StateDir, noted: str) -> None:
     copy = Path(state.intent.path).read_bytes()
-    with state.intent.additions() as intent:
-        intent.add_request(TEMPLATE, 1, created_wall=WALL)
-    Path(state.intent.path).write_bytes(copy)
-    with pytest.raises(StateStale), state.intent.additions():
-        pass
+    if noted == "by memory":
+        state.memory.write(replace(memory_of_one(), generation=9))
+        os.unlink(state.intent.lock_path)
+    else:
+        with state.intent.additions() as intent:
+            intent.add_request(TEMPLATE, 1, created_wall=WALL)
+        Path(state.intent.path).write_bytes(copy)
     (kept,) = apply(state, plan(state))
     assert Path(kept).read_bytes() == copy
     assert written(state)[0] == {REQUEST: (TEMPLATE, 2)}
+    assert state.intent.read().generation == (10 if noted == "by memory" else 3)
     assert not state.intent.is_older()
-
-
-def test_an_intent_older_than_memory_has_read_is_noticed_without_its_lock_file(state: StateDir) -> None:
-    state.memory.write(replace(memory_of_one(), generation=9))
-    Path(state.intent.lock_path).unlink()
-    apply(state, plan(state))
-    assert state.intent.read().generation == 10
-
-
-def test_an_intent_that_lacks_known_requests_gets_them_back_and_keeps_its_own(state: StateDir) -> None:
-    own = set(state.intent.read().requests)
-    apply(state, plan(state))
-    assert set(state.intent.read().requests) == own | {REQUEST}
 
 
 def test_an_unreadable_memory_makes_room_and_its_brake_is_left_to_the_loop(state: StateDir) -> None:
@@ -227,30 +219,25 @@ def test_an_interrupted_recovery_is_run_again(
 
 def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> None:
     """Recover looks first and writes later; HF's scripts do not wait for it."""
+    own = state.intent.read().requests
     made = plan(state)
     with state.intent.additions() as intent:
         late = intent.add_request(TEMPLATE, 1, created_wall=WALL)
     apply(state, made)
-    assert {late, REQUEST} <= set(state.intent.read().requests)
+    now = state.intent.read().requests
+    assert set(now) == {*own, late, REQUEST}
+    assert {id_: now[id_] for id_ in own} == own
 
 
-def test_restore_leaves_what_is_there_alone(state: StateDir) -> None:
-    store = IntentStore(state.path)
-    before = store.read()
-    store.restore(replace(before, requests={id_: replace(r, count=1) for id_, r in before.requests.items()}))
-    assert store.read().requests == before.requests
-
-
-def test_an_answer_tells_its_machines(state: StateDir) -> None:
-    lose(state, "intent", "memory")
-    state.status.write({THIRD: Answer('{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}', True)}, {})
-    apply(state, plan(state))
-    assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
-
-
-def test_what_hf_was_told_is_used_where_no_other_file_is_left(state: StateDir) -> None:
-    lose(state, "intent", "memory", "status")
-    state.told.tell(THIRD, '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}')
+@pytest.mark.parametrize("settled", [False, True], ids=["published", "told"])
+def test_what_hf_was_told_names_machines_where_no_other_file_is_left(state: StateDir, settled: bool) -> None:
+    text = '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}'
+    if settled:
+        lose(state, "intent", "memory", "status")
+        state.told.tell(THIRD, text)
+    else:
+        lose(state, "intent", "memory")
+        state.status.write({THIRD: Answer(text, True)}, {})
     apply(state, plan(state))
     assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
 
