@@ -1,4 +1,4 @@
-"""Drills with processes: a directory that is lost and restored, and files that are lost and recovered."""
+"""A restore drill with processes: a dump beside loop and scripts, a lost directory, and what HF has after it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provisioner.loop.clock import utc
 from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
-from provisioner.tools.playground import Playground, PlaygroundError
+from provisioner.tools.playground import Playground
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
@@ -110,62 +109,3 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
 def made_again(state: StateDir) -> bool:
     """The memory is the loop's own, and no longer the dump's."""
     return state.memory.exists() and not state.memory.is_older() and state.memory.read().brake is not None
-
-
-# --- recover ----------------------------------------------------------------------------------------------------------
-
-
-def recover(grid: Playground, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and document of the command."""
-    process = start(grid, "recover", "-o", "json", *arguments)
-    said, _ = process.communicate(timeout=60 * PATIENCE)
-    return process.returncode, json.loads(said)
-
-
-def brake(grid: Playground) -> str | None:
-    held = StateDir(grid.state).memory.read().brake
-    return held.reason if held else None
-
-
-def test_lost_files_cost_no_machine_and_the_grid_goes_on() -> None:
-    with Playground() as grid:
-        first = grid.hf.request("GkePod", 5)
-        machines = complete(grid, first)
-
-        # Beside a running loop.
-        (grid.state / "intent.json").unlink()
-        until(lambda: brake(grid) == "intent_lost", 20, what="the loop notices")
-        with pytest.raises(PlaygroundError, match=r"provisioner recover"):
-            grid.hf.request("GkePod", 1)
-        code, shown = recover(grid)
-        assert (code, shown["applied"], shown["files"]["intent"]) == (1, False, "missing")
-        assert shown["requests"] == [{"id": first, "template": "GkePod", "count": 5, "kept": False}]
-        assert not (grid.state / "intent.json").exists()
-        assert recover(grid, "--apply")[0] == 0
-        code, shown = recover(grid)
-        assert (code, shown["brake"]["reason"], shown["writes"]) == (1, "intent_lost", []), "a person releases it"
-        assert recover(grid, "--release-brake")[0] == 0
-        until(lambda: brake(grid) is None, 20, what="the brake is released")
-        second = grid.hf.request("GkePod", 2)
-        machines += complete(grid, second)
-
-        # Without one, and with nothing left but what HF was told and what runs.
-        end_loop(grid)
-        (grid.state / "intent.json").unlink()
-        (grid.state / "memory.json").write_text("{")
-        code, done = recover(grid, "--apply")
-        assert (code, done["writes"]) == (0, ["intent", "memory"])
-        grid.start_loop()
-        until(lambda: (grid.state / "memory.json").exists() and brake(grid) == "memory_lost", 60, what="memory is made")
-        assert complete(grid, first) + complete(grid, second) == machines
-        assert running(grid) == set(machines)
-        assert grid.hf.reclaimed(machines) == {}
-        assert recover(grid)[0] == 1
-        assert brake(grid) == "memory_lost", "looking releases nothing"
-        assert recover(grid, "--release-brake")[0] == 0
-        until(lambda: brake(grid) is None, 20, what="the brake is released")
-
-        back = grid.hf.give_back(machines)
-        until(lambda: grid.hf.status(back)["status"] == "complete", 60, every=0.2, what="all are returned")
-        assert grid.cloud() == []
-        assert grid.cloud_state()["calls"]["pods.create"] == 7

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -92,8 +91,6 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     assert [json.dumps(entry) for entry in upgraded.status(*sorted(told))] == [
         json.dumps(json.loads(told[id_])) for id_ in sorted(told)
     ]
-    for kind in ("intent", "memory", "status", "levers"):
-        assert problems(json.loads((upgraded.work / f"{kind}.json").read_text())) == []
 
 
 def test_before_a_loop_of_this_version_has_run_what_the_release_showed_and_noted_is_read(
@@ -119,27 +116,6 @@ def status(upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     run(["status"])
     told = capfd.readouterr()
     return told.out + told.err
-
-
-def problems(tables: dict[str, Any]) -> list[str]:
-    """Why the release could neither read a file nor refuse it as a newer one's."""
-    if tables["meta"]["state"]["schema"] > RELEASE["schema"]:
-        return []
-    known = RELEASE["fields"]
-    shapes = {
-        "memory": {"requests": "RequestRecord", "returns": "ReturnRecord", "pressures": "Window"},
-        "levers": {"held": "Lever", "released": "Lever"},
-    }.get(tables["meta"]["state"]["kind"], {})
-    written = [
-        (kind, name)
-        for table, kind in shapes.items()
-        for document in tables.get(table, {}).values()
-        for name in document
-    ]
-    head = tables.get("memory", {})
-    written += [("Memory", name) for name in head.get("memory", {})]
-    written += [(kind, name) for kind, names in head.get("columns", {}).items() for name in names]
-    return [f"{kind}.{name}" for kind, name in written if name not in known[kind]]
 
 
 def test_what_is_stored_can_be_read_by_the_last_release_or_has_a_higher_version() -> None:
@@ -170,8 +146,6 @@ def newer(work: Path, kind: str) -> bytes:
 
 
 COMMANDS = (
-    ["run", "--once", "--listen", "127.0.0.1:0"],
-    ["run", "--once", "--dry-run"],
     ["status"],
     ["plan"],
     ["recover"],
@@ -181,6 +155,8 @@ COMMANDS = (
     ["usage"],
     ["diff"],
     ["dump", "state.tar.gz"],
+    ["run", "--once", "--dry-run"],
+    ["run", "--once", "--listen", "127.0.0.1:0"],
 )
 
 
@@ -204,14 +180,13 @@ BACKS = {"machines": [{"name": "hf-a", "machineId": "hf-a"}]}
 CALLS = (
     ("getRequestStatus", asking("kfvz380nto"), "status"),
     ("getReturnRequests", BACKS, "status"),
-    ("requestMachines", {"template": {"templateId": "T", "machineCount": 1}}, "intent"),
+    ("requestMachines", {"template": {"templateId": "T1", "machineCount": 1}}, "intent"),
     ("requestReturnMachines", BACKS, "intent"),
 )
 
 
 def test_scripts_refuse_what_a_newer_version_wrote(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     hf = Here(tmp_path, capfd)
-    hf.instance = "demo"
     shutil.copytree(GOLDEN / "state", hf.work, dirs_exist_ok=True)
     for script, document, kind in CALLS:
         written = newer(hf.work, kind)

@@ -169,18 +169,6 @@ def test_a_lever_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> 
     assert bench.reconciler.cycle(looks).plan is not None
 
 
-def test_what_is_asked_back_is_published_and_withdrawn_with_the_lever(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.succeed(2)
-    pull(bench.state, Lever(LeverKind.DRAIN, "pool"))
-    bench.cycle()
-    assert {loss.cause for loss in bench.state.status.read_lost().values()} == {"drained"}
-    assert len(bench.state.status.read_lost()) == 2
-    release(bench.state, LeverKind.DRAIN, target="pool")
-    bench.cycle()
-    assert bench.state.status.read_lost() == {}
-
-
 def test_a_preview_heeds_levers_and_tells_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path)
     bench.request(2)
