@@ -1,4 +1,4 @@
-"""A script killed, or refused by the disk, at each write, fsync, rename and lock leaves the old or the new state."""
+"""A script killed at each write, fsync, rename and lock leaves the old or the new state."""
 
 from __future__ import annotations
 
@@ -76,11 +76,10 @@ def recorded(hf: HostFactory) -> list[str]:
     return [*intent.requests, *intent.returns]
 
 
-def stop_at(hf: HostFactory, step: Step, how: str, command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs the command, which meets ``how`` on entering the step."""
-    return strace(
-        hf, ["-o", "/dev/null", "-e", f"trace={step.call}", "-e", f"inject={step.call}:{how}:when={step.nth}"], command
-    )
+def killed_at(hf: HostFactory, step: Step, command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs the command, which is killed on entering the step."""
+    kill = f"inject={step.call}:signal=SIGKILL:when={step.nth}"
+    return strace(hf, ["-o", "/dev/null", "-e", f"trace={step.call}", "-e", kill], command)
 
 
 @contextmanager
@@ -130,7 +129,7 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     for number, step in enumerate(traced, 1):
         hf = fresh(number)
         with beside(hf):
-            done = stop_at(hf, step, "signal=SIGKILL", hf.command(NAME, DOCUMENT))
+            done = killed_at(hf, step, hf.command(NAME, DOCUMENT))
         assert done.returncode == -signal.SIGKILL, step
         ends.append(len(recorded(hf)))
         if done.stdout:
@@ -141,20 +140,3 @@ def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: P
     assert ends == sorted(ends), "once recorded, always recorded"
     assert set(ends) == {0, 1}, "some steps come before the record, some after"
     assert ends[-1] == 1, "the id is printed last"
-
-
-def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path) -> None:
-    hf = HostFactory(tmp_path / "0")
-    hf.state.intent.create(hf.instance)
-    traced = steps(hf, hf.command(NAME, DOCUMENT), tmp_path / "trace")
-    renamed = next(number for number, step in enumerate(traced) if step.call.startswith("rename"))
-    for number, step in enumerate(traced[: renamed + 1], 1):
-        hf = HostFactory(tmp_path / str(number))
-        hf.state.intent.create(hf.instance)
-        before = (hf.work / "intent.json").read_bytes()
-        done = stop_at(hf, step, "error=ENOSPC", hf.command(NAME, DOCUMENT))
-        assert (done.returncode, done.stderr) == (1, b""), step
-        assert done.stdout.count(b"\n") == 1
-        assert str(hf.work).encode() in done.stdout
-        assert (hf.work / "intent.json").read_bytes() == before
-        assert list(hf.work.glob("*.new")) == [], "what was written aside is removed"

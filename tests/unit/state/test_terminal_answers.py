@@ -5,11 +5,13 @@ The law is: a terminal answer stays. Scripts and loop meet in the middle here, a
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,15 @@ from provisioner.state.errors import StateUnreadable, StateUnwritable
 from provisioner.state.status import StatusStore
 from provisioner.state.terminal_answers import Told
 from tests.support.hostfactory.in_process import Here, asking, entry
+from tests.support.stores import failing
+from tests.support.waiting import PATIENCE
 from tests.unit.test_reconcile import LIMITS, Bench, hf_calls
 
 ONE, OTHER = '{"requestId":"a","status":"complete"}', '{"requestId":"a","status":"complete_with_error"}'
+
+
+class Death(BaseException):
+    """Stands for the end of the process."""
 
 
 @pytest.fixture
@@ -39,18 +47,19 @@ def files(told: Told) -> list[str]:
     return sorted(os.listdir(told.path))
 
 
-def test_nothing_is_settled_before_anybody_has_said_anything(told: Told) -> None:
-    assert (told.settled("a"), told.ids(), told.answers()) == (None, frozenset(), {})
+def settled(told: Told) -> str | None:
+    """The text that is settled of a."""
+    answer = told.settled("a")
+    assert answer is None or answer.ended
+    return answer and answer.text
 
 
 def test_what_was_told_first_is_told_by_every_later_call(told: Told) -> None:
+    assert (settled(told), told.ids(), told.answers()) == (None, frozenset(), {})
     assert told.tell("a", ONE) == ONE
     assert told.tell("a", OTHER) == ONE
     assert [told.claim("a", text) for text in (OTHER, ONE)] == [False, False]
-    settled = told.settled("a")
-    assert settled is not None
-    assert (settled.text, settled.ended) == (ONE, True)
-    assert (told.ids(), told.answers()) == ({"a"}, {"a": settled})
+    assert (settled(told), told.ids(), told.answers()) == (ONE, {"a"}, {"a": told.settled("a")})
     assert files(told) == ["a.told-0"]
 
 
@@ -60,103 +69,65 @@ def test_an_answer_is_kept_byte_for_byte(told: Told, text: str) -> None:
     assert told.tell("a", OTHER) == text
 
 
-def test_what_the_loop_claimed_is_what_a_script_tells(told: Told) -> None:
-    assert told.claim("a", OTHER) is True
-    assert told.ids() == frozenset(), "HF has heard nothing yet"
+def test_what_the_loop_claimed_is_superseded_until_a_script_tells_it(told: Told) -> None:
+    assert told.claim("a", ONE)
+    assert told.claim("a", ONE)
+    assert files(told) == ["a.told-0"], "the same claim again is no other"
+    assert told.claim("a", OTHER)
+    assert (settled(told), told.ids()) == (OTHER, frozenset()), "HF has heard nothing yet"
     assert told.tell("a", ONE) == OTHER
     assert told.ids() == {"a"}
     assert told.claim("a", ONE) is False
 
 
-def test_a_claim_may_be_superseded_until_it_is_told(told: Told) -> None:
-    assert told.claim("a", ONE)
-    assert told.claim("a", ONE)
-    assert files(told) == ["a.told-0"], "the same claim again is no other"
-    assert told.claim("a", OTHER)
-    settled = told.settled("a")
-    assert settled is not None
-    assert settled.text == OTHER
-    assert told.tell("a", ONE) == OTHER
-
-
 def test_who_counts_as_told_is_told_what_is_published_then(told: Told) -> None:
     told.presume("a")
     told.presume("a")
-    assert (told.ids(), told.settled("a"), told.answers()) == ({"a"}, None, {})
+    assert (told.ids(), settled(told), told.answers()) == ({"a"}, None, {})
     assert told.claim("a", OTHER) is False
     assert told.tell("a", ONE) == ONE
     assert told.tell("a", OTHER) == ONE
-
-
-def test_ids_follow_what_comes_and_goes(told: Told) -> None:
-    told.claim("a", ONE)
-    told.tell("b", ONE)
-    assert told.ids() == {"b"}
-    told.tell("a", ONE)
-    assert told.ids() == {"a", "b"}
-    told.forget(["b"])
-    assert told.ids() == {"a"}
 
 
 def test_forgetting_removes_all_of_an_id_and_leaves_the_marks_of_polls(told: Told) -> None:
     told.claim("a", ONE)
     told.tell("a", ONE)
     told.tell("ab", ONE)
-    leftover = Path(told.path, "a.told-2.17-abcd.new")
-    leftover.touch()
-    Path(told.path, "a").touch()
+    assert told.ids() == {"a", "ab"}
+    for name in ("a.told-2.17-abcd.new", "a"):
+        Path(told.path, name).touch()
     told.forget(["a", "never", "../seen"])
-    assert files(told) == ["a", "ab.told-0"]
+    assert (files(told), told.ids()) == (["a", "ab.told-0"], {"ab"})
 
 
 def test_an_interrupted_forgetting_leaves_what_once_stood_there(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     told.claim("a", ONE)
     told.claim("a", OTHER)
-    unlink = os.unlink
-    doomed: list[str] = []
-
-    def once(path: str) -> None:
-        doomed.append(path)
-        if len(doomed) > 1:
-            raise OSError(5, "Input/output error")
-        unlink(path)
-
-    monkeypatch.setattr(os, "unlink", once)
+    real, doomed = os.unlink, itertools.count()
+    monkeypatch.setattr(os, "unlink", lambda path: (failing(real, errno.EIO) if next(doomed) else real)(path))
     with pytest.raises(StateUnwritable):
         told.forget(["a"])
-    settled = told.settled("a")
-    assert settled is not None
-    assert settled.text == ONE
-
-
-def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object]) -> None:
-    """End the process at this step."""
-
-    def ends(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(name, ends)
-        patched.setattr(atomic, "discard", lambda path: True)
-        with pytest.raises(KeyboardInterrupt):
-            act()
+    assert settled(told) == ONE
 
 
 @pytest.mark.parametrize("step", ["os.fsync", "os.link", "os.fchmod"])
 def test_a_writer_that_dies_has_settled_nothing(told: Told, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    interrupted(monkeypatch, step, lambda: told.tell("a", ONE))
-    assert (told.settled("a"), told.ids()) == (None, frozenset())
+    def ends(*_: object, **__: object) -> None:
+        raise Death
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step, ends)
+        patched.setattr(atomic, "discard", lambda path: True)
+        with pytest.raises(Death):
+            told.tell("a", ONE)
+    assert (settled(told), told.ids()) == (None, frozenset())
     assert told.tell("a", OTHER) == OTHER
 
 
 def test_a_full_disk_settles_nothing_and_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(atomic, "write_all", full)
-        with pytest.raises(StateUnwritable, match="No space left"):
-            told.tell("a", ONE)
+    monkeypatch.setattr(atomic, "write_all", failing(atomic.write_all, errno.ENOSPC))
+    with pytest.raises(StateUnwritable, match="No space left"):
+        told.tell("a", ONE)
     assert files(told) == []
 
 
@@ -171,25 +142,18 @@ def test_an_entry_that_is_none_is_named_and_nothing_is_said(told: Told, content:
 
 def test_of_many_at_once_one_decides_for_all(told: Told) -> None:
     """Scripts that tell one thing and a loop that claims another, time and again."""
-    for turn in range(10):
-        id_, said, claimed = f"r{turn}", [], []
-        start = threading.Barrier(5)
+    start = threading.Barrier(5)
 
-        def tell(id_: str = id_, said: list[str] = said, start: threading.Barrier = start) -> None:
-            start.wait()
-            said.append(told.tell(id_, ONE))
+    def act(id_: str, number: int) -> str:
+        start.wait(60 * PATIENCE)
+        if number:
+            return told.tell(id_, ONE)
+        return OTHER if told.claim(id_, OTHER) else ONE
 
-        def claim(id_: str = id_, claimed: list[bool] = claimed, start: threading.Barrier = start) -> None:
-            start.wait()
-            claimed.append(told.claim(id_, OTHER))
-
-        threads = [threading.Thread(target=act) for act in (tell, tell, tell, tell, claim)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert set(said) == {OTHER if claimed == [True] else ONE}
-        assert all(".new" not in name for name in files(told))
+    with ThreadPoolExecutor(5) as pool:
+        for turn in range(10):
+            assert len(set(pool.map(act, [f"r{turn}"] * 5, range(5)))) == 1
+    assert all(".new" not in name for name in files(told))
 
 
 # --- scripts and a loop on the same files -----------------------------------------------------------------------------
@@ -396,10 +360,6 @@ def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
         assert site.results() == ["fail", "fail"]
     assert site.results() == ["fail", "fail"]
     assert site.lives() == []
-
-
-class Death(BaseException):
-    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["a return", "a cancel"])
