@@ -135,7 +135,7 @@ def test_a_state_directory_that_cannot_be_written_is_said_everywhere_and_loses_n
 def test_doctor_the_check_of_an_installation_and_a_loop_that_starts_name_the_disk_and_nothing_else(
     hf: Grid, room: Disk, trouble: Trouble
 ) -> None:
-    hf.cycles()
+    hf.complete(1)
     hf.stop_loop()
     trouble.begin(room)
     found = subprocess.run(

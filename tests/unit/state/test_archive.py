@@ -17,9 +17,11 @@ from provisioner.state.errors import StateTooNew, StateUnreadable
 INTENT = {"meta": {"state": {"schema": 1, "kind": "intent", "generation": 4, "provisioner": "demo"}}, "requests": {}}
 
 
-def packed(schema: int = 1, format_: int = archive.FORMAT, **more: bytes) -> bytes:
+def packed(schema: int = 1, kind: str = "intent", format_: int = archive.FORMAT, **more: bytes) -> bytes:
     """A dump of an intent, and of other files."""
-    intent = json.dumps({**INTENT, "meta": {"state": {**INTENT["meta"]["state"], "schema": schema}}, "returns": {}})
+    intent = json.dumps(
+        {**INTENT, "meta": {"state": {**INTENT["meta"]["state"], "schema": schema, "kind": kind}}, "returns": {}}
+    )
     files = {"intent.json": intent.encode(), **more}
     return pack(Manifest(format_, "9.9", "demo", "then"), {name: Saved(one, 5) for name, one in files.items()})
 
@@ -87,5 +89,7 @@ def test_what_a_newer_version_wrote_is_refused() -> None:
         StateTooNew, match=r"written by provisioner 9\.9; this one knows up to 1\. Nothing was changed\."
     ):
         unpack("stdin", packed(format_=archive.FORMAT + 1))
+    with pytest.raises(StateUnreadable, match=r"intent\.json: holds 'memory', not 'intent'"):
+        unpack("stdin", packed(kind="memory")).tables("intent")
     with pytest.raises(StateTooNew, match=r"intent\.json: has schema version 2"):
         unpack("stdin", packed(schema=2)).tables("intent")

@@ -87,7 +87,7 @@ def stored(codec: MemoryCodec, memory: Memory) -> dict[str, Any]:
     return tables
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(memories(), memories())
 def test_every_memory_comes_back_as_it_was(first: Memory, second: Memory) -> None:
     codec = MemoryCodec()
@@ -95,7 +95,7 @@ def test_every_memory_comes_back_as_it_was(first: Memory, second: Memory) -> Non
         assert MemoryCodec().decode(stored(codec, memory)) == memory
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(memories(), st.data())
 def test_a_change_of_one_slot_comes_back_too(memory: Memory, data: st.DataObject) -> None:
     codec = MemoryCodec()

@@ -49,7 +49,7 @@ def test_an_unusable_file_is_reported_with_its_place_and_left_as_it_is(
     fill(state)
     for name in READS:
         Path(state.path, f"{name}.json").write_bytes(content)
-    attempts = {**READS, "intent ": add, "memory is_older": lambda state: state.memory.is_older()}
+    attempts = {**READS, "intent ": add, "status lost": lambda state: state.status.read_lost()}
     for name, attempt in attempts.items():
         with pytest.raises(StateUnreadable, match=message) as caught:
             attempt(state)

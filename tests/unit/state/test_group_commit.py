@@ -334,8 +334,8 @@ def all_ways(calls: int) -> Ways:
 
 
 def ways_in_two(calls: int) -> Ways:
-    """Those in which two of the three steps follow each other at once."""
-    return [at for at in all_ways(calls) if at[1] in (at[0], at[2])]
+    """Those in which the last two steps follow each other at once."""
+    return [at for at in all_ways(calls) if at[1] == at[2]]
 
 
 @pytest.mark.usefixtures("no_fsync")

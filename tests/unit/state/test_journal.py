@@ -35,6 +35,9 @@ def test_half_a_line_of_a_crash_does_not_swallow_the_next_one(path: Path) -> Non
     path.write_text('{"n": 1}\n{"n"')
     Journal(str(path)).append([{"n": 3}])
     assert path.read_text().splitlines() == ['{"n": 1}', '{"n"', '{"n":3}']
+    Journal(str(path)).append([{"time": 1.0, "n": 4}])
+    found = Journal(str(path)).find('"n"')
+    assert ([line["n"] for line in found.lines], found.torn) == ([4], 3), "a line without a time is none"
 
 
 def test_the_journal_is_rotated_by_size_and_the_oldest_goes(path: Path) -> None:

@@ -229,7 +229,8 @@ class Killed(BaseException):
 
 
 KILLED = Killed()
-CHANGES = ("rename", "link", "unlink", "fsync", "pwrite", "utime", "mkdir")
+CHANGES = ("rename", "link", "unlink", "pwrite", "utime", "mkdir")
+"""An fsync is none: between it and the change before a process may end with the same files."""
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["into an empty directory", "over a state"])
@@ -259,7 +260,7 @@ def test_interrupted_anywhere_it_is_refused_or_careful_and_can_be_run_again(site
 def test_a_disk_that_refuses_a_change_is_named_and_the_restore_can_be_run_again(site: Site) -> None:
     site.dump()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    for step in range(1, 30, 4):
+    for step in range(1, 16, 3):
         site.lose()
         with pytest.raises(StateError, match=r"No space left on device\. Make room"):
             _is_interrupted(site, step, full)

@@ -168,8 +168,8 @@ WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
 }
 """Each write, and whether there is a state before it."""
 
-SLOW = ("a request that waits", "a trim, and the request of one who waits", "memory")
-"""Each is like another that takes fewer calls."""
+SLOW = ("init", "another request", "a request that waits", "a trim, and the request of one who waits", "memory")
+"""Each is much like another, or part of it."""
 
 WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wall": 1.0}}}
 """What one who waits has posted."""

@@ -273,14 +273,15 @@ def half(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("polled_before", "nth"),
+    ("polled_before", "nth", "before", "during"),
     [
-        pytest.param(False, 1, id="first poll, before its mark"),
-        pytest.param(False, 2, id="first poll, after its mark"),
-        pytest.param(True, 1, id="later poll, after its mark"),
+        pytest.param(False, 1, 0, 1, id="first poll, before its mark, when the cancel is announced"),
+        pytest.param(False, 1, 1, 1, id="first poll, before its mark, when the cancel is carried out"),
+        pytest.param(False, 1, 0, 2, id="first poll, before its mark, beside both"),
+        pytest.param(False, 2, 0, 2, id="first poll, after its mark"),
+        pytest.param(True, 1, 0, 2, id="later poll, after its mark"),
     ],
 )
-@pytest.mark.parametrize(("before", "during"), [(0, 1), (0, 2), (1, 1)])
 def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
     site: Site, monkeypatch: pytest.MonkeyPatch, polled_before: bool, nth: int, before: int, during: int
 ) -> None:
