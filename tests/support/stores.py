@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import Memory
@@ -41,3 +43,15 @@ def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable
         return real(*arguments, **options)
 
     return call
+
+
+def altered(path: str | Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what a database says, without its lock and without a new generation."""
+    document = json.loads(Path(path).read_text())
+    change(document)
+    Path(path).write_text(json.dumps(document))
+
+
+def outdate(document: dict[str, Any], versions: int = 1) -> None:
+    """Let a database be of a schema that is newer than ours."""
+    document["meta"]["state"]["schema"] += versions

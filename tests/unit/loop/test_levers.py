@@ -17,6 +17,7 @@ from provisioner.state.errors import StateDenied, StateError
 from provisioner.state.journal import stamp
 from provisioner.state.levers import pulled
 from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
+from tests.support.stores import altered, outdate
 from tests.unit.core import limits
 from tests.unit.test_reconcile import Bench
 
@@ -56,7 +57,7 @@ def cut(path: str) -> None:
 
 
 def newer(path: str) -> None:
-    Path(path).write_text(Path(path).read_text().replace('"schema":1', '"schema":2'))
+    altered(path, outdate)
 
 
 DAMAGES = pytest.mark.parametrize("damage", [os.unlink, cut, newer], ids=["missing", "unreadable", "too new"])

@@ -14,7 +14,7 @@ from provisioner.model import Memory
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateTooNew, StateUnreadable
-from tests.support.stores import add, contents, fill
+from tests.support.stores import add, altered, contents, fill, outdate
 
 READS: dict[str, Callable[[StateDir], object]] = {
     "intent": lambda state: state.intent.read(),
@@ -63,9 +63,7 @@ def test_an_unusable_file_is_reported_with_its_place_and_left_as_it_is(
 def test_a_newer_schema_is_refused_for_reading_and_writing(state: StateDir, name: str) -> None:
     fill(state)
     path = Path(state.path, f"{name}.json")
-    tables = json.loads(path.read_bytes())
-    tables["meta"]["state"]["schema"] = SCHEMA + 1
-    path.write_text(json.dumps(tables))
+    altered(path, outdate)
     before = path.read_bytes()
     fresh = StateDir(state.path)
     for attempt in (lambda: READS[name](fresh), lambda: WRITES[name](fresh)):
@@ -79,9 +77,7 @@ def test_a_file_of_an_older_schema_is_written_in_ours_whoever_changes_it(state: 
     """Else an older program, taken back, would take what it cannot read for a damaged file."""
     WRITES[name](state)
     path = Path(state.path, f"{name}.json")
-    tables = json.loads(path.read_bytes())
-    tables["meta"]["state"]["schema"] = SCHEMA - 1
-    path.write_text(json.dumps(tables))
+    altered(path, lambda tables: outdate(tables, -1))
     WRITES[name](StateDir(state.path))
     assert json.loads(path.read_bytes())["meta"]["state"]["schema"] == SCHEMA
 
@@ -104,9 +100,7 @@ def test_a_file_under_another_files_name_is_refused(state: StateDir) -> None:
 )
 def test_a_document_that_does_not_fit_the_model_is_named(state: StateDir, table, document, message) -> None:
     add(state)
-    tables = json.loads(Path(state.intent.path).read_bytes())
-    tables[table]["x"] = document
-    Path(state.intent.path).write_text(json.dumps(tables))
+    altered(state.intent.path, lambda tables: tables[table].update(x=document))
     with pytest.raises(StateUnreadable, match=message):
         state.intent.read()
 

@@ -18,7 +18,7 @@ from provisioner.state import atomic, group_commit
 from provisioner.state.additions import new_id
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import LockTimeout
+from provisioner.state.errors import LockTimeout, StateUnwritable
 from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock, LockFile
 
@@ -201,12 +201,17 @@ def test_a_posting_whose_writer_died_before_he_could_say_so_is_not_written_twice
     assert left(state) == []
 
 
-def test_one_whose_time_is_up_and_who_is_written_answers_once_it_is_durable(state: StateDir, monkeypatch) -> None:
+@pytest.mark.parametrize("refused", [False, True], ids=["time is up", "the lock cannot be asked for"])
+def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
+    state: StateDir, monkeypatch, refused: bool
+) -> None:
     def time_is_up(_: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
         patch.undo()
         patch.setattr(Posting, "granted", lambda self: None)
         serve(StateDir(state.path))
         patch.setattr(atomic, "sync_directory", synced.append)
+        if refused:
+            raise StateUnwritable("Input/output error")
         return False
 
     synced: list[int] = []

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +11,7 @@ from provisioner.model import NO_LEVERS, Lever, LeverKind, Levers
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import StateError, StateMissing, StateTooNew, StateUnreadable
 from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
+from tests.support.stores import altered, outdate
 
 
 def test_before_the_first_lever_there_is_no_file_and_none_is_held(state: StateDir) -> None:
@@ -50,12 +48,6 @@ def cut(path: str) -> None:
     os.truncate(path, os.path.getsize(path) // 2)
 
 
-def altered(path: str, change: Callable[[dict[str, Any]], object]) -> None:
-    document = json.loads(Path(path).read_text())
-    change(document)
-    Path(path).write_text(json.dumps(document))
-
-
 def put_back(path: str) -> None:
     """As it was two writes ago, by its generation."""
     altered(path, lambda document: document["meta"]["state"].update(generation=0))
@@ -71,7 +63,7 @@ def headless(path: str) -> None:
 
 
 def newer(path: str) -> None:
-    Path(path).write_text(Path(path).read_text().replace('"schema":1', '"schema":2'))
+    altered(path, outdate)
 
 
 DAMAGES: list[tuple[Callable[[str], None], type[StateError]]] = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from provisioner.state.errors import StateMissing, StateTooNew, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery
+from tests.support.stores import altered, outdate
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 
 RETURN = "ret-aaaaaaaaaa"
@@ -177,15 +177,37 @@ def test_where_there_never_was_anything_nothing_is_made(tmp_path: Path) -> None:
 
 
 def test_a_newer_versions_file_is_left_to_that_version(state: StateDir) -> None:
-    path = Path(state.memory.path)
-    tables = json.loads(path.read_text())
-    tables["meta"]["state"]["schema"] += 1
-    path.write_text(json.dumps(tables))
+    altered(state.memory.path, outdate)
     with pytest.raises(StateTooNew):
         plan(state)
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def beside(monkeypatch: pytest.MonkeyPatch, owner: object, step: str, when: str, act: Callable[[], object]) -> None:
+    """Do something once, before or after a step such as "memory.set_aside" of its owner."""
+    *parts, method = step.split(".")
+    target = reduce(getattr, parts, owner)
+    whole = getattr(target, method)
+
+    def doing(*arguments: object) -> object:
+        monkeypatch.undo()
+        if when == "before":
+            act()
+        done = whole(*arguments)
+        if when == "after":
+            act()
+        return done
+
+    monkeypatch.setattr(target, method, doing)
+
+
+def end() -> None:
+    raise StateUnwritable("power cut")
+
+
+MACHINES = (name(0, THIRD), name(3))
 
 
 @pytest.mark.parametrize("step", ["told.presume", "memory.set_aside", "intent.keep_aside", "intent._save"])
@@ -195,24 +217,11 @@ def test_an_interrupted_recovery_is_run_again(
 ) -> None:
     break_off(state, "memory", "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
-    machines = (name(0, THIRD), name(3))
-    apply(twin, plan(twin, *machines))
-    *owner, method = step.split(".")
-    target: object = state
-    for part in owner:
-        target = getattr(target, part)
-    whole = getattr(target, method)
-
-    def broken(*arguments: object) -> None:
-        if when == "after":
-            whole(*arguments)
-        raise StateUnwritable("power cut")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(target, method, broken)
-        with pytest.raises(StateUnwritable, match="power cut"):
-            apply(state, plan(state, *machines))
-    apply(state, plan(state, *machines))
+    apply(twin, plan(twin, *MACHINES))
+    beside(monkeypatch, state, step, when, end)
+    with pytest.raises(StateUnwritable, match="power cut"):
+        apply(state, plan(state, *MACHINES))
+    apply(state, plan(state, *MACHINES))
     assert written(state) == written(twin)
     assert not state.memory.exists()
 
@@ -254,22 +263,9 @@ def test_two_recoveries_at_once_write_what_one_writes(
     break_off(state, "memory")
     lose(state, "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
-    machines = (name(0, THIRD), name(3))
-    apply(twin, plan(twin, *machines))
-    one, other = plan(state, *machines), plan(state, *machines)
-    store, method = (getattr(state, step.partition(".")[0]), step.partition(".")[2])
-    whole = getattr(store, method)
-
-    def beside(argument: object = None) -> object:
-        monkeypatch.undo()
-        if when == "before":
-            apply(state, other)
-        done = whole() if argument is None else whole(argument)
-        if when == "after":
-            apply(state, other)
-        return done
-
-    monkeypatch.setattr(store, method, beside)
+    apply(twin, plan(twin, *MACHINES))
+    one, other = plan(state, *MACHINES), plan(state, *MACHINES)
+    beside(monkeypatch, state, step, when, lambda: apply(state, other))
     apply(state, one)
     assert written(state) == written(twin)
     assert not state.memory.exists()

@@ -24,7 +24,7 @@ from provisioner.state.levers import pulled
 from provisioner.state.locks import DataLock
 from provisioner.state.restore import Restored, restore
 from tests.support.hostfactory.provider import GOLDEN
-from tests.support.stores import contents
+from tests.support.stores import altered, contents, outdate
 
 SUCCEEDED, UNHEARD = "gacmtgfnyp", "ihsc3p23q5"
 ALL_STOPPED = Lever(LeverKind.STOP_ALL, who="ann", reason="the cloud is ill")
@@ -87,9 +87,7 @@ def test_what_comes_back_and_that_it_is_an_old_copy(site: Site) -> None:
 
 
 def test_what_was_leaving_the_files_stays_away(site: Site) -> None:
-    memory = json.loads((site.work / "memory.json").read_text())
-    memory["requests"][SUCCEEDED]["trimmed"] = True
-    (site.work / "memory.json").write_text(json.dumps(memory))
+    altered(site.work / "memory.json", lambda memory: memory["requests"][SUCCEEDED].update(trimmed=True))
     site.dump()
     site.lose()
     site.restore()
@@ -161,18 +159,15 @@ def test_it_takes_the_place_of_what_a_newer_version_wrote(site: Site) -> None:
     """Rollback across a format: the dump is of before the upgrade."""
     site.state.levers.change(lambda levers: pulled(levers, ALL_STOPPED))
     site.dump()
-    newer = {}
-    for kind in ("intent", "memory", "status", "levers"):
-        path = site.work / f"{kind}.json"
-        tables = json.loads(path.read_text())
-        tables["meta"]["state"]["schema"] += 1
-        newer[path.name] = json.dumps(tables)
-        path.write_text(newer[path.name])
-    kept = Path(site.restore(replaces=True).kept)
+    newer = {f"{kind}.json" for kind in ("intent", "memory", "status", "levers")}
+    for name in newer:
+        altered(site.work / name, outdate)
+    before = contents(site.work)
+    kept = contents(site.restore(replaces=True).kept)
     state = site.state
     reads = (state.intent.read, state.memory.read, state.status.read_all, state.levers.read)
     assert all(read() is not None for read in reads)
-    assert {name: (kept / name).read_text() for name in newer} == newer
+    assert all(kept[name] == before[name] for name in newer)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateUnreadable
-from tests.support.stores import fill
+from tests.support.stores import altered, fill
 
 
 def test_status_is_what_was_written_last(state: StateDir) -> None:
@@ -49,9 +49,7 @@ def test_an_unreadable_status_is_set_aside_because_it_can_be_made_again(state: S
 )
 def test_a_status_document_that_does_not_fit_is_named(state: StateDir, table: str, document: dict) -> None:
     fill(state)
-    tables = json.loads(Path(state.status.path).read_bytes())
-    tables[table]["odd"] = document
-    Path(state.status.path).write_text(json.dumps(tables))
+    altered(state.status.path, lambda tables: tables[table].update(odd=document))
     read = {"lost": state.status.read_lost, "available": state.status.read_available}
     with pytest.raises(StateUnreadable, match=r"status\.json: (the answer|the loss|what is available) of odd"):
         read.get(table, lambda: state.status.read_answers(["odd"]).get("odd"))()
