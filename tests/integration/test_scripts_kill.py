@@ -106,7 +106,6 @@ def another_writing(hf: HostFactory) -> Iterator[None]:
     "where",
     [
         "making the state",
-        pytest.param("in a state that is there", marks=pytest.mark.slow),
         pytest.param("waiting for another writer", marks=pytest.mark.slow),
     ],
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner import model
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -39,7 +38,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.state.codec import MemoryCodec, RecordError, Rules, intent_of
+from provisioner.state.codec import MemoryCodec, RecordError, Rules
 from provisioner.state.directory import Loss, StateDir
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
@@ -108,25 +107,6 @@ def test_a_change_of_one_slot_comes_back_too(memory: Memory, data: st.DataObject
     slots = {**record.slots, number: data.draw(filled(Slot))}
     changed = dataclasses.replace(memory, requests={**memory.requests, key: dataclasses.replace(record, slots=slots)})
     assert MemoryCodec().decode(stored(codec, changed)) == changed
-
-
-@settings(max_examples=10)
-@given(mappings(TEXT, filled(model.Request)), mappings(TEXT, filled(model.ReturnRequest)))
-def test_every_intent_comes_back_as_it_was(requests: Mapping[str, Any], returns: Mapping[str, Any]) -> None:
-    requests = {key: dataclasses.replace(value, id=key) for key, value in requests.items()}
-    returns = {key: dataclasses.replace(value, id=key) for key, value in returns.items()}
-    tables = {
-        "meta": {"state": {"provisioner": "demo", "generation": 3}},
-        "requests": {key: _without_id(value) for key, value in requests.items()},
-        "returns": {key: _without_id(value) for key, value in returns.items()},
-    }
-    assert intent_of(json.loads(json.dumps(tables))) == model.Intent("demo", 3, requests, returns)
-
-
-def _without_id(value: Any) -> dict[str, Any]:
-    document: dict[str, Any] = dataclasses.asdict(value)
-    del document["id"]
-    return document
 
 
 def test_enums_come_back_as_enums_and_tuples_as_tuples() -> None:

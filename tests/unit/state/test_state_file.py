@@ -60,6 +60,8 @@ class System:
     ``most``: files that may be open at once.
     """
 
+    urandom = staticmethod(os.urandom)
+
     def __init__(self, turn: int = -1, error: int | None = None, most: int = 1000) -> None:
         self.calls: list[str] = []
         self._turn = turn
