@@ -102,26 +102,20 @@ def another_writing(hf: HostFactory) -> Iterator[None]:
             ended.set()
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "making the state",
-        pytest.param("waiting for another writer", marks=pytest.mark.slow),
-    ],
-)
-def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first of all", "waiting"])
+def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, waits: bool) -> None:
     def fresh(number: int) -> HostFactory:
         hf = HostFactory(tmp_path / str(number))
-        if where != "making the state":
+        if waits:
             hf.state.intent.create(hf.instance)
         return hf
 
-    beside = another_writing if where == "waiting for another writer" else nullcontext
+    beside = another_writing if waits else nullcontext
     hf = fresh(0)
     with beside(hf):
         traced = steps(hf, hf.command(NAME, DOCUMENT), tmp_path / "trace")
     assert {step.call for step in traced} >= {"flock", "write", "fsync", "rename"}
-    if beside is another_writing:
+    if waits:
         assert len([step for step in traced if step.call == "rename"]) == 2, "that of the posting, and that of the data"
         traced = [step for step in traced if step.call != "flock"]  # asked for again and again: their number varies
     ends = []
