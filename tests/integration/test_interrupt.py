@@ -193,20 +193,6 @@ def test_no_process_outlives_a_simulation_that_was_killed(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_signals_at_any_moment_do_not_keep_a_loop_from_going_on_and_ending(site: Site) -> None:
-    process = site.begin("run")
-    until(lambda: READY["run"](site), WAIT, what="the loop runs")
-    for _ in range(3000):
-        process.send_signal(signal.SIGHUP)
-        time.sleep(0.0005)
-    before = (site.directory / "work" / "heartbeat").stat().st_mtime_ns
-    until(lambda: (site.directory / "work" / "heartbeat").stat().st_mtime_ns > before, WAIT, what="another cycle")
-    process.terminate()
-    process.communicate(timeout=WAIT * PATIENCE)
-    assert process.returncode == 0
-
-
-@pytest.mark.slow
 def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
     process = site.begin("demo", "--keep")
     assert process.stdout is not None
