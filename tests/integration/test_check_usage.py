@@ -30,8 +30,11 @@ def test_check_install_says_how_it_is_called_and_refuses_what_it_does_not_know(a
 def test_each_link_in_place_of_a_file_is_named(tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
     directories = Directories(hf.environment)
-    paths = [Path(log.file_of(directories)), hf.work / "journal.jsonl"]
-    for path in paths:
-        path.symlink_to(tmp_path / "elsewhere")
+    log_path, journal = Path(log.file_of(directories)), hf.work / "journal.jsonl"
+    journal.symlink_to(tmp_path / "elsewhere")
     said = "\n".join(str(one) for one in look(directories, ""))
-    assert [f"fix: {path}: is a symbolic link" in said for path in paths] == [True, True]
+    assert f"fix: {journal}: is a symbolic link" in said
+    assert f"fine: {log_path}: the log of calls can be written" in said
+    log_path.unlink(missing_ok=True)
+    log_path.symlink_to(tmp_path / "elsewhere")
+    assert f"fix: {log_path}: is a symbolic link" in "\n".join(str(one) for one in look(directories, ""))
