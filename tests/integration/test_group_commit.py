@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -11,14 +12,17 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import ROOT, HostFactory
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
+FORK = multiprocessing.get_context("fork")
 DOCUMENT = {"template": {"templateId": "T2", "machineCount": 1}}
 
 
@@ -34,7 +38,7 @@ def waiting(hf: HostFactory) -> list[Path]:
 
 
 def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
-    callers, before = 12, hf.state.intent.read().generation
+    callers, before = 6, hf.state.intent.read().generation
     command = hf.command("requestMachines", DOCUMENT)
     with ThreadPoolExecutor(callers) as pool:
         with DataLock(hf.state.intent.lock_path):
@@ -48,15 +52,30 @@ def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
     assert list(hf.work.glob("*wish*")) == []
 
 
-def test_a_script_killed_while_it_waits_has_asked_for_nothing(hf: HostFactory) -> None:
-    with DataLock(hf.state.intent.lock_path):
-        killed = subprocess.Popen(hf.command("requestMachines", DOCUMENT), env=hf.environment, stdout=subprocess.PIPE)
-        until(lambda: waiting(hf) != [], 60, what="it waits")
-        killed.kill()
-        assert killed.communicate()[0] == b""
-    assert hf.request() in hf.state.intent.read().requests
-    assert len(hf.state.intent.read().requests) == 1
-    assert list(hf.work.glob("*wish*")) == []
+def one_request(directory: str, start: Any, report: Any) -> None:
+    """Record one request as a script does, when all start at once."""
+    start.wait()
+    try:
+        with StateDir(directory).intent.additions(create_for="demo") as intent:
+            request = intent.add_request("T", 1, created_wall=0.0)
+        report.put((request, ""))
+    except StateError as error:
+        report.put(("", str(error)))
+
+
+def test_scripts_that_all_make_the_state_at_once_all_record_their_request(tmp_path: Path) -> None:
+    start, report = FORK.Event(), FORK.Queue()
+    crew = [FORK.Process(target=one_request, args=(str(tmp_path), start, report)) for _ in range(12)]
+    for process in crew:
+        process.start()
+    start.set()
+    answers = [report.get(timeout=60 * PATIENCE) for _ in crew]
+    for process in crew:
+        process.join()
+    assert [problem for _, problem in answers if problem] == []
+    intent = StateDir(tmp_path).intent.read()
+    assert set(intent.requests) == {request for request, _ in answers}
+    assert intent.generation <= 12
 
 
 # --- everything at once -----------------------------------------------------------------------------------------------

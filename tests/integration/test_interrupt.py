@@ -17,7 +17,7 @@ import pytest
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory, requesting
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "demoinst"
 WAIT = 60.0
@@ -86,29 +86,25 @@ PLACES = {"HF_PROVIDER_CONFDIR": "conf", "HF_PROVIDER_WORKDIR": "work", "HF_PROV
 COMMANDS = {
     "run": ["run", "--listen", "127.0.0.1:0"],
     "run --dry-run": ["run", "--dry-run"],
-    "check": ["check"],
     "check --live": ["check", "--live"],
     "plan": ["plan"],
     "status": ["status"],
-    "init": ["init"],
-    "trim": ["trim"],
     "recover": ["recover"],
     "events": ["events"],
     "replay": ["replay", "trace.jsonl"],
-    "render-hf": ["render-hf", "hf.yaml", "--out", "out"],
     "simulator": ["simulator"],
     "simulate": ["simulate", "soak", "step", "--seeds", "50", "--jobs", "2"],
     "demo": ["demo"],
     "demo --keep": ["demo", "--keep"],
 }
-MOMENTS = (0.0, 0.15, 0.4, 1.0, 2.5)
+MOMENTS = (0.0, 0.4, 2.5)
 """Seconds after a command began to heed Ctrl-C: while it imports, connects, waits, cleans up."""
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     shutil.copytree(EXAMPLE, tmp_path / "conf")
-    for name in ("work", "log", "tmp", "out"):
+    for name in ("work", "log", "tmp"):
         (tmp_path / name).mkdir()
     text = (tmp_path / "conf" / "provisioner.yaml").read_text()
     kubeconfig = tmp_path / "conf" / "kubeconfig"
@@ -121,7 +117,6 @@ def site(tmp_path: Path) -> Site:
     (tmp_path / "conf" / "provisioner.yaml").write_text(text)
     call = '{"time": %d, "command": "getReturnRequests", "input": {}, "output": ""}\n'
     (tmp_path / "trace.jsonl").write_text("".join(call % at for at in range(0, 4000, 2)))
-    (tmp_path / "hf.yaml").write_text("{}\n")
     return Site(tmp_path)
 
 
@@ -142,7 +137,7 @@ def interrupted(site: Site, process: subprocess.Popen[str], *, times: int = 1) -
     """Exit code and error output after Ctrl-C; the rules that hold for every command."""
     for _ in range(times):
         process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=WAIT)
+    out, said = process.communicate(timeout=WAIT * PATIENCE)
     until(lambda: not site.left(), WAIT, what=f"no process is left of {site.left()}")
     for text in (out, said):
         assert "Traceback" not in text
@@ -177,52 +172,24 @@ READY: dict[str, Callable[[Site], object]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", READY)
-def test_ctrl_c_ends_a_command_that_has_others_under_way(site: Site, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["simulate", *(pytest.param(name, marks=pytest.mark.slow) for name in READY if name != "simulate")]
+)
+def test_ctrl_c_again_and_again_ends_a_command_that_has_others_under_way(site: Site, command: str) -> None:
     process = site.begin(*COMMANDS[command])
     until(lambda: READY[command](site), WAIT, what=f"{command} is under way")
-    assert interrupted(site, process)[0] == 130
+    assert interrupted(site, process, times=1 if command == "run" else 20)[0] == 130
     if command == "run":
         assert StateDir(site.directory / "work").loop_lock.holder()["ended"], "a successor need not wait"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param("demo", marks=pytest.mark.slow),
-        "simulator",
-        "simulate",
-        pytest.param("check --live", marks=pytest.mark.slow),
-    ],
-)
-def test_ctrl_c_again_and_again_leaves_no_more(site: Site, command: str) -> None:
-    process = site.begin(*COMMANDS[command])
-    until(lambda: READY[command](site), WAIT, what=f"{command} is under way")
-    assert interrupted(site, process, times=20)[0] == 130
 
 
 def test_no_process_outlives_a_simulation_that_was_killed(site: Site) -> None:
     process = site.begin(*COMMANDS["simulate"])
     until(lambda: READY["simulate"](site), WAIT, what="simulate is under way")
     process.kill()
-    process.communicate(timeout=WAIT)
+    process.communicate(timeout=WAIT * PATIENCE)
     until(lambda: not site.left(), 20.0, what=f"no process is left of {site.left()}")
     assert process.returncode == -signal.SIGKILL
-
-
-@pytest.mark.slow
-def test_signals_at_any_moment_do_not_keep_a_loop_from_going_on_and_ending(site: Site) -> None:
-    process = site.begin("run")
-    until(lambda: READY["run"](site), WAIT, what="the loop runs")
-    for _ in range(3000):
-        process.send_signal(signal.SIGHUP)
-        time.sleep(0.0005)
-    before = (site.directory / "work" / "heartbeat").stat().st_mtime_ns
-    until(lambda: (site.directory / "work" / "heartbeat").stat().st_mtime_ns > before, WAIT, what="another cycle")
-    process.terminate()
-    process.communicate(timeout=WAIT)
-    assert process.returncode == 0
 
 
 @pytest.mark.slow
@@ -232,7 +199,7 @@ def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
     while "Ctrl-C ends cloud and loop" not in process.stdout.readline():
         pass
     process.terminate()
-    process.communicate(timeout=WAIT)
+    process.communicate(timeout=WAIT * PATIENCE)
     assert (process.returncode, site.left(), list(site.temporary.iterdir())) == (0, [], [])
 
 
@@ -259,7 +226,7 @@ def test_ctrl_c_ends_a_script_that_waits_for_a_lock_and_nothing_is_recorded(tmp_
         process = called(hf, *hf.command("requestMachines", requesting("T1", 1)))
         until(lambda: list(hf.work.glob("intent.wish-*")), WAIT, what="it waits for the lock")
         os.killpg(process.pid, signal.SIGINT)
-        assert (process.communicate(timeout=WAIT), process.returncode) == (("", ""), 130)
+        assert (process.communicate(timeout=WAIT * PATIENCE), process.returncode) == (("", ""), 130)
     assert hf.state.intent.read().requests == {}
 
 
@@ -289,6 +256,6 @@ def test_ctrl_c_ends_the_check_of_an_installation(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("fine: ")
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=WAIT)[1]
+    said = process.communicate(timeout=WAIT * PATIENCE)[1]
     assert (said, process.returncode) == ("", 130)
     assert not list(hf.work.iterdir())

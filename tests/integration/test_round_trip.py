@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 SECONDS = 120.0
 
@@ -32,7 +32,7 @@ def test_the_lines_that_make_run_prints_are_a_whole_round_trip(tmp_path: Path) -
             ["bash", "-euo", "pipefail", "-c", "\n".join([*exports, *lines[begin + 1 : end]])],
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=SECONDS * PATIENCE,
             check=False,
             cwd=tmp_path,
         )
@@ -45,5 +45,5 @@ def test_the_lines_that_make_run_prints_are_a_whole_round_trip(tmp_path: Path) -
         assert '"requestId": "ret-' in done.stdout
     finally:
         loop.send_signal(signal.SIGINT)
-        loop.wait(SECONDS)
+        loop.wait(SECONDS * PATIENCE)
     assert not work.parent.exists()

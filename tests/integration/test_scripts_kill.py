@@ -1,4 +1,4 @@
-"""A script killed, or refused by the disk, at each write, fsync, rename and lock leaves the old or the new state."""
+"""A script killed at each write, fsync, rename and lock leaves the old or the new state."""
 
 from __future__ import annotations
 
@@ -18,19 +18,14 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import HostFactory
 from tests.support.strace import NEEDS_STRACE, STRACE
+from tests.support.waiting import PATIENCE
 
 CALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "renameat", "renameat2", "flock", "utimensat", "unlink")
 LINE = re.compile(r"^(\w+)\((.*)", re.MULTILINE)
-COMMANDS = {
-    "requestMachines": {"template": {"templateId": "T1", "machineCount": 3}},
-    "requestReturnMachines": {"machines": [{"name": "a"}, {"name": "b"}]},
-}
-
-EACH = ["requestMachines", pytest.param("requestReturnMachines", marks=pytest.mark.slow)]
+NAME, DOCUMENT = "requestMachines", {"template": {"templateId": "T1", "machineCount": 3}}
 
 
 class Step(NamedTuple):
@@ -52,7 +47,7 @@ def strace(hf: HostFactory, options: list[str], command: list[str]) -> subproces
         env=hf.environment | {"HF_PYTHON": str(python)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=30,
+        timeout=30 * PATIENCE,
         check=False,
     )
 
@@ -81,11 +76,10 @@ def recorded(hf: HostFactory) -> list[str]:
     return [*intent.requests, *intent.returns]
 
 
-def stop_at(hf: HostFactory, step: Step, how: str, command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs the command, which meets ``how`` on entering the step."""
-    return strace(
-        hf, ["-o", "/dev/null", "-e", f"trace={step.call}", "-e", f"inject={step.call}:{how}:when={step.nth}"], command
-    )
+def killed_at(hf: HostFactory, step: Step, command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs the command, which is killed on entering the step."""
+    kill = f"inject={step.call}:signal=SIGKILL:when={step.nth}"
+    return strace(hf, ["-o", "/dev/null", "-e", f"trace={step.call}", "-e", kill], command)
 
 
 @contextmanager
@@ -108,132 +102,34 @@ def another_writing(hf: HostFactory) -> Iterator[None]:
             ended.set()
 
 
-@pytest.mark.parametrize("name", EACH)
-@pytest.mark.parametrize(
-    "where",
-    [
-        "making the state",
-        pytest.param("in a state that is there", marks=pytest.mark.slow),
-        "waiting for another writer",
-    ],
-)
-def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, name: str, where: str) -> None:
+@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first of all", "waiting"])
+def test_killed_at_any_step_a_script_leaves_the_old_or_the_new_state(tmp_path: Path, waits: bool) -> None:
     def fresh(number: int) -> HostFactory:
         hf = HostFactory(tmp_path / str(number))
-        if where != "making the state":
+        if waits:
             hf.state.intent.create(hf.instance)
         return hf
 
-    beside = another_writing if where == "waiting for another writer" else nullcontext
+    beside = another_writing if waits else nullcontext
     hf = fresh(0)
     with beside(hf):
-        traced = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
+        traced = steps(hf, hf.command(NAME, DOCUMENT), tmp_path / "trace")
     assert {step.call for step in traced} >= {"flock", "write", "fsync", "rename"}
-    if beside is another_writing:
+    if waits:
         assert len([step for step in traced if step.call == "rename"]) == 2, "that of the posting, and that of the data"
         traced = [step for step in traced if step.call != "flock"]  # asked for again and again: their number varies
     ends = []
     for number, step in enumerate(traced, 1):
         hf = fresh(number)
         with beside(hf):
-            done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, COMMANDS[name]))
+            done = killed_at(hf, step, hf.command(NAME, DOCUMENT))
         assert done.returncode == -signal.SIGKILL, step
         ends.append(len(recorded(hf)))
         if done.stdout:
             assert recorded(hf) == [json.loads(done.stdout)["requestId"]], "an id was printed that is not recorded"
-        after = hf.call(name, COMMANDS[name])["requestId"]
+        after = hf.call(NAME, DOCUMENT)["requestId"]
         assert after in recorded(hf)
         assert len(recorded(hf)) == ends[-1] + 1, step
     assert ends == sorted(ends), "once recorded, always recorded"
     assert set(ends) == {0, 1}, "some steps come before the record, some after"
     assert ends[-1] == 1, "the id is printed last"
-
-
-@pytest.mark.parametrize("name", EACH)
-@pytest.mark.parametrize("error", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.slow)])
-def test_refused_by_the_disk_a_script_ends_with_1_and_records_nothing(tmp_path: Path, name: str, error: str) -> None:
-    hf = HostFactory(tmp_path / "0")
-    hf.state.intent.create(hf.instance)
-    traced = steps(hf, hf.command(name, COMMANDS[name]), tmp_path / "trace")
-    renamed = next(number for number, step in enumerate(traced) if step.call.startswith("rename"))
-    for number, step in enumerate(traced[: renamed + 1], 1):
-        hf = HostFactory(tmp_path / str(number))
-        hf.state.intent.create(hf.instance)
-        before = (hf.work / "intent.json").read_bytes()
-        done = stop_at(hf, step, f"error={error}", hf.command(name, COMMANDS[name]))
-        assert (done.returncode, done.stderr) == (1, b""), step
-        assert done.stdout.count(b"\n") == 1
-        assert str(hf.work).encode() in done.stdout
-        assert (hf.work / "intent.json").read_bytes() == before
-        assert list(hf.work.glob("*.new")) == [], "what was written aside is removed"
-
-
-# --- scripts that only note something ---------------------------------------------------------------------------------
-
-NOTES = {
-    "getAvailableTemplates": "announced.json",
-    "getRequestStatus": "seen",
-    "getReturnRequests": "hf-inventory.json",
-}
-"""What each of them leaves in the state directory."""
-
-
-def with_answers(directory: Path) -> tuple[HostFactory, dict[str, object]]:
-    """A state directory as the loop leaves it, and what HF asks of it."""
-    hf = HostFactory(directory)
-    with hf.state.intent.additions(create_for=hf.instance) as intent:
-        request = intent.add_request("T1", 1, created_wall=1.0)
-    entry = {"requestId": request, "status": "complete", "message": "", "machines": []}
-    hf.state.status.write({request: Answer(json.dumps(entry), ended=True)}, {"a": Loss(0)})
-    hf.state.heartbeat.touch()
-    documents: dict[str, object] = {
-        "getAvailableTemplates": {},
-        "getRequestStatus": {"requests": [{"requestId": request}]},
-        "getReturnRequests": {"machines": [{"name": "a"}, {"name": "b"}]},
-    }
-    return hf, documents
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param("getAvailableTemplates", marks=pytest.mark.slow), "getRequestStatus", "getReturnRequests"]
-)
-def test_killed_at_any_step_a_read_is_answered_whole_the_next_time(tmp_path: Path, name: str) -> None:
-    hf, documents = with_answers(tmp_path / "0")
-    traced = steps(hf, hf.command(name, documents[name]), tmp_path / "trace")
-    assert any(NOTES[name] in step.arguments for step in traced)
-    for number, step in enumerate(traced, 1):
-        hf, documents = with_answers(tmp_path / str(number))
-        before = (hf.work / "intent.json").read_bytes()
-        done = stop_at(hf, step, "signal=SIGKILL", hf.command(name, documents[name]))
-        assert (done.returncode, done.stdout) == (-signal.SIGKILL, b""), step
-        answered = hf.call(name, documents[name])
-        assert (hf.work / "intent.json").read_bytes() == before
-        if name == "getRequestStatus":
-            [entry] = answered["requests"]
-            assert (entry["status"], hf.state.told.ids()) == ("complete", {entry["requestId"]})
-        elif name == "getReturnRequests":
-            assert [entry["machine"] for entry in answered["requests"]] == ["a"]
-            assert (hf.state.inventory.read() or ((), 0))[0] == ("a", "b")
-        else:
-            assert hf.state.announced.read() == {"T1": 10, "T2": -1, "T0": 0}
-
-
-@pytest.mark.parametrize("name", ["getRequestStatus", "requestMachines"])
-def test_a_file_that_was_replaced_on_the_server_is_opened_again_and_a_stale_one_is_named(
-    tmp_path: Path, name: str
-) -> None:
-    hf, documents = with_answers(tmp_path)
-    file = hf.work / ("status.json" if name == "getRequestStatus" else "intent.json")
-    before = file.read_bytes()
-    command = hf.command(name, documents.get(name) or COMMANDS[name])
-    for times, code in (("1..2", 0), ("1+", 1)):
-        hf.state.told.forget(hf.state.told.ids())  # or it would be told again without a look at status.json
-        options = ["-o", "/dev/null", "-P", str(file), "-e", "trace=openat"]
-        done = strace(hf, [*options, "-e", f"inject=openat:error=ESTALE:when={times}"], command)
-        assert (done.returncode, done.stderr) == (code, b"")
-        if code:
-            assert done.stdout.decode().startswith(f"{file}: cannot be read: Stale file handle")
-        else:
-            assert json.loads(done.stdout)
-            before = file.read_bytes()
-    assert file.read_bytes() == before

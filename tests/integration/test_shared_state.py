@@ -25,7 +25,7 @@ from provisioner.state import atomic
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import LoopLock
 from provisioner.tools.playground import HostFactory
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.nfs
 
@@ -90,7 +90,7 @@ class Sides:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._loop is not None:
             self._loop.send_signal(how)
-            self._loop.wait(30)
+            self._loop.wait(30 * PATIENCE)
 
     def complete(self, id_: str) -> list[str]:
         """The machines of a request or return once it is complete."""
@@ -192,7 +192,7 @@ def test_of_two_loops_one_runs_until_it_is_killed(ways: tuple[Path, Path]) -> No
         assert standby.holder()["pid"] == holder.pid
         holder.kill()
     try:
-        assert standby.acquire(60.0)
+        assert standby.acquire(60.0 * PATIENCE)
         assert standby.raise_epoch() == 2
     finally:
         standby.release()

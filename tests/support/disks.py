@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,15 +22,34 @@ class Disk:
         self.directory = directory
         self._filler = directory / "filler"
         self._covered = False
+        self._ended = threading.Event()
+        self._filling = threading.Thread(target=self._keep_full)
 
     def fill(self) -> None:
-        """Leave no block free."""
+        """Leave no block free until ``free``, not even those of files that are removed meanwhile."""
+        self._fill()
+        self._ended.clear()
+        self._filling = threading.Thread(target=self._keep_full)
+        self._filling.start()
+
+    def _fill(self) -> None:
         with self._filler.open("ab", buffering=0) as file, pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             _write_for_ever(file)
 
+    def _keep_full(self) -> None:
+        while not self._ended.wait(0.005):
+            self._fill()
+
     def free(self) -> None:
         """Give back what was filled."""
+        self.end()
         self._filler.unlink()
+
+    def end(self) -> None:
+        """Fill no more."""
+        self._ended.set()
+        if self._filling.ident is not None:
+            self._filling.join()
 
     def forbid(self) -> None:
         """Mount it read-only, whoever has files of it open."""
@@ -60,6 +80,7 @@ def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
     try:
         yield mounted
     finally:
+        mounted.end()
         mounted.allow()
         subprocess.run(["umount", "--lazy", str(directory)], check=True, timeout=60)
 

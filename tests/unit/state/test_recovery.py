@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,11 @@ from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus,
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.answers import request_answer, return_answer
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateStale, StateTooNew, StateUnwritable
+from provisioner.state.errors import StateMissing, StateTooNew, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery
+from tests.support.stores import altered, outdate
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 
 RETURN = "ret-aaaaaaaaaa"
@@ -97,30 +98,21 @@ def test_intent_is_made_again_from_memory_without_what_was_leaving(
         intent.add_request(TEMPLATE, 1, created_wall=WALL)
 
 
-def test_an_older_intent_gives_way_and_is_kept(state: StateDir) -> None:
+@pytest.mark.parametrize("noted", ["by its lock file", "by memory"])
+def test_an_older_intent_gives_way_and_is_kept(state: StateDir, noted: str) -> None:
     copy = Path(state.intent.path).read_bytes()
-    with state.intent.additions() as intent:
-        intent.add_request(TEMPLATE, 1, created_wall=WALL)
-    Path(state.intent.path).write_bytes(copy)
-    with pytest.raises(StateStale), state.intent.additions():
-        pass
+    if noted == "by memory":
+        state.memory.write(replace(memory_of_one(), generation=9))
+        os.unlink(state.intent.lock_path)
+    else:
+        with state.intent.additions() as intent:
+            intent.add_request(TEMPLATE, 1, created_wall=WALL)
+        Path(state.intent.path).write_bytes(copy)
     (kept,) = apply(state, plan(state))
     assert Path(kept).read_bytes() == copy
     assert written(state)[0] == {REQUEST: (TEMPLATE, 2)}
+    assert state.intent.read().generation == (10 if noted == "by memory" else 3)
     assert not state.intent.is_older()
-
-
-def test_an_intent_older_than_memory_has_read_is_noticed_without_its_lock_file(state: StateDir) -> None:
-    state.memory.write(replace(memory_of_one(), generation=9))
-    Path(state.intent.lock_path).unlink()
-    apply(state, plan(state))
-    assert state.intent.read().generation == 10
-
-
-def test_an_intent_that_lacks_known_requests_gets_them_back_and_keeps_its_own(state: StateDir) -> None:
-    own = set(state.intent.read().requests)
-    apply(state, plan(state))
-    assert set(state.intent.read().requests) == own | {REQUEST}
 
 
 def test_an_unreadable_memory_makes_room_and_its_brake_is_left_to_the_loop(state: StateDir) -> None:
@@ -185,15 +177,37 @@ def test_where_there_never_was_anything_nothing_is_made(tmp_path: Path) -> None:
 
 
 def test_a_newer_versions_file_is_left_to_that_version(state: StateDir) -> None:
-    path = Path(state.memory.path)
-    tables = json.loads(path.read_text())
-    tables["meta"]["state"]["schema"] += 1
-    path.write_text(json.dumps(tables))
+    altered(state.memory.path, outdate)
     with pytest.raises(StateTooNew):
         plan(state)
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def beside(monkeypatch: pytest.MonkeyPatch, owner: object, step: str, when: str, act: Callable[[], object]) -> None:
+    """Do something once, before or after a step such as "memory.set_aside" of its owner."""
+    *parts, method = step.split(".")
+    target = reduce(getattr, parts, owner)
+    whole = getattr(target, method)
+
+    def doing(*arguments: object) -> object:
+        monkeypatch.undo()
+        if when == "before":
+            act()
+        done = whole(*arguments)
+        if when == "after":
+            act()
+        return done
+
+    monkeypatch.setattr(target, method, doing)
+
+
+def end() -> None:
+    raise StateUnwritable("power cut")
+
+
+MACHINES = (name(0, THIRD), name(3))
 
 
 @pytest.mark.parametrize("step", ["told.presume", "memory.set_aside", "intent.keep_aside", "intent._save"])
@@ -203,54 +217,36 @@ def test_an_interrupted_recovery_is_run_again(
 ) -> None:
     break_off(state, "memory", "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
-    machines = (name(0, THIRD), name(3))
-    apply(twin, plan(twin, *machines))
-    *owner, method = step.split(".")
-    target: object = state
-    for part in owner:
-        target = getattr(target, part)
-    whole = getattr(target, method)
-
-    def broken(*arguments: object) -> None:
-        if when == "after":
-            whole(*arguments)
-        raise StateUnwritable("power cut")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(target, method, broken)
-        with pytest.raises(StateUnwritable, match="power cut"):
-            apply(state, plan(state, *machines))
-    apply(state, plan(state, *machines))
+    apply(twin, plan(twin, *MACHINES))
+    beside(monkeypatch, state, step, when, end)
+    with pytest.raises(StateUnwritable, match="power cut"):
+        apply(state, plan(state, *MACHINES))
+    apply(state, plan(state, *MACHINES))
     assert written(state) == written(twin)
     assert not state.memory.exists()
 
 
 def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> None:
     """Recover looks first and writes later; HF's scripts do not wait for it."""
+    own = state.intent.read().requests
     made = plan(state)
     with state.intent.additions() as intent:
         late = intent.add_request(TEMPLATE, 1, created_wall=WALL)
     apply(state, made)
-    assert {late, REQUEST} <= set(state.intent.read().requests)
+    now = state.intent.read().requests
+    assert set(now) == {*own, late, REQUEST}
+    assert {id_: now[id_] for id_ in own} == own
 
 
-def test_restore_leaves_what_is_there_alone(state: StateDir) -> None:
-    store = IntentStore(state.path)
-    before = store.read()
-    store.restore(replace(before, requests={id_: replace(r, count=1) for id_, r in before.requests.items()}))
-    assert store.read().requests == before.requests
-
-
-def test_an_answer_tells_its_machines(state: StateDir) -> None:
-    lose(state, "intent", "memory")
-    state.status.write({THIRD: Answer('{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}', True)}, {})
-    apply(state, plan(state))
-    assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
-
-
-def test_what_hf_was_told_is_used_where_no_other_file_is_left(state: StateDir) -> None:
-    lose(state, "intent", "memory", "status")
-    state.told.tell(THIRD, '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}')
+@pytest.mark.parametrize("settled", [False, True], ids=["published", "told"])
+def test_what_hf_was_told_names_machines_where_no_other_file_is_left(state: StateDir, settled: bool) -> None:
+    text = '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}'
+    if settled:
+        lose(state, "intent", "memory", "status")
+        state.told.tell(THIRD, text)
+    else:
+        lose(state, "intent", "memory")
+        state.status.write({THIRD: Answer(text, True)}, {})
     apply(state, plan(state))
     assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
 
@@ -267,22 +263,9 @@ def test_two_recoveries_at_once_write_what_one_writes(
     break_off(state, "memory")
     lose(state, "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))
-    machines = (name(0, THIRD), name(3))
-    apply(twin, plan(twin, *machines))
-    one, other = plan(state, *machines), plan(state, *machines)
-    store, method = (getattr(state, step.partition(".")[0]), step.partition(".")[2])
-    whole = getattr(store, method)
-
-    def beside(argument: object = None) -> object:
-        monkeypatch.undo()
-        if when == "before":
-            apply(state, other)
-        done = whole() if argument is None else whole(argument)
-        if when == "after":
-            apply(state, other)
-        return done
-
-    monkeypatch.setattr(store, method, beside)
+    apply(twin, plan(twin, *MACHINES))
+    one, other = plan(state, *MACHINES), plan(state, *MACHINES)
+    beside(monkeypatch, state, step, when, lambda: apply(state, other))
     apply(state, one)
     assert written(state) == written(twin)
     assert not state.memory.exists()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory import templates
-from provisioner.hostfactory.digest import Digests, digest_of_templates
+from provisioner.hostfactory.digest import Digests
 from provisioner.state.config_marks import KEPT, ConfigMarks, Difference, ReadContent, Side, differences
 from provisioner.telemetry.config_watch import sentence
 
@@ -72,54 +70,5 @@ def test_what_was_noted_is_read_and_what_is_old_is_forgotten(tmp_path: Path) -> 
 
     assert [one.digests.templates[0] for one in marks.read()["loop"]] == ["4", "3", "2"]
     assert [one.digests for one in marks.read()["scripts"]] == [A]
-
-
-def test_a_content_that_is_read_again_is_the_newest(tmp_path: Path) -> None:
-    marks = ConfigMarks(str(tmp_path / "config"))
-    for digests in (A, B):
-        marks.note("scripts", digests)
-        os.utime(tmp_path / "config" / "-".join(("scripts", *digests)), ns=(1, 1))
-    marks.note("scripts", A)
-
-    assert marks.read()["scripts"][0].digests == A
-
-
-# --- the digest -------------------------------------------------------------------------------------------------------
-
-ATTRIBUTES = {
-    "type": ["String", "X86_64"],
-    "ncpus": ["Numeric", "4"],
-    "ncores": ["Numeric", "1"],
-    "nram": ["Numeric", "8192"],
-}
-ENTRY = {"templateId": "T", "maxNumber": 5, "attributes": ATTRIBUTES, "pools": ["a"]}
-
-
-def loaded(directory: Path, text: str, config: str = "{}") -> Digests:
-    directory.mkdir(exist_ok=True)
-    (directory / "demoprov_templates.json").write_text(text)
-    (directory / "demoprov_config.json").write_text(config)
-    return templates.load(directory, {}).digests
-
-
-def test_space_order_and_what_is_of_a_moment_change_nothing(tmp_path: Path) -> None:
-    first = loaded(tmp_path, json.dumps({"templates": [ENTRY]}))
-    entry = {**dict(reversed(ENTRY.items())), "availableNumber": 3, "requestedMachines": []}
-
-    assert loaded(tmp_path, json.dumps([entry], indent=4)) == first
-    assert digest_of_templates([{**ENTRY, "maxNumber": 6}]) != first.templates
-
-
-def test_each_file_has_a_digest_of_its_own(tmp_path: Path) -> None:
-    text = json.dumps([ENTRY])
-    first, second = loaded(tmp_path, text), loaded(tmp_path, text, '{"LOG_LEVEL": "DEBUG"}')
-
-    assert first.templates == second.templates
-    assert first.config != second.config
-
-
-def test_no_config_is_an_empty_one(tmp_path: Path) -> None:
-    empty = loaded(tmp_path, json.dumps([ENTRY]))
-    (tmp_path / "demoprov_config.json").unlink()
-
-    assert templates.load(tmp_path, {}).digests == empty
+    marks.note("loop", Digests("00000000", "2" * 8))
+    assert [one.digests.templates[0] for one in marks.read()["loop"]] == ["2", "4", "3"], "read again: the newest"

@@ -1,7 +1,7 @@
 """Every system call of every write, in turn: refused, the last one before a kill, the last one before a power cut.
 
 Whatever happens, readers then find the old or the new state, complete, and the next writer goes on. A kill of a real
-process is in tests/integration/test_store_kill.py.
+process is in tests/integration/test_scripts_kill.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import multiprocessing
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -41,7 +41,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", "lstat", "fchmod", "rename", "listdir")
 """Calls on ``os`` that a write makes; ``flock`` comes from fcntl."""
@@ -54,9 +54,13 @@ class Killed(BaseException):
 class System:
     """Stands for ``os`` and ``fcntl`` in the store's modules, and remembers what a power cut would take.
 
+    Other threads than the one that made it have the real ones.
+
     ``turn``: the call at which something happens: it fails with an ``error``, or is the last one before a kill.
     ``most``: files that may be open at once.
     """
+
+    urandom = staticmethod(os.urandom)
 
     def __init__(self, turn: int = -1, error: int | None = None, most: int = 1000) -> None:
         self.calls: list[str] = []
@@ -65,6 +69,7 @@ class System:
         self._most = most
         self.renamed: Callable[[], object] = lambda: None
         """Called after each rename."""
+        self._thread = threading.get_ident()
         self._dead = False
         self._open: dict[int, str] = {}
         self._unsynced: set[int] = set()
@@ -72,7 +77,7 @@ class System:
 
     def __getattr__(self, name: str) -> Any:
         real = fcntl.flock if name == "flock" else getattr(fcntl if name.startswith("LOCK_") else os, name)
-        if name not in (*CALLS, "flock"):
+        if name not in (*CALLS, "flock") or threading.get_ident() != self._thread:
             return real
         return lambda *arguments: self._call(name, real, *arguments)
 
@@ -165,6 +170,9 @@ WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
 }
 """Each write, and whether there is a state before it."""
 
+SLOW = ("init", "another request", "a request that waits", "a trim, and the request of one who waits", "memory")
+"""Each is much like another, or part of it."""
+
 WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wall": 1.0}}}
 """What one who waits has posted."""
 
@@ -182,23 +190,13 @@ def _or_none(read: Callable[[], Any]) -> Any:
         return None
 
 
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let caches catch up at once."""
-    monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
-
+pytestmark = pytest.mark.usefixtures("no_pauses", "no_fsync")
 
 STORE = (
     regular, atomic, locks, marks, hf_signals, loop_signals, database, state_file, additions, intent, directory,
     group_commit,
 )  # fmt: skip
 """The modules that call the system."""
-
-
-@pytest.fixture(autouse=True)
-def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it does is modelled by System; the thousands of real ones would take a minute."""
-    monkeypatch.setattr(os, "fsync", os.fstat)
 
 
 @contextmanager
@@ -209,6 +207,7 @@ def played(system: System) -> Iterator[None]:
             owners.setattr(module, "os", system)
         for module in (locks, group_commit):
             owners.setattr(module, "fcntl", system)
+        owners.setattr(locks, "now_text", lambda: "now")
         yield
 
 
@@ -219,6 +218,7 @@ class Stage:
         self._directory = directory
         self._name = write
         self._filled, self._write = WRITES[write]
+        self._checked: set[object] = set()
         self._start = directory / "start"
         self._start.mkdir()
         if self._filled:
@@ -244,10 +244,8 @@ class Stage:
 
         ``alone``: nobody waits.
         """
-        place = self._directory / "run"
-        if place.exists():
-            shutil.rmtree(place)
-        shutil.copytree(self._start, place)
+        place = copied(self._start, self._directory / "run")
+        system.urandom = bytes  # the same names in each run, so that what was left can be compared
         with ExitStack() as stack:
             if "one who waits" in self._name and not alone:
                 stack.enter_context(Posting(str(place / "intent.json"), WAITING).posted({"schema": SCHEMA}))
@@ -263,8 +261,12 @@ class Stage:
     def check(self, place: Path, *, finished: bool) -> None:
         """Old or new, new if it was said to be done, never behind what is durable, and the next writer goes on.
 
-        A posting that cannot be read is left to the one who waits.
+        A posting that cannot be read is left to the one who waits. What was found before is not looked at again.
         """
+        found = (finished, *sorted((path.name, path.read_bytes()) for path in place.iterdir()))
+        if found in self._checked:
+            return
+        place = copied(place, self._directory / "checked")
         now = read_all(place)
         assert now in (self.before, self.alone, self.after)
         assert now != self.before or not finished
@@ -273,27 +275,41 @@ class Stage:
             assert not (file.exists() and file.is_older()), f"{file.lock_path} is ahead of what is durable"
         add(state)
         state.memory.write(Memory("demo", epoch=3))
+        self._checked.add(found)
+
+
+def copied(start: Path, place: Path) -> Path:
+    """The files of one directory alone in another."""
+    place.mkdir(exist_ok=True)
+    for path in place.iterdir():
+        path.unlink()
+    for path in start.iterdir():
+        shutil.copy(path, place)
+    return place
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def kill_everywhere(stage: Stage) -> None:
-    for turn in range(len(stage.calls)):
-        place, finished = stage.play(System(turn))
-        stage.check(place, finished=finished)
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in WRITES])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    return Stage(tmp_path, request.param)
 
 
-def cut_power_everywhere(stage: Stage) -> None:
+def test_a_kill_or_a_power_cut_at_any_call_leaves_the_old_or_the_new_state_and_all_that_was_acknowledged(
+    stage: Stage,
+) -> None:
     for turn in range(len(stage.calls) + 1):
+        system = System(turn)
+        place, finished = stage.play(system)
+        stage.check(place, finished=finished)
         for names_too in (False, True):
-            system = System(turn)
-            place, finished = stage.play(system)
             system.cut_power(place, names_too=names_too)
             stage.check(place, finished=finished)
 
 
-def refuse_everywhere(stage: Stage, error: int) -> None:
+@pytest.mark.parametrize("error", [errno.EIO, pytest.param(errno.ESTALE, marks=pytest.mark.slow)])
+def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: Stage, error: int) -> None:
     reported = 0
     for turn in range(len(stage.calls)):
         system = System(turn, error)
@@ -309,72 +325,61 @@ def refuse_everywhere(stage: Stage, error: int) -> None:
     assert reported > len(stage.calls) / 3
 
 
-SLOW = ("a request that waits", "a trim, and the request of one who waits", "memory")
-"""Each is like another that takes fewer calls."""
-
-
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in WRITES])
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
-    return Stage(tmp_path, request.param)
-
-
-def test_a_kill_at_any_call_leaves_the_old_or_the_new_state(stage: Stage) -> None:
-    kill_everywhere(stage)
-
-
-def test_a_power_cut_at_any_call_leaves_the_old_or_the_new_state_and_nothing_acknowledged_is_lost(stage: Stage) -> None:
-    cut_power_everywhere(stage)
-
-
-@pytest.mark.parametrize("error", [errno.EIO, pytest.param(errno.ESTALE, marks=pytest.mark.slow)])
-def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: Stage, error: int) -> None:
-    refuse_everywhere(stage, error)
-
-
 # --- one who waits ----------------------------------------------------------------------------------------------------
 
-FORK = multiprocessing.get_context("fork")
 
-
-def write_what_is_posted(directory: Path, slowly: bool, held: Any, in_hand: Any, ended: Any) -> None:
-    """A writer who holds the lock until somebody waits, or waits no longer, and writes his posting: at once, or slowly.
+class Writer(threading.Thread):
+    """Holds the lock until somebody waits, or waits no longer, and writes the posting: at once, or slowly.
 
     Slowly: the new content takes its place only after all is over for the one who waited.
     """
-    real = atomic._rename
 
-    def rename(aside: str, path: str) -> None:
-        in_hand.set()
-        assert not slowly or ended.wait(60)
-        real(aside, path)
+    def __init__(self, directory: Path, *, slowly: bool) -> None:
+        super().__init__()
+        self._directory = directory
+        self._slowly = slowly
+        self.held, self.in_hand, self.ended = threading.Event(), threading.Event(), threading.Event()
 
-    atomic._rename = rename
-    state = StateDir(directory)
-    with DataLock(state.intent.lock_path) as lock:
-        held.set()
-        until(lambda: ended.is_set() or list(directory.glob("intent.wish-*[0-9a-f]")), 60, what="somebody waits")
-        state.intent._write(state.intent._open(state.intent._current(lock, None)), lock)
+    def run(self) -> None:
+        state = StateDir(self._directory)
+        with DataLock(state.intent.lock_path) as lock:
+            self.held.set()
+            until(self._is_awaited, 60, every=0.001, what="somebody waits")
+            state.intent._write(state.intent._open(state.intent._current(lock, None)), lock)
+
+    def _is_awaited(self) -> bool:
+        return self.ended.is_set() or bool(list(self._directory.glob("intent.wish-*[0-9a-f]")))
+
+    def rename(self, aside: str, path: str) -> None:
+        """Stands for ``atomic._rename``."""
+        if threading.current_thread() is self:
+            self.in_hand.set()
+            assert not self._slowly or self.ended.wait(60 * PATIENCE)
+        RENAME(aside, path)
+
+
+RENAME = atomic._rename
 
 
 def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     """Whether one who waits beside such a writer is told that he is recorded, while the system does that to him."""
     state = StateDir(directory)
-    held, in_hand, ended = FORK.Event(), FORK.Event(), FORK.Event()
-    writer = FORK.Process(target=write_what_is_posted, args=(directory, slowly, held, in_hand, ended))
-    writer.start()
-    assert held.wait(60)
+    writer = Writer(directory, slowly=slowly)
     if slowly:
-        system.renamed = lambda: in_hand.wait(60)  # the posting has its name
-    try:
-        with played(system), state.intent.additions(wait=wait) as intent:
-            intent.add_request("T", 1, created_wall=0.0)
-        answer = True
-    except StateError:
-        answer = False
-    finally:
-        system.end()
-        ended.set()
-        writer.join()
+        system.renamed = lambda: writer.in_hand.wait(60 * PATIENCE)  # the posting has its name
+    with patch.object(atomic, "_rename", writer.rename):
+        writer.start()
+        assert writer.held.wait(60 * PATIENCE)
+        try:
+            with played(system), state.intent.additions(wait=wait) as intent:
+                intent.add_request("T", 1, created_wall=0.0)
+            answer = True
+        except StateError:
+            answer = False
+        finally:
+            system.end()
+            writer.ended.set()
+            writer.join()
     recorded = {*intent.tables["requests"]} <= {*state.intent.read().requests}
     assert answer == recorded, f"told {answer}, recorded {recorded}: {system.calls[-1:]}"
     return answer
@@ -397,74 +402,10 @@ def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, 
 
 def test_the_order_of_a_write(tmp_path: Path) -> None:
     """Turn and lock taken, signed, postings looked for, written aside, synced, still ours, renamed, synced, noted."""
-    order = [
-        name for name in Stage(tmp_path, "another request").calls if name not in ("open", "close", "lstat", "fstat")
-    ]
-    assert order == [
-        "flock",
-        "flock",
-        "pread",
-        "pwrite",
-        "read",
-        "read",
-        "listdir",
-        "fchmod",
-        "write",
-        "fsync",
-        "pread",
-        "rename",
-        "fsync",
-        "listdir",
-        "pread",
-        "pwrite",
-    ]
+    order = [name for name in Stage(tmp_path, "another request").calls if name not in FINDING]
+    assert " ".join(order) == (
+        "flock flock pread pwrite read read listdir fchmod write fsync pread rename fsync listdir pread pwrite"
+    )
 
 
-# --- the rules can fail -----------------------------------------------------------------------------------------------
-
-
-def truncate_in_place(path: str, content: bytes, *, durable: bool = True, **_: object) -> None:
-    """Write as TinyDB's own JSONStorage does."""
-    descriptor = database.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o660)
-    database.os.write(descriptor, content)
-    if durable:
-        database.os.fsync(descriptor)
-    database.os.close(descriptor)
-
-
-def note_before_writing(self: Any, database: Any, lock: Any, generation: int, *_: object) -> None:
-    lock._file.sign({"generation": generation})
-    database.state.commit(generation)
-
-
-def sync_nothing(directory: str) -> None:
-    """Sync nothing, as if the directory needed no fsync."""
-
-
-def keep_unsynced(path: str, content: bytes, *, durable: bool = True, **_: object) -> None:
-    """Write aside and rename, but never sync."""
-    real_replace(path, content, durable=False)
-
-
-real_replace = atomic.replace
-
-BROKEN = {
-    "the file is truncated in place": (database, "replace", truncate_in_place, kill_everywhere),
-    "the content is not synced": (database, "replace", keep_unsynced, cut_power_everywhere),
-    "the directory is not synced": (atomic, "sync_directory", sync_nothing, cut_power_everywhere),
-    "the lock file runs ahead": (state_file.StateFile, "_save", note_before_writing, kill_everywhere),
-}
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "broken", "rule"),
-    [
-        pytest.param(*broken, id=name, marks=[pytest.mark.slow] * (name == "the directory is not synced"))
-        for name, broken in BROKEN.items()
-    ],
-)
-def test_a_broken_store_is_found(tmp_path: Path, monkeypatch, owner: Any, name: str, broken: Any, rule: Any) -> None:
-    stage = Stage(tmp_path, "another request")
-    monkeypatch.setattr(owner, name, broken)
-    with pytest.raises((AssertionError, StateError)):
-        rule(stage)
+FINDING = ("open", "close", "lstat", "fstat")

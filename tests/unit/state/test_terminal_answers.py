@@ -1,22 +1,162 @@
-"""What HF was told of an end stays, byte for byte, where script and loop meet in the middle, or files are lost."""
+"""What is settled of a terminal answer: whoever settles it first does so for all, whole, and for good.
+
+The law is: a terminal answer stays. Scripts and loop meet in the middle here, and files are lost.
+"""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
-from collections.abc import Callable, Iterator
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provisioner.hostfactory.answer import Answer
 from provisioner.model import BrakeReason
 from provisioner.planning.answers import RETURNED_EARLY
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.state import atomic
+from provisioner.state.errors import StateUnreadable, StateUnwritable
+from provisioner.state.status import StatusStore
 from provisioner.state.terminal_answers import Told
 from tests.support.hostfactory.in_process import Here, asking, entry
+from tests.support.stores import failing
+from tests.support.waiting import PATIENCE
 from tests.unit.test_reconcile import LIMITS, Bench, hf_calls
+
+ONE, OTHER = '{"requestId":"a","status":"complete"}', '{"requestId":"a","status":"complete_with_error"}'
+
+
+class Death(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    return Told(str(tmp_path / "seen"))
+
+
+def files(told: Told) -> list[str]:
+    return sorted(os.listdir(told.path))
+
+
+def settled(told: Told) -> str | None:
+    """The text that is settled of a."""
+    answer = told.settled("a")
+    assert answer is None or answer.ended
+    return answer and answer.text
+
+
+def test_what_was_told_first_is_told_by_every_later_call(told: Told) -> None:
+    assert (settled(told), told.ids(), told.answers()) == (None, frozenset(), {})
+    assert told.tell("a", ONE) == ONE
+    assert told.tell("a", OTHER) == ONE
+    assert [told.claim("a", text) for text in (OTHER, ONE)] == [False, False]
+    assert (settled(told), told.ids(), told.answers()) == (ONE, {"a"}, {"a": told.settled("a")})
+    assert files(told) == ["a.told-0"]
+
+
+@pytest.mark.parametrize("text", ["", "told\nx", "ä\udcff", "x" * 100_000])
+def test_an_answer_is_kept_byte_for_byte(told: Told, text: str) -> None:
+    told.tell("a", text)
+    assert told.tell("a", OTHER) == text
+
+
+def test_what_the_loop_claimed_is_superseded_until_a_script_tells_it(told: Told) -> None:
+    assert told.claim("a", ONE)
+    assert told.claim("a", ONE)
+    assert files(told) == ["a.told-0"], "the same claim again is no other"
+    assert told.claim("a", OTHER)
+    assert (settled(told), told.ids()) == (OTHER, frozenset()), "HF has heard nothing yet"
+    assert told.tell("a", ONE) == OTHER
+    assert told.ids() == {"a"}
+    assert told.claim("a", ONE) is False
+
+
+def test_who_counts_as_told_is_told_what_is_published_then(told: Told) -> None:
+    told.presume("a")
+    told.presume("a")
+    assert (told.ids(), settled(told), told.answers()) == ({"a"}, None, {})
+    assert told.claim("a", OTHER) is False
+    assert told.tell("a", ONE) == ONE
+    assert told.tell("a", OTHER) == ONE
+
+
+def test_forgetting_removes_all_of_an_id_and_leaves_the_marks_of_polls(told: Told) -> None:
+    told.claim("a", ONE)
+    told.tell("a", ONE)
+    told.tell("ab", ONE)
+    assert told.ids() == {"a", "ab"}
+    for name in ("a.told-2.17-abcd.new", "a"):
+        Path(told.path, name).touch()
+    told.forget(["a", "never", "../seen"])
+    assert (files(told), told.ids()) == (["a", "ab.told-0"], {"ab"})
+
+
+def test_an_interrupted_forgetting_leaves_what_once_stood_there(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    told.claim("a", ONE)
+    told.claim("a", OTHER)
+    real, doomed = os.unlink, itertools.count()
+    monkeypatch.setattr(os, "unlink", lambda path: (failing(real, errno.EIO) if next(doomed) else real)(path))
+    with pytest.raises(StateUnwritable):
+        told.forget(["a"])
+    assert settled(told) == ONE
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "os.link", "os.fchmod"])
+def test_a_writer_that_dies_has_settled_nothing(told: Told, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def ends(*_: object, **__: object) -> None:
+        raise Death
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step, ends)
+        patched.setattr(atomic, "discard", lambda path: True)
+        with pytest.raises(Death):
+            told.tell("a", ONE)
+    assert (settled(told), told.ids()) == (None, frozenset())
+    assert told.tell("a", OTHER) == OTHER
+
+
+def test_a_full_disk_settles_nothing_and_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic, "write_all", failing(atomic.write_all, errno.ENOSPC))
+    with pytest.raises(StateUnwritable, match="No space left"):
+        told.tell("a", ONE)
+    assert files(told) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n"])
+def test_an_entry_that_is_none_is_named_and_nothing_is_said(told: Told, content: bytes) -> None:
+    told.tell("a", ONE)
+    Path(told.path, "a.told-0").write_bytes(content)
+    for ask in (lambda: told.settled("a"), lambda: told.tell("a", OTHER), lambda: told.claim("a", OTHER)):
+        with pytest.raises(StateUnreadable, match=r"a\.told-0: begins with"):
+            ask()
+
+
+def test_of_many_at_once_one_decides_for_all(told: Told) -> None:
+    """Scripts that tell one thing and a loop that claims another, time and again."""
+    start = threading.Barrier(5)
+
+    def act(id_: str, number: int) -> str:
+        start.wait(60 * PATIENCE)
+        if number:
+            return told.tell(id_, ONE)
+        return OTHER if told.claim(id_, OTHER) else ONE
+
+    with ThreadPoolExecutor(5) as pool:
+        for turn in range(10):
+            assert len(set(pool.map(act, [f"r{turn}"] * 5, range(5)))) == 1
+    assert all(".new" not in name for name in files(told))
+
+
+# --- scripts and a loop on the same files -----------------------------------------------------------------------------
 
 
 class Site:
@@ -123,6 +263,54 @@ def test_a_poll_between_the_halves_of_a_cancel_is_told_its_end_later(site: Site)
     assert site.lives() == []
 
 
+def half(site: Site) -> None:
+    """Let the loop go on until it says something else of the request: that it cancels, then that it has."""
+    before = site.bench.answer(site.id)
+    for _ in range(5):
+        hf_calls(site.bench, 60)
+        if site.bench.answer(site.id) != before:
+            return
+
+
+@pytest.mark.parametrize(
+    ("polled_before", "nth", "before", "during"),
+    [
+        pytest.param(False, 1, 0, 1, id="first poll, before its mark, when the cancel is announced"),
+        pytest.param(False, 1, 1, 1, id="first poll, before its mark, when the cancel is carried out"),
+        pytest.param(False, 1, 0, 2, id="first poll, before its mark, beside both"),
+        pytest.param(False, 2, 0, 2, id="first poll, after its mark"),
+        pytest.param(True, 1, 0, 2, id="later poll, after its mark"),
+    ],
+)
+def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
+    site: Site, monkeypatch: pytest.MonkeyPatch, polled_before: bool, nth: int, before: int, during: int
+) -> None:
+    """A poll is slow once it has read the published answers for the nth time: ``during`` halves of the cancel pass."""
+    if polled_before:
+        site.bench.state.seen.touch(site.id)
+        site.bench.cycle()
+    site.nearly_forgotten()
+    for _ in range(before):
+        half(site)
+    read, looks = StatusStore.read_answers, itertools.count(1)
+
+    def slow(store: StatusStore, ids: Iterable[str]) -> dict[str, Answer]:
+        answers = read(store, ids)
+        for _ in range(during if next(looks) == nth else 0):
+            half(site)
+        return answers
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StatusStore, "read_answers", slow)
+        told = site.told()
+    hf_calls(site.bench, 300)
+    is_marked = polled_before or nth == 2
+    lives = site.lives() == site.machines
+    assert lives is (is_marked or before + during < 2), "only before its mark a poll is not noticed"
+    succeeded = [machine for machine in told["machines"] if machine["result"] == "succeed"]
+    assert (told["status"] == "complete_with_error" and not succeeded) is not lives, told
+
+
 def test_of_a_cancelled_request_no_machine_is_told_to_succeed_not_even_a_lost_one(site: Site) -> None:
     site.bench.place.lose(site.machines[0])
     site.bench.cycle(3)
@@ -173,10 +361,6 @@ def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
         assert site.results() == ["fail", "fail"]
     assert site.results() == ["fail", "fail"]
     assert site.lives() == []
-
-
-class Death(BaseException):
-    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["a return", "a cancel"])
@@ -296,9 +480,6 @@ def test_an_id_that_an_old_intent_lacks_is_not_called_unknown(site: Site) -> Non
     late = site.bench.request(1)
     path.write_bytes(old)
     assert "is older than" in site.hf.refusal("getRequestStatus", asking(late))
-
-
-# --- a first call that is a return ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["someone-elses-host", "hf-zzzzzzzzzz-000007"])

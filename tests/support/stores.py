@@ -1,0 +1,57 @@
+"""Small acts on a state directory that the tests of several of its modules share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.model import Memory
+from provisioner.state.directory import StateDir
+
+
+def add(state: StateDir, template: str = "T1") -> str:
+    """Record a request as a script does; returns its id."""
+    with state.intent.additions(create_for="demo") as intent:
+        return intent.add_request(template, 2, created_wall=5.0)
+
+
+def fill(state: StateDir) -> None:
+    """Write all three databases, as a running system has them."""
+    add(state)
+    state.memory.write(Memory("demo"))
+    state.status.write({"r1": Answer("{}", False)}, {"host": Loss(30)})
+
+
+def contents(directory: str | Path) -> dict[str, bytes]:
+    """Every file below a directory, by its path in it."""
+    top = Path(directory)
+    return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable[..., object]:
+    """``real``, after it failed so many times."""
+    left = [times]
+
+    def call(*arguments: object, **options: object) -> object:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(error, os.strerror(error))
+        return real(*arguments, **options)
+
+    return call
+
+
+def altered(path: str | Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what a database says, without its lock and without a new generation."""
+    document = json.loads(Path(path).read_text())
+    change(document)
+    Path(path).write_text(json.dumps(document))
+
+
+def outdate(document: dict[str, Any], versions: int = 1) -> None:
+    """Let a database be of a schema that is newer than ours."""
+    document["meta"]["state"]["schema"] += versions

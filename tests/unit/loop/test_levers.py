@@ -1,0 +1,183 @@
+"""The loop that reads levers.json: a file that cannot be read releases nothing, and each change is logged once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioner.loop.levers import HeldLevers
+from provisioner.model import Lever, LeverKind, Levers
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateDenied, StateError
+from provisioner.state.journal import stamp
+from provisioner.state.levers import pulled
+from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
+from tests.support.stores import altered, outdate
+from tests.unit.core import limits
+from tests.unit.test_reconcile import Bench
+
+LIMITS = limits()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    return StateDir(tmp_path)
+
+
+def in_force(held: HeldLevers) -> tuple[Lever, ...]:
+    return held.on(LIMITS).levers.held
+
+
+def test_without_levers_the_limits_are_the_very_same_and_else_as_long_as_both_are(state: StateDir) -> None:
+    held = HeldLevers(state)
+    assert held.on(LIMITS) is LIMITS
+    pull(state, PAUSE)
+    first = held.on(LIMITS)
+    assert [one.name for one in first.pools.values() if one.paused] == ["a"]
+    assert held.on(LIMITS) is first, "an unchanged plan is not made again"
+    release(state, LeverKind.PAUSE)
+    assert held.on(LIMITS) is LIMITS
+
+
+def test_a_file_that_did_not_change_is_not_read_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull(state, PAUSE)
+    held = HeldLevers(state)
+    assert in_force(held) == (PAUSE,)
+    monkeypatch.setattr(type(state.levers), "read", lambda _: pytest.fail("read"))
+    assert in_force(held) == (PAUSE,)
+
+
+def cut(path: str) -> None:
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+def newer(path: str) -> None:
+    altered(path, outdate)
+
+
+DAMAGES = pytest.mark.parametrize("damage", [os.unlink, cut, newer], ids=["missing", "unreadable", "too new"])
+
+
+@DAMAGES
+def test_a_damaged_file_releases_nothing_that_was_held(
+    damage: Callable[[str], None], state: StateDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    pull(state, PAUSE)
+    held = HeldLevers(state)
+    in_force(held)
+    pull(state, STOP)
+    damage(state.levers.path)
+    assert [in_force(held), in_force(held)] == [(PAUSE,), (PAUSE,)]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR], "once"
+    if damage is newer:
+        state.levers.set_aside()
+    state.levers.change(lambda levers: pulled(levers, DRAIN), anew=True)
+    assert in_force(held) == (DRAIN,)
+
+
+@DAMAGES
+def test_where_a_new_loop_knows_of_no_lever_all_is_stopped(damage: Callable[[str], None], state: StateDir) -> None:
+    pull(state, PAUSE, DRAIN)
+    damage(state.levers.path)
+    (stop,) = in_force(HeldLevers(state))
+    assert (stop.kind, stop.who) == (LeverKind.STOP_ALL, "provisioner")
+    assert "levers.json" in stop.reason
+
+
+def test_a_file_that_this_user_may_not_read_stops_all_until_it_can_be(
+    state: StateDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: object) -> Levers:
+        raise StateDenied("levers.json: cannot be read")
+
+    pull(state, PAUSE)
+    held = HeldLevers(state)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(state.levers), "read", denied)
+        assert in_force(held)[0].kind is LeverKind.STOP_ALL
+    assert in_force(held) == (PAUSE,)
+
+
+def told(held: HeldLevers, state: StateDir, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
+    """What one cycle says of levers: the log's sentence, the lever, who and why; and the journal says the same."""
+    caplog.clear()
+    held.on(LIMITS)
+    held.tell(7, 100.0)
+    said = [
+        (record.message, record.__dict__["lever"], record.__dict__["who"], record.__dict__["reason"])
+        for record in caplog.records
+        if record.levelno == logging.WARNING
+    ]
+    path = Path(state.journal.path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    newest = [line for line in lines if line["event"] == "lever"][-len(said) :] if said else []
+    assert [(f"Lever {line['result']}", line["lever"], line["who"], line["text"]) for line in newest] == said
+    return said
+
+
+def test_log_and_journal_say_who_pulled_and_let_go_and_why_and_once(
+    state: StateDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = HeldLevers(state)
+    assert told(held, state, caplog) == []
+    pull(state, DRAIN, CANCEL)
+    assert told(held, state, caplog) == [
+        ("Lever pulled", "drain", "bob", "zone is sick"),
+        ("Lever pulled", "cancel", "eve", "wrong job"),
+    ]
+    assert told(held, state, caplog) == []
+    release(state, LeverKind.DRAIN)
+    assert told(held, state, caplog) == [("Lever released", "drain", "joe", "all is well")]
+    state.levers.change(lambda levers: Levers((), levers.released))
+    assert told(held, state, caplog) == [], "a cancel that is forgotten was done"
+
+
+def test_a_start_says_what_is_held(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
+    pull(state, STOP)
+    assert told(HeldLevers(state), state, caplog) == [("Lever held", "stop-all", "ann", "cloud is down")]
+    lines = [json.loads(line) for line in Path(state.journal.path).read_text().splitlines()]
+    assert (lines[-1]["cycle"], lines[-1]["time"]) == (7, stamp(100.0))
+
+
+def test_a_journal_that_cannot_be_written_stops_nothing(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise StateError("no space left")
+
+    monkeypatch.setattr(type(state.journal), "append", full)
+    pull(state, STOP)
+    held = HeldLevers(state)
+    held.on(LIMITS)
+    held.tell(1, 1.0)
+    assert in_force(held) == (STOP,)
+
+
+def test_a_lever_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.succeed(3)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    while bench.reconciler.cycle(looks).plan is not None:
+        pass
+    pull(bench.state, STOP)
+    stopped = bench.reconciler.cycle(looks)
+    assert (stopped.plan is not None, stopped.levers.stop) == (True, STOP)
+    assert bench.reconciler.cycle(looks).plan is None
+    release(bench.state, LeverKind.STOP_ALL, target="")
+    assert bench.reconciler.cycle(looks).plan is not None
+
+
+def test_a_preview_heeds_levers_and_tells_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(tmp_path)
+    bench.request(2)
+    pull(bench.state, STOP)
+    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    made = bench.reconciler.preview(looks)
+    assert made is not None
+    assert made.creates == ()
+    assert sum(made.deferred.values()) == 2
+    assert not [record for record in caplog.records if record.message.startswith("Lever")]
+    assert not Path(bench.state.journal.path).exists()

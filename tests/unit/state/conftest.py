@@ -1,0 +1,36 @@
+"""A state directory, and what makes its tests quick."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from provisioner.state import atomic
+from provisioner.state.directory import StateDir
+from tests.support.hostfactory.provider import GOLDEN
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    return StateDir(tmp_path)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let caches catch up at once."""
+    monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", os.fstat)
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> StateDir:
+    """A state directory that an earlier version has left: see test_codec.py."""
+    shutil.copytree(GOLDEN / "state", tmp_path / "work")
+    return StateDir(tmp_path / "work")
