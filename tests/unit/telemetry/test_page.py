@@ -22,7 +22,7 @@ from provisioner.telemetry.samples import Samples
 from tests.support.status_page import HOSTILE, TIDY, grid, hours, leave, page
 from tests.unit.core import NOW, REQUEST, memory, name, record, running, slot
 
-SCHEMA = Path(__file__).parents[2] / "docs" / "status.schema.json"
+SCHEMA = Path(__file__).parents[3] / "docs" / "status.schema.json"
 
 
 class Read(HTMLParser):

@@ -73,8 +73,8 @@ EXPECTED = {
     "hf_provisioner_events_total": ("counter", {"worth"}),
     "hf_provisioner_event_stream_breaks_total": ("counter", set()),
 }
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-SOURCE = Path(__file__).parents[2] / "provisioner" / "telemetry" / "metrics.py"
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+SOURCE = Path(__file__).parents[3] / "provisioner" / "telemetry" / "metrics.py"
 REQUEST = "abcdefghij"
 LIMITS = Limits(
     prefix="hf",

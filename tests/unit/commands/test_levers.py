@@ -36,7 +36,7 @@ HELD = memory(
     ),
 )  # fmt: skip
 UNUSED = "Nothing was recorded."
-PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
 
 
 @pytest.fixture
