@@ -1,4 +1,4 @@
-"""`provisioner status`: what it says, and that it exits with 1 where something asks for a person."""
+"""`provisioner status`: what it says in each form, how a part is chosen, and when it exits with 1."""
 
 from __future__ import annotations
 
@@ -9,102 +9,86 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from provisioner.commands.cli import run
-from provisioner.model import Brake, BrakeReason, Memory, RequestRecord, Slot, Verdict, evolve
+from provisioner.model import Brake, BrakeReason, Failure, Memory, Verdict
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import UNSEEN
-from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal
+from provisioner.state.memory import MemoryStore
+from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time
-from tests.support.hostfactory.sites import example_site
+from tests.support.desk import Desk
+from tests.unit.core import NOW, REQUEST, STOCKOUT, limits, memory, name, pool, record, running, slot
 
-HELD = Memory("demoinst", time=10_000.0, orphans={"hf-zzzzzzzzzz-000001": 9_900.0})
+HOSTILE = Failure(STOCKOUT.error, "no room\x1b[2J\nin zone " + "x" * 100)
+FAILED = slot(4, Verdict.FAILED, failure=HOSTILE, gone=True, closed=NOW - 240)
+PLANNED = memory(record(*map(running, range(3)), slot(3), FAILED, count=9), generation=0)
+"""Three of nine machines run, one try failed."""
+STRAY = "hf-zzzzzzzzzz-000001"
+ORPHAN = replace(PLANNED, orphans={STRAY: NOW - 100})
+TWO_POOLS = limits(pool("a", max_machines=500), pool("b"))
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """The example's provider instance, with an empty intent, beside a loop that has just ended a cycle."""
-    made = example_site(tmp_path, monkeypatch)
-    assert run(["init"]) == 0
-    StateDir(made / "work").heartbeat.touch()
-    capsys.readouterr()
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    made = Desk(tmp_path, capsys)
+    with made.state.intent.additions(create_for="demo") as intent:
+        intent.add_request("T", 1, created_wall=0.0)
+    made.leave(PLANNED, TWO_POOLS)
     return made
 
 
-@pytest.fixture
-def state(site: Path) -> StateDir:
-    return StateDir(site / "work")
-
-
-def leave(state: StateDir, **notes: Any) -> None:
-    """Write the notes that a loop has left."""
-    state.notes.write(asdict(Notes(**notes)))
-
-
-def shown(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def shown(desk: Desk, *options: str) -> tuple[int, str]:
     """Exit code and text."""
-    capsys.readouterr()
-    return run(["status"]), capsys.readouterr().out
+    return desk.call("status", *options)[:2]
 
 
-def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    capsys.readouterr()
-    run(["status", "-o", "json"])
-    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return shown
-
-
-def ago(path: str, seconds: float) -> str:
-    """The file was modified so long ago; when that was, as people read it."""
-    then = time.time() - seconds
-    os.utime(path, (then, then))
-    return clock_time(then)
+def document(desk: Desk) -> dict[str, Any]:
+    return desk.document("status")
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_runs_is_fine(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = shown(capsys)
-    assert (code, "NOT RUNNING" in text) == (0, False)
-    assert document(capsys)["loop"]["running"] is True
+def silent(state: StateDir) -> str:
+    then = time.time() - 68
+    os.utime(state.heartbeat.path, (then, then))
+    return f"LOOP NOT RUNNING since {clock_time(then)}"
 
 
-def test_a_loop_that_has_been_dead_for_68_s_is_a_problem(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    since = ago(state.heartbeat.path, 68)
-    code, text = shown(capsys)
-    assert (code, f"LOOP NOT RUNNING since {since}" in text) == (1, True), text
-    assert document(capsys)["loop"]["running"] is False
-
-
-def test_a_loop_that_never_ran_is_a_problem(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+def never_ran(state: StateDir) -> str:
     Path(state.heartbeat.path).unlink()
-    code, text = shown(capsys)
-    assert (code, "LOOP NOT RUNNING and has never run" in text) == (1, True), text
+    return "LOOP NOT RUNNING and has never run"
 
 
-def test_a_loop_that_has_signed_off_is_not_waited_for(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+def signed_off(state: StateDir) -> str:
     assert state.loop_lock.acquire(0)
     state.loop_lock.raise_epoch()
-    assert shown(capsys)[0] == 0
     state.loop_lock.sign_off()
-    code, text = shown(capsys)
-    assert (code, "LOOP NOT RUNNING since" in text) == (1, True), text
+    return "LOOP NOT RUNNING since"
 
 
-def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(
-    state: StateDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("end", [silent, never_ran, signed_off])
+def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateDir], str]) -> None:
+    code, text = shown(desk)
+    assert (code, "NOT RUNNING" in text, document(desk)["loop"]["running"]) == (0, False, True)
+    words = end(desk.state)
+    code, text = shown(desk)
+    assert (code, words in text, document(desk)["loop"]["running"]) == (1, True, False), text
+
+
+def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a host that mounts the state directory read-only."""
     real = os.utime
 
     def refused(path: Any, *arguments: Any, **options: Any) -> None:
-        if str(path).startswith(f"{state.heartbeat.path}."):
+        if str(path).startswith(f"{desk.state.heartbeat.path}."):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         real(path, *arguments, **options)
 
@@ -113,7 +97,7 @@ def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(
 
     monkeypatch.setattr(os, "utime", refused)
     monkeypatch.setattr(os, "unlink", not_removed)
-    code, text = shown(capsys)
+    code, text = shown(desk)
     assert (code, "NOT RUNNING" in text) == (0, False)
     assert re.search(r"loop last ran at \d\d:\d\d:\d\d on ", text)
 
@@ -122,273 +106,238 @@ def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(
 
 
 EPOCH = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
-
-TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing is planned": (
-        {"problem": LastingFailure(0.0, "not seen yet: mig-a.")},
-        f"NOTHING IS PLANNED since {EPOCH}: not seen yet: mig-a.",
-    ),
+REFUSED = StandingRefusal("a", "create", "T", 0.0, "pods is forbidden")
+SAID: dict[str, tuple[int, dict[str, Any], str]] = {
+    "nothing is planned": (1, {"problem": LastingFailure(0, "blind.")}, f"NOTHING IS PLANNED since {EPOCH}: blind."),
     "a refused configuration": (
+        1,
         {"configuration": LastingFailure(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")},
         f"CONFIGURATION REFUSED, the one before stays in force, since {EPOCH}: provisioner.yaml: 1 problem",
     ),
-    "a paused pool": ({"paused": ["mig-a"]}, "PAUSED pool mig-a: it gets no new machines"),
+    "a paused pool": (1, {"paused": ["b"]}, "PAUSED pool b: it gets no new machines"),
     "creates that are refused": (
-        {"refused": [StandingRefusal("gke-main", "create", "GkePod", 0.0, "pods is forbidden")]},
-        f"REFUSED by pool gke-main: creates of GkePod since {EPOCH}: pods is forbidden",
+        1, {"refused": [REFUSED]}, f"REFUSED by pool a: creates of T since {EPOCH}: pods is forbidden"
     ),
     "deletes that are refused": (
-        {"refused": [StandingRefusal("mig-a", "delete", "", 0.0, "Required permission")]},
-        f"REFUSED by pool mig-a: deletes since {EPOCH}: Required permission",
+        1, {"refused": [replace(REFUSED, operation="delete")]}, f"REFUSED by pool a: deletes since {EPOCH}: pods is f"
+    ),
+    "a pool that cannot be seen": (1, {"pools": {"a": [f"{UNSEEN}no such group"]}}, "pool a: cannot be seen: no such"),
+    "what is wrong with a pool": (0, {"pools": {"a": ["others shrink it"]}}, "  pool a: others shrink it"),
+}  # fmt: skip
+REMEMBERED: dict[str, tuple[int, Memory, str]] = {
+    "a stuck machine": (1, memory(record(slot(stuck=True))), f"STUCK {name(0)} in pool a"),
+    "a stuck machine that is gone": (0, memory(record(slot(stuck=True, gone=True))), "0 of 1 running"),
+    "a slot that was set aside": (1, memory(record(slot(set_aside=True))), f"SET ASIDE: {name(0)}"),
+    "an orphan": (0, ORPHAN, f"machine {STRAY} has no request"),
+    "no list has named it for a day": (
+        0,
+        memory(unlisted={"hf-old": NOW - 86_400.0, "hf-new": NOW - 86_300.0}),
+        "  machine hf-old: no list of HostFactory has named it for a day",
     ),
 }
 
 
-@pytest.mark.parametrize(("left", "words"), TROUBLES.values(), ids=TROUBLES)
-def test_what_asks_for_a_person_is_said_and_the_code_is_1(
-    state: StateDir, capsys: pytest.CaptureFixture[str], left: dict[str, Any], words: str
+@pytest.mark.parametrize(("code", "left", "words"), SAID.values(), ids=SAID)
+def test_what_the_loop_notes_is_said_and_is_a_problem_where_a_person_is_needed(
+    desk: Desk, code: int, left: dict[str, Any], words: str
 ) -> None:
-    leave(state)
-    assert shown(capsys)[0] == 0
-    leave(state, **left)
-    code, text = shown(capsys)
-    assert (code, words in text) == (1, True), text
+    desk.leave(PLANNED, TWO_POOLS, **left)
+    found, text = shown(desk)
+    assert (found, words in text) == (code, True), text
 
 
-def test_notes_of_a_loop_that_left_only_sentences_are_read(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(state.notes.path).write_text('{"mig-a": ["someone else shrinks the group"]}')
-    assert document(capsys)["problems"] == {"mig-a": ["someone else shrinks the group"]}
-
-
-@pytest.mark.parametrize("section", ['"paused": 3', '"problem": []', '"terms": {"cancel_after": "x"}'])
-def test_notes_that_no_loop_of_ours_left_are_named(
-    state: StateDir, capsys: pytest.CaptureFixture[str], section: str
+@pytest.mark.parametrize(("code", "held", "words"), REMEMBERED.values(), ids=REMEMBERED)
+def test_what_memory_holds_is_said_and_is_a_problem_where_a_person_is_needed(
+    desk: Desk, code: int, held: Memory, words: str
 ) -> None:
-    Path(state.notes.path).write_text(f'{{"pools": {{}}, {section}}}')
-    assert run(["status"]) == 1
-    assert "pools.json: holds what no loop of ours writes" in capsys.readouterr().err
+    desk.leave(held)
+    found, text = shown(desk)
+    assert (found, words in text) == (code, True), text
+    assert "hf-new" not in text
+    assert ("STUCK" in text) is bool(document(desk)["stuck"])
 
 
-# --- old copies -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "section",
+    ['"paused": 3', '"problem": []', '"terms": {"cancel_after": "x"}', '"pool_limits": {"a": {"nonsense": 1}}'],
+)
+def test_notes_that_no_loop_of_ours_left_are_named(desk: Desk, section: str) -> None:
+    Path(desk.state.notes.path).write_text(f'{{"pools": {{}}, {section}}}')
+    code, _, error = desk.call("status")
+    assert (code, "pools.json: holds what no loop of ours writes" in error) == (1, True)
 
 
-def test_an_old_copy_of_memory_is_a_problem(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    state.memory.write(HELD)
+def test_notes_of_a_loop_that_left_only_sentences_are_read(desk: Desk) -> None:
+    Path(desk.state.notes.path).write_text('{"a": ["someone else shrinks the group"]}')
+    assert document(desk)["problems"] == {"a": ["someone else shrinks the group"]}
+
+
+# --- old copies, and files that are lost ------------------------------------------------------------------------------
+
+
+def test_an_old_copy_of_memory_is_a_problem(desk: Desk) -> None:
+    state = desk.state
     copy = shutil.copy2(state.memory.path, f"{state.path}/copy")
-    state.memory.write(replace(HELD, orphans={}))
-    assert shown(capsys)[0] == 0
+    state.memory.write(ORPHAN)
+    assert shown(desk)[0] == 0
     os.replace(copy, state.memory.path)
-    code, text = shown(capsys)
+    code, text = shown(desk)
     assert (code, "MEMORY OLD: memory.json is an old copy" in text) == (1, True), text
-    assert document(capsys)["files"]["memory"]["condition"] == "older"
+    assert document(desk)["files"]["memory"]["condition"] == "older"
 
 
-def test_a_memory_without_its_lock_file_is_a_problem(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    state.memory.write(HELD)
-    Path(state.memory.lock_path).unlink()
-    code, text = shown(capsys)
+def test_a_memory_without_its_lock_file_is_a_problem(desk: Desk) -> None:
+    Path(desk.state.memory.lock_path).unlink()
+    code, text = shown(desk)
     assert (code, "MEMORY ALONE: memory.json stands without its lock file" in text) == (1, True), text
 
 
 @pytest.mark.parametrize("by_memory", [False, True], ids=["by its lock file", "by what memory has read"])
-def test_an_old_copy_of_intent_is_a_problem(
-    state: StateDir, capsys: pytest.CaptureFixture[str], by_memory: bool
-) -> None:
+def test_an_old_copy_of_intent_is_a_problem(desk: Desk, by_memory: bool) -> None:
+    state = desk.state
     copy = shutil.copy2(state.intent.path, f"{state.path}/copy")
-    with state.intent.additions() as intent:
-        intent.add_request("GkePod", 1, created_wall=0.0)
-    state.memory.write(replace(HELD, generation=2 if by_memory else 0))
-    assert shown(capsys)[0] == 0
+    add_and_read(state, read=by_memory)
+    assert shown(desk)[0] == 0
     os.replace(copy, state.intent.path)
     if by_memory:
         Path(state.intent.lock_path).unlink()
-    code, text = shown(capsys)
+    code, text = shown(desk)
     assert (code, "INTENT OLD: intent.json is an old copy" in text) == (1, True), text
 
 
-def test_an_intent_that_scripts_write_while_status_reads_is_not_taken_for_an_old_copy(
-    state: StateDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state.memory.write(replace(HELD, generation=1))
-    wrap_once(monkeypatch, "read", lambda: add_and_read_it(state))
-    assert shown(capsys)[0] == 0
-
-
-def add_and_read_it(state: StateDir) -> None:
+def add_and_read(state: StateDir, *, read: bool = True) -> None:
     """Record a request as HF does, and let the loop read it."""
     with state.intent.additions() as intent:
-        intent.add_request("GkePod", 1, created_wall=0.0)
-    state.memory.write(replace(HELD, generation=2))
+        intent.add_request("T", 1, created_wall=0.0)
+    if read:
+        state.memory.write(replace(PLANNED, generation=state.intent.read().generation))
 
 
-def wrap_once(monkeypatch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], None]) -> None:
-    """Between the first read of memory and whatever comes next, this happens."""
-    from provisioner.state.memory import MemoryStore
+def test_an_intent_that_scripts_write_while_status_reads_is_not_taken_for_an_old_copy(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = MemoryStore.read
 
-    whole = getattr(MemoryStore, method)
-
-    def read(store: MemoryStore) -> Any:
+    def read(store: MemoryStore) -> Memory:
         content = whole(store)
         monkeypatch.undo()
-        meanwhile()
+        add_and_read(desk.state)
         return content
 
-    monkeypatch.setattr(MemoryStore, method, read)
+    monkeypatch.setattr(MemoryStore, "read", read)
+    assert shown(desk)[0] == 0
 
 
 @pytest.mark.parametrize("content", [None, "{"], ids=["lost", "unreadable"])
 @pytest.mark.parametrize("kind", ["intent", "memory"])
-def test_a_file_that_cannot_be_read_hides_nothing_else(
-    state: StateDir, capsys: pytest.CaptureFixture[str], kind: str, content: str | None
-) -> None:
+def test_a_file_that_cannot_be_read_hides_nothing_else(desk: Desk, kind: str, content: str | None) -> None:
     brake = Brake(BrakeReason.INTENT_LOST, 9_000.0, "intent.json is missing.")
-    state.memory.write(replace(HELD, time_wall=time.time(), brake=brake))
-    leave(state, paused=["mig-a"])
-    path = Path(state.path, f"{kind}.json")
+    desk.leave(replace(ORPHAN, brake=brake), paused=["a"])
+    path = Path(desk.state.path, f"{kind}.json")
     path.unlink()
     if content is not None:
         path.write_text(content)
-    code, text = shown(capsys)
+    code, text = shown(desk)
     word = "LOST" if content is None else "UNREADABLE"
-    assert (code, f"{kind.upper()} {word}: " in text, "PAUSED pool mig-a" in text) == (1, True, True), text
+    assert (code, f"{kind.upper()} {word}: " in text, "PAUSED pool a" in text) == (1, True, True), text
+    assert document(desk)["memory_lost"] is ((kind, content) == ("memory", None))
     if kind == "intent":
         assert "BRAKE intent_lost" in text
-        assert "machine hf-zzzzzzzzzz-000001" in text
+        assert f"machine {STRAY}" in text
 
 
 # --- the brake --------------------------------------------------------------------------------------------------------
 
 
-def test_a_latched_brake_says_since_when_why_and_which_machines_wait(
-    state: StateDir, capsys: pytest.CaptureFixture[str]
-) -> None:
-    brake = Brake(BrakeReason.TOO_MANY_ORPHANS, 9_000.0, "25 of 30 machines have no request.", "gke-main")
+def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk) -> None:
+    brake = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 1000, "25 of 30 machines have no request.", "a")
     names = [f"hf-zzzzzzzzzz-{number:06d}" for number in range(25)]
-    wall = time.time()
-    state.memory.write(replace(HELD, time_wall=wall, brake=brake, orphans=dict.fromkeys(names, 9_900.0)))
-    terms = {"orphan_grace": 600.0, "orphan_cap_per_hour": 20, "cancel_after": 1800.0, "delete_unlisted_after": None}
-    leave(state, orphans={"gke-main": names}, terms=terms)
-    code, text = shown(capsys)
+    desk.leave(replace(PLANNED, brake=brake, orphans=dict.fromkeys(names, NOW - 100)), TWO_POOLS, orphans={"a": names})
+    code, text = shown(desk)
+    wall = desk.state.memory.read().time_wall
     assert code == 1
     since = clock_time(wall - 1_000)
-    words = f"BRAKE too_many_orphans in pool gke-main since {since}: 25 of 30 machines have no request."
-    assert words in text
+    assert f"BRAKE too_many_orphans in pool a since {since}: 25 of 30 machines have no request." in text
     assert "provisioner recover --release-brake" in text
     lines = [line for line in text.splitlines() if "  machine hf-" in line]
-    assert len(lines) == 20
-    first = clock_time(wall + 500)
-    assert (
-        lines[0]
-        == f"  machine {names[0]} in pool gke-main has no request: deleted as an orphan at {first} if released now"
-    )
-    last = clock_time(wall + 500 + 3600)
+    first, last = clock_time(wall + 500), clock_time(wall + 500 + 3600)
+    words = f"  machine {names[0]} in pool a has no request: deleted as an orphan at {first} if released now"
+    assert (len(lines), lines[0]) == (20, words)
     assert f"and 5 more, the last of them at {last}; `-o json` names all" in text
-    printed = document(capsys)
+    printed = document(desk)
     assert [one["machine"] for one in printed["waiting"]] == names
-    assert {one["pool"] for one in printed["waiting"]} == {"gke-main"}
+    assert {one["pool"] for one in printed["waiting"]} == {"a"}
 
 
-def test_orphans_that_no_brake_holds_are_shown_and_no_problem(
-    state: StateDir, capsys: pytest.CaptureFixture[str]
-) -> None:
-    state.memory.write(replace(HELD, time_wall=time.time()))
-    code, text = shown(capsys)
-    assert (code, "machine hf-zzzzzzzzzz-000001 has no request" in text) == (0, True)
-
-
-def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(
-    state: StateDir, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slot = Slot("hf-aaaaaaaaaa-000000", 0, "gke-main", Verdict.SUCCEEDED, 0.0)
-    record = RequestRecord("aaaaaaaaaa", "GkePod", 1, 0.0, 60.0, {0: slot}, told_at=1.0)
-    wall = time.time()
-    unlisted = {slot.name: 5_000.0}
-    state.memory.write(replace(HELD, time_wall=wall, orphans={}, unlisted=unlisted, requests={record.id: record}))
-    terms = {"orphan_grace": 600.0, "orphan_cap_per_hour": 20, "cancel_after": 1800.0, "delete_unlisted_after": None}
-    leave(state, terms=terms)
-    assert document(capsys)["waiting"] == []
-    leave(state, terms=terms | {"delete_unlisted_after": 7200.0})
-    (one,) = document(capsys)["waiting"]
+@pytest.mark.parametrize("after", [None, 7200.0])
+def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(desk: Desk, after: float | None) -> None:
+    held = running(0, Verdict.SUCCEEDED)
+    allowed = limits(pool("a"), delete_unlisted_after=after)
+    desk.leave(memory(record(held, told_at=1.0), unlisted={held.name: NOW - 5000.0}), allowed)
+    wall = desk.state.memory.read().time_wall
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall + 2_200))
-    assert one == {"machine": slot.name, "pool": "gke-main", "unlisted": True, "deleted_at": at}
+    waits = {"machine": held.name, "pool": "a", "unlisted": True, "deleted_at": at}
+    assert document(desk)["waiting"] == ([waits] if after else [])
 
 
-# --- the files --------------------------------------------------------------------------------------------------------
+# --- its forms --------------------------------------------------------------------------------------------------------
 
 
-def test_status_of_a_new_directory_says_that_intent_is_missing(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (site / "work" / "intent.json").unlink()
-    (site / "work" / "intent.json.lock").unlink()
-    assert run(["status"]) == 1
-    assert "intent.json" in capsys.readouterr().err
+def table(text: str, title: str) -> dict[str, list[str]]:
+    """The rows under a title, by name."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.split()[:1] == [title] and "wanted" in line)
+    rows = [line.split(maxsplit=8) for line in lines[start + 1 :]]
+    return {cells[0]: cells[1:] for cells in rows[:2] if len(cells) == 9}
 
 
-def test_status_shows_requests_and_a_latched_brake_is_a_problem(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = StateDir(site / "work")
-    with state.intent.additions() as intent:
-        id_ = intent.add_request("GkePod", 3, created_wall=0.0)
-    capsys.readouterr()
-    assert run(["status", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unread"] == [id_]
-    brake = Brake(BrakeReason.MEMORY_LOST, 0.0, "memory.json was lost.")
-    state.memory.write(Memory(provisioner="demoinst", brake=brake))
-    assert run(["status"]) == 1
-    assert ": memory.json was lost." in capsys.readouterr().out
+def test_one_screen_says_what_is_wanted_runs_and_fails(desk: Desk) -> None:
+    code, text = shown(desk)
+    assert code == 0
+    assert table(text, "template")["T"][:7] == ["9", "3", "1", "1", "0", "200", "-"]
+    assert table(text, "pool")["a"][:7] == ["9", "3", "1", "1", "0", "100", "500"]
+    assert table(text, "pool")["b"] == ["0", "0", "0", "0", "0", "100", "-", "-"]
+    assert re.fullmatch("stockout 4 min ago: no room.*…", table(text, "pool")["a"][7])
+    assert document(desk)["unread"] == [*desk.state.intent.read().requests]
 
 
-def test_status_says_that_memory_is_lost(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = StateDir(site / "work")
-    state.memory.write(Memory(provisioner="demoinst"))
-    assert run(["status"]) == 0
-    assert "MEMORY LOST" not in capsys.readouterr().out
-    Path(state.memory.path).unlink()
-    assert run(["status"]) == 1
-    assert "MEMORY LOST: memory.json is missing although it was written" in capsys.readouterr().out
+def test_wide_shows_each_template_in_each_pool_and_errors_in_full(desk: Desk) -> None:
+    _, text = shown(desk, "-o", "wide")
+    (row,) = (line for line in text.splitlines() if line.startswith("  T in a "))
+    assert row.endswith("x" * 100)
+    assert "T in a " not in shown(desk)[1]
 
 
-def test_status_shows_what_is_wrong_with_a_pool(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    StateDir(site / "work").notes.write({"pools": {"mig-a": ["someone else shrinks the group"]}})
-    assert run(["status"]) == 0
-    assert "  pool mig-a: someone else shrinks the group" in capsys.readouterr().out
+@pytest.mark.parametrize("form", ["text", "wide"])
+def test_what_a_cloud_says_does_not_steer_the_terminal(desk: Desk, form: str) -> None:
+    text = shown(desk, "-o", form)[1]
+    assert ("\x1b" in text, r"\x1b[2J" in text) == (False, True)
 
 
-def test_status_of_a_pool_that_cannot_be_seen_is_a_problem(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    StateDir(site / "work").notes.write({"pools": {"mig-a": [f"{UNSEEN}there is no such group"]}})
-    capsys.readouterr()
-    assert run(["status"]) == 1
-    assert "  pool mig-a: cannot be seen: there is no such group" in capsys.readouterr().out
+def test_yaml_says_what_json_says(desk: Desk) -> None:
+    one, other = (shown(desk, "--pool", "a", "-o", form)[1] for form in ("json", "yaml"))
+    pairs = [(value, yaml.safe_load(other)[key]) for key, value in json.loads(one).items() if key != "time"]
+    assert json.loads(one).keys() == yaml.safe_load(other).keys()
+    assert [type(left) for left, _ in pairs] == [type(right) for _, right in pairs]
 
 
-def test_status_names_a_stuck_machine_until_it_is_gone(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = StateDir(site / "work")
-    stuck = Slot("hf-abcdefghij-000001", 1, "gke-main", Verdict.RETURNED, 0.0, stuck=True)
-    capsys.readouterr()
-    for slot, code, named in (
-        (stuck, 1, [{"machine": stuck.name, "pool": "gke-main"}]),
-        (evolve(stuck, gone=True), 0, []),
-    ):
-        record = RequestRecord("abcdefghij", "GkePod", 1, 0.0, 60.0, {1: slot})
-        state.memory.write(Memory(provisioner="demoinst", requests={record.id: record}))
-        assert run(["status", "-o", "json"]) == code
-        assert json.loads(capsys.readouterr().out)["stuck"] == named
-        assert run(["status"]) == code
-        assert ("STUCK hf-abcdefghij-000001 in pool gke-main" in capsys.readouterr().out) is bool(named)
+def test_a_filter_shows_a_part(desk: Desk) -> None:
+    text = shown(desk, "--pool", "b")[1]
+    assert ("request" in text, table(text, "pool").keys()) == (False, {"b"})
+    assert f"request {REQUEST}" in shown(desk, "--request", REQUEST, "--template", "T")[1]
 
 
-def test_status_shows_machines_that_no_list_has_named_for_a_day(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wall = time.time()
-    remembered = Memory("demoinst", time=90_000.0, time_wall=wall - 10, unlisted={"hf-old": 3_600.0, "hf-new": 3_700.0})
-    StateDir(site / "work").memory.write(remembered)
-    capsys.readouterr()
-    assert run(["status"]) == 0
-    shown = capsys.readouterr().out
-    assert "machine hf-old: no list of HostFactory has named it for a day" in shown
-    assert "hf-new" not in shown
+@pytest.mark.parametrize(
+    ("kind", "there"), [("pool", "a, b\n"), ("template", "T\n"), ("request", f"{REQUEST}, ")], ids=lambda one: one
+)
+def test_a_name_that_nothing_has_is_a_mistake_and_says_which_there_are(desk: Desk, kind: str, there: str) -> None:
+    code, text, error = desk.call("status", f"--{kind}", "x")
+    assert (code, text) == (2, "")
+    assert error.startswith(f"--{kind} x: the state files know no such {kind}; there are {there}")
 
 
-def test_a_slot_that_was_set_aside_is_a_problem(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    slot = Slot("hf-aaaaaaaaaa-000000", 0, "gke-main", Verdict.SUCCEEDED, 0.0, set_aside=True)
-    record = RequestRecord("aaaaaaaaaa", "GkePod", 1, 0.0, 60.0, {0: slot})
-    state.memory.write(Memory("demoinst", requests={record.id: record}))
-    code, text = shown(capsys)
-    assert (code, f"SET ASIDE: {slot.name}" in text) == (1, True)
+@pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan"])
+def test_watching_takes_seconds(desk: Desk, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["status", "--state-dir", desk.state.path, f"--watch={seconds}"])
+    assert "expected seconds above 0 such as 5" in capsys.readouterr().err

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model import Limits, Memory, RequestStatus, Verdict, Window
-from provisioner.planning.release import ScriptCalls
-from provisioner.telemetry.facts import Facts, File, LifeSigns
-from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal, terms_of
+from provisioner.model import Limits, RequestStatus, Verdict, Window
+from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from provisioner.telemetry.overview import Overview, Row, narrowed, overview
+from tests.support.desk import facts
 from tests.unit.core import (
     NOW,
     OTHER,
@@ -22,7 +21,6 @@ from tests.unit.core import (
     STOCKOUT,
     TEMPLATE,
     giving_back,
-    intent_of,
     limits,
     memory,
     pool,
@@ -32,27 +30,6 @@ from tests.unit.core import (
 )
 
 TWO_POOLS = limits(pool("a", max_machines=7), pool("b"), maximum=20)
-
-
-def facts(held: Memory, allowed: Limits = TWO_POOLS, **changes: Any) -> Facts:
-    """What a loop leaves that has just planned."""
-    held = replace(held, time=NOW, time_wall=NOW)
-    notes = Notes(terms=terms_of(allowed), pool_limits=allowed.pools, template_limits=allowed.templates)
-    return Facts(
-        directory="/work",
-        memory=held,
-        memory_file=File(),
-        intent=intent_of(held),
-        intent_file=File(),
-        notes=replace(notes, **changes),
-        signs=LifeSigns({"epoch": 1}, NOW - 1, 1.0),
-        refusal="",
-        calls=ScriptCalls({}, frozenset(), 0.0),
-        release_asked=False,
-        levers={"held": [], "problem": ""},
-        differing=(),
-        wall=NOW,
-    )
 
 
 def row(rows: Any, name: str) -> Row:
@@ -67,7 +44,7 @@ def test_a_template_sums_up_its_pools_and_what_waits() -> None:
         record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, gone=True), count=9),
         pressures={("a", TEMPLATE): Window(1)},
     )
-    seen = overview(facts(held))
+    seen = overview(facts(held, TWO_POOLS))
     both, first, second = row(seen.templates, TEMPLATE), row(seen.pools, "a"), row(seen.pools, "b")
     assert (both.running, both.pending, both.failed, both.lost) == (2, 1, 1, 1)
     assert both.wanted == 9
@@ -83,11 +60,11 @@ def test_machines_that_hf_holds_are_wanted_and_given_up_ones_are_not() -> None:
         record(running(0, Verdict.SUCCEEDED), running(1, Verdict.RETURNED, gone=True), ended=RequestStatus.COMPLETE),
         record(slot(0, Verdict.CANCELLED, OTHER, gone=True), id_=OTHER, count=1),
     )
-    assert row(overview(facts(held)).templates, TEMPLATE).wanted == 1
+    assert row(overview(facts(held, TWO_POOLS)).templates, TEMPLATE).wanted == 1
 
 
 def test_a_pool_and_a_template_without_machines_are_told_all_the_same() -> None:
-    seen = overview(facts(memory()))
+    seen = overview(facts(memory(), TWO_POOLS))
     assert [one.name for one in (*seen.templates, *seen.pools)] == [TEMPLATE, "a", "b"]
     assert {one.wanted for one in (*seen.templates, *seen.pools, *seen.machines)} == {0}
     assert seen.fine
@@ -107,7 +84,7 @@ def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool,
         (running if ran or verdict is Verdict.SUCCEEDED else slot)(number, verdict, pool=where)
         for number, (verdict, ran, where) in enumerate(slots)
     ]
-    seen = overview(facts(memory(record(*made, count=len(made) + more))))
+    seen = overview(facts(memory(record(*made, count=len(made) + more)), TWO_POOLS))
     for name in ("wanted", "running", "pending", "failed", "lost"):
         sums = [sum(getattr(one, name) for one in rows) for rows in (seen.templates, seen.pools, seen.machines)]
         assert len(set(sums)) == 1, name

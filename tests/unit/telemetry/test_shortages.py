@@ -1,18 +1,15 @@
-"""`provisioner status` beside short requests: why, since when, and what comes next, as text and as JSON."""
+"""Why requests and pools are short of machines: why, since when, and what comes next, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from provisioner.commands.cli import run
 from provisioner.loop.clock import utc
 from provisioner.model import (
     Brake,
@@ -26,66 +23,17 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notes, terms_of
-from provisioner.telemetry.shortages import lasting, local
-from tests.support.hostfactory.sites import example_site
-from tests.unit.core import (
-    NOW,
-    OTHER,
-    REQUEST,
-    STOCKOUT,
-    TEMPLATE,
-    limits,
-    memory,
-    pool,
-    record,
-    running,
-    slot,
-    unsent,
-)
+from provisioner.telemetry.overview import Overview, overview
+from provisioner.telemetry.shortages import lasting, local, missing_lines, pool_line
+from tests.support.desk import ONE_POOL, facts
+from tests.unit.core import NOW, OTHER, REQUEST, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot, unsent
 
 FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, probing=True, failure=STOCKOUT)
-ONE_POOL, TWO_POOLS = limits(pool("a")), limits(pool("a"), pool("b", paused=True))
-TIME = r"\d\d:\d\d:\d\d"
-
-
-class Desk:
-    """A state directory beside a loop that has just ended a cycle, and what the command says of it."""
-
-    def __init__(self, state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-        self.state = state
-        self._capsys = capsys
-
-    def leave(self, held: Memory, allowed: Limits = ONE_POOL, **notes: Any) -> None:
-        """What a loop leaves that has just planned."""
-        self.state.memory.write(replace(held, provisioner="demoinst", time=NOW, time_wall=time.time()))
-        known = {"terms": terms_of(allowed), "pool_limits": allowed.pools, "template_limits": allowed.templates}
-        self.state.notes.write(asdict(Notes(**(known | notes))))
-
-    def text(self) -> str:
-        self._capsys.readouterr()
-        run(["status"])
-        return self._capsys.readouterr().out
-
-    def lines(self) -> Sequence[str]:
-        """Of a request that is short."""
-        return [line.strip() for line in self.text().splitlines() if line.startswith("    ")]
-
-    def document(self) -> dict[str, Any]:
-        self._capsys.readouterr()
-        run(["status", "-o", "json"])
-        shown: dict[str, Any] = json.loads(self._capsys.readouterr().out)
-        return shown
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
-    made = example_site(tmp_path, monkeypatch)
-    assert run(["init"]) == 0
-    state = StateDir(made / "work")
-    state.heartbeat.touch()
-    return Desk(state, capsys)
+TWO_POOLS = limits(pool("a"), pool("b", paused=True))
+SPILLS = limits(pool("a", spill_after=4000.0), pool("b"))
+TIME = r"[-\d]{10} \d\d:\d\d:\d\d"
+STRAYS = {"orphans": {"a": ["hf-zzzzzzzzzz-000001", "hf-zzzzzzzzzz-000002"]}}
+OTHERS = [letter * 10 for letter in "cdefg"]
 
 
 def full(*records: RequestRecord) -> Memory:
@@ -93,74 +41,50 @@ def full(*records: RequestRecord) -> Memory:
     return memory(*records, pressures={("a", TEMPLATE): FULL})
 
 
-def test_a_stock_out_is_told_with_its_words_since_when_and_the_next_try(desk: Desk) -> None:
-    desk.leave(full(record(running(0), count=6)), TWO_POOLS)
-    (line,) = desk.lines()
-    assert re.fullmatch(
+def kept(id_: str, count: int) -> RequestRecord:
+    """A request that ended with so many machines, which HF holds."""
+    slots = (running(n, Verdict.SUCCEEDED, id_) for n in range(count))
+    return record(*slots, id_=id_, ended=RequestStatus.COMPLETE)
+
+
+def lines(seen: Overview) -> list[str]:
+    """What is said of the requests that are short."""
+    return [line.strip() for one in seen.requests for line in missing_lines(one, loop_acts=seen.loop_acts)]
+
+
+CAPPED = memory(record(running(0), count=3), kept(OTHER, 4))
+CAP = limits(pool("a", max_machines=7))
+MANY = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, "2 of 7 machines have no request.")
+WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
+    "a stock-out, with its words, the next try, and where else there is no room": (
+        full(record(running(0), count=6)),
+        TWO_POOLS,
+        {},
         rf"5 in a: backoff, stockout since {TIME} \(4 min\): ZONE_RESOURCE_POOL_EXHAUSTED; next try in 60 min; "
         r"nor in b \(paused\)",
-        line,
-    )
-    assert re.search(rf"running, 1 of 6 running, 5 missing until {TIME} at the latest; slots: 1 open\n", desk.text())
-
-
-def test_json_has_the_same_facts(desk: Desk) -> None:
-    desk.leave(full(record(count=5)), TWO_POOLS)
-    shown = desk.document()
-    ((one,),) = (request["missing"] for request in shown["requests"])
-    assert 239 < one.pop("since_seconds") < 260
-    assert 3580 < one.pop("next_try_seconds") <= 3600
-    assert one.pop("since") < shown["requests"][0]["deadline"]
-    assert one.pop("next_try") > utc(time.time() + 3500)
-    assert one == {
-        "machines": 5,
-        "pool": "a",
-        "reason": "backoff",
-        "error": "stockout",
-        "text": STOCKOUT.text,
-        "spills_to": "",
-        "spills_at": None,
-        "spills_at_seconds": None,
-        "behind": "",
-        "bound": None,
-        "holders": {},
-        "braked": False,
-        "elsewhere": {"b": "paused"},
-        "quiet": False,
-    }
-
-
-def test_who_holds_a_cap_is_told_and_what_the_brake_keeps(desk: Desk) -> None:
-    held = memory(
-        record(running(0), count=3),
-        record(*(running(n, Verdict.SUCCEEDED, OTHER) for n in range(4)), id_=OTHER, ended=RequestStatus.COMPLETE),
-    )
-    allowed = limits(pool("a", max_machines=7))
-    desk.leave(held, allowed, orphans={"a": ["hf-zzzzzzzzzz-000001", "hf-zzzzzzzzzz-000002"]})
-    (line,) = desk.lines()
-    assert re.fullmatch(rf"2 in a: cap of 7 since {TIME} \(\d+ s\); held by (.*)", line)
-    assert line.endswith(f"held by {OTHER} (4), 2 machines without a request, {REQUEST} (1)")
-    brake = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, "2 of 7 machines have no request.")
-    desk.leave(replace(held, brake=brake), allowed, orphans={"a": ["hf-zzzzzzzzzz-000001", "hf-zzzzzzzzzz-000002"]})
-    (line,) = desk.lines()
-    assert "2 machines without a request that the brake keeps" in line
-
-
-def test_of_many_that_hold_a_cap_three_are_told(desk: Desk) -> None:
-    ids = [letter * 10 for letter in "bcdef"]
-    others = [record(running(0, Verdict.SUCCEEDED, id_), id_=id_, ended=RequestStatus.COMPLETE) for id_ in ids]
-    desk.leave(memory(record(count=1), *others), limits(pool("a", max_machines=5)))
-    (line,) = desk.lines()
-    assert line.endswith(f"held by {ids[0]} (1), {ids[1]} (1), {ids[2]} (1) and 2 more")
-
-
-WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
+    ),
+    "a cap, and who holds it": (
+        CAPPED,
+        CAP,
+        STRAYS,
+        rf"2 in a: cap of 7 since {TIME} \(100 s\); "
+        rf"held by {OTHER} \(4\), 2 machines without a request, {REQUEST} \(1\)",
+    ),
+    "a cap that machines hold which the brake keeps": (
+        replace(CAPPED, brake=MANY), CAP, STRAYS, r"2 in a: .*, 2 machines without a request that the brake keeps, .*"
+    ),
+    "a cap that many hold, of whom three are named": (
+        memory(record(count=1), *(kept(id_, 1) for id_ in OTHERS)),
+        limits(pool("a", max_machines=5)),
+        {},
+        rf"1 in a: .*; held by {OTHERS[0]} \(1\), {OTHERS[1]} \(1\), {OTHERS[2]} \(1\) and 2 more",
+    ),
     "a window, and the pool after it": (
         memory(
             record(slot(0, seen=True), slot(1, seen=True), count=5),
             pressures={("a", TEMPLATE): Window(2, closed_since=NOW - 5)},
         ),
-        limits(pool("a", spill_after=4000.0), pool("b")),
+        SPILLS,
         {},
         rf"3 in a: window of 2 since {TIME} \(\d+ s\); spills over to b in 6\d min",
     ),
@@ -172,7 +96,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
     ),
     "a gate": (
         memory(record(slot(seen=True, gated=True))),
-        limits(pool("a", spill_after=4000.0), pool("b")),
+        SPILLS,
         {},
         rf"1 in a: held back by a gate since {TIME} \(\d+ s\); spills over to b in 6\d min; "
         r"asked for again in 58 min at the latest",
@@ -199,73 +123,85 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         {},
         rf"1: no loop has said which pools the template names since {TIME} \(\d+ s\)",
     ),
-}
+    "the next cycle, which no loop makes": (
+        memory(record(count=2)),
+        ONE_POOL,
+        {"ended": True},
+        rf"2 in a: to be asked for since {TIME} \(100 s\); next try once the loop acts",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("held", "allowed", "left", "says"), WAITS.values(), ids=WAITS)
-def test_what_machines_wait_for_is_one_line(
-    desk: Desk, held: Memory, allowed: Limits, left: dict[str, Any], says: str
-) -> None:
-    desk.leave(held, allowed, **left)
-    shown = [line for line in desk.lines() if "starting" not in line]
+def test_what_machines_wait_for_is_one_line(held: Memory, allowed: Limits, left: dict[str, Any], says: str) -> None:
+    shown = [line for line in lines(overview(facts(held, allowed, **left))) if "starting" not in line]
     assert len(shown) == 1, shown
     assert re.fullmatch(says, shown[0]), shown[0]
 
 
-def test_who_waits_behind_another_is_told(desk: Desk) -> None:
-    desk.leave(full(record(count=1), record(count=2, id_=OTHER, read=NOW)))
-    first, second = desk.lines()
-    assert "behind" not in first
-    assert f"behind {REQUEST}" in second
+def test_json_has_the_same_facts() -> None:
+    seen = overview(facts(full(record(count=5)), TWO_POOLS))
+    (request,) = json.loads(json.dumps(seen.document()))["requests"]
+    assert request["missing"] == [
+        {
+            "machines": 5,
+            "pool": "a",
+            "reason": "backoff",
+            "error": "stockout",
+            "text": STOCKOUT.text,
+            "since": utc(NOW - 240),
+            "since_seconds": 240.0,
+            "next_try": utc(NOW + 3600),
+            "next_try_seconds": 3600.0,
+            "spills_to": "",
+            "spills_at": None,
+            "spills_at_seconds": None,
+            "behind": "",
+            "bound": None,
+            "holders": {},
+            "braked": False,
+            "elsewhere": {"b": "paused"},
+            "quiet": False,
+        }
+    ]
 
 
-def test_fifty_requests_whose_machines_start_or_run_have_a_line_each(desk: Desk) -> None:
-    ids = [f"a{number:09d}" for number in range(50)]
-    starting = [record(slot(0, request=id_), running(1, request=id_), id_=id_) for id_ in ids]
-    desk.leave(memory(*starting, record(count=0, id_=OTHER, ended=RequestStatus.COMPLETE)))
-    assert desk.lines() == []
-    assert sum("  request " in line for line in desk.text().splitlines()) == 51
-    assert [sum(one["machines"] for one in request["missing"]) for request in desk.document()["requests"]] == [
-        1
-    ] * 50 + [0]
+def test_who_waits_behind_another_is_told() -> None:
+    first, second = lines(overview(facts(full(record(count=1), record(count=2, id_=OTHER, read=NOW)))))
+    assert ("behind" in first, f"behind {REQUEST}" in second) == (False, True)
 
 
-def test_what_the_next_cycle_asks_for_is_told_where_no_loop_makes_one(desk: Desk) -> None:
-    desk.leave(memory(record(count=2)))
-    assert desk.lines() == []
-    Path(desk.state.heartbeat.path).unlink()
-    (line,) = desk.lines()
-    assert re.fullmatch(rf"2 in a: to be asked for since {TIME} \(\d+ s\); next try once the loop acts", line)
+@pytest.mark.parametrize("held", [memory(record(slot(0), running(1))), memory(record(count=2)), memory(kept(OTHER, 1))])
+def test_nothing_is_said_of_requests_whose_machines_start_or_run_or_come_with_the_next_cycle(held: Memory) -> None:
+    seen = overview(facts(held))
+    (request,) = seen.requests
+    assert lines(seen) == []
+    assert sum(one["machines"] for one in request["missing"]) == request["count"] - request["running"]
 
 
-def test_a_pool_says_since_when_it_backs_off_the_next_probe_and_its_last_error(desk: Desk) -> None:
-    failed = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 600)
-    desk.leave(full(record(failed, count=5)))
-    (line,) = (line for line in desk.text().splitlines() if line.startswith("  pool a, "))
-    assert re.fullmatch(
-        rf"  pool a, T: window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min: "
-        r"ZONE_RESOURCE_POOL_EXHAUSTED, last error 4 min ago",
-        line,
-    )
-    (told,) = desk.document()["pressure"]
-    assert (told["missing"], told["backing_off"], told["last_error"]["error"]) == (5, True, "stockout")
-    assert (599 < told["since_seconds"] < 620, 3580 < told["next_probe_seconds"] <= 3600) == (True, True)
+TRIED = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 600)
+BACKS_OFF = (
+    rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min: ZONE_RESOURCE_POOL_EXHAUSTED, "
+    "last error 4 min ago"
+)
+RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
-def test_a_pool_that_has_recovered_still_says_its_last_error(desk: Desk) -> None:
-    failed = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 600)
-    desk.leave(memory(record(failed, running(1), count=1), pressures={("a", TEMPLATE): Window(6)}))
-    (line,) = (line for line in desk.text().splitlines() if line.startswith("  pool a, "))
-    assert line == "  pool a, T: window 6, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
-
-
-@pytest.mark.parametrize("section", ['{"a": {"max_machines": "x"}}', '{"a": {"nonsense": 1}}', "[]"])
-def test_limits_that_no_loop_of_ours_left_are_named(
-    desk: Desk, capsys: pytest.CaptureFixture[str], section: str
+@pytest.mark.parametrize(
+    ("one", "window", "says", "numbers"),
+    [
+        pytest.param(record(TRIED, count=5), FULL, BACKS_OFF, (5, True, 600.0, 3600.0), id="while it backs off"),
+        pytest.param(record(TRIED, running(1), count=5), Window(6), RECOVERED, (4, False, None, None), id="afterwards"),
+    ],
+)
+def test_what_was_learned_of_a_pool_is_a_line(
+    one: RequestRecord, window: Window, says: str, numbers: tuple[object, ...]
 ) -> None:
-    Path(desk.state.notes.path).write_text(f'{{"pools": {{}}, "pool_limits": {section}}}')
-    assert run(["status"]) == 1
-    assert "pools.json: holds what no loop of ours writes" in capsys.readouterr().err
+    (told,) = overview(facts(memory(one, pressures={("a", TEMPLATE): window}))).pressure
+    assert re.fullmatch(rf"  pool a, T: {says}", pool_line(told)), pool_line(told)
+    assert told["last_error"]["error"] == "stockout"
+    names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
+    assert tuple(told[name] for name in names) == numbers
 
 
 @pytest.mark.parametrize(
@@ -281,7 +217,7 @@ def test_a_time_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> 
     time.tzset()
     try:
         assert local("2020-02-01T23:00:00Z") == "2020-02-02 08:00:00"
-        assert re.fullmatch(TIME, local(utc(time.time())))
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", local(utc(time.time())))
         assert local(utc(1e18)) == utc(1e18)
     finally:
         monkeypatch.undo()
