@@ -10,22 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from provisioner.commands.cli import run
 from provisioner.commands.levers import VERBS
 from provisioner.files.owners import user_name
-from provisioner.loop.cycle import CycleReport
-from provisioner.model import Lever, LeverKind, Levers, Memory, RequestStatus, Verdict
-from provisioner.planning.levers import in_force
+from provisioner.model import Lever, Levers, Memory, RequestStatus, Verdict
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.cycle_meter import CycleMeter
 from provisioner.telemetry.held_levers import held_levers
-from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notes, read_notes
 from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
-from tests.unit.core import BEFORE, NOW, OTHER, REQUEST, limits, memory, name, pool, record, running, slot
+from tests.unit.core import BEFORE, OTHER, REQUEST, limits, memory, name, pool, record, running, slot
 
 ME = user_name(os.getuid())
 HELD = memory(
@@ -269,27 +264,6 @@ def test_status_says_that_machines_wait_because_of_a_lever(state: StateDir, caps
     leave(state, known.pools, template_limits=known.templates, terms=terms)
     assert run(["pause", "a"]) == 0
     assert "1 in a: paused" in called(capsys, "status")[1]
-
-
-def test_levers_are_metrics_only_while_they_are_held(state: StateDir) -> None:
-    metrics = Metrics(CollectorRegistry())
-    meter = CycleMeter(metrics, state)
-
-    def series(*levers: Lever) -> dict[tuple[str, str], float]:
-        known = in_force(limits(), Levers(levers))
-        meter.take(CycleReport(1, NOW, 0.1, {}, HELD, None, {}, levers=known.levers), known)
-        samples = [sample for family in metrics.registry.collect() for sample in family.samples]
-        return {
-            (one.labels["lever"], one.labels["pool"]): one.value
-            for one in samples
-            if one.name == "hf_provisioner_lever"
-        }
-
-    stop, pause = Lever(LeverKind.STOP_ALL), Lever(LeverKind.PAUSE, "a")
-    cancels = [Lever(LeverKind.CANCEL, target) for target in (REQUEST, OTHER, name(0, OTHER))]
-    assert series() == {}
-    assert series(stop, pause, *cancels) == {("stop-all", ""): 1, ("pause", "a"): 1, ("cancel", ""): 2}
-    assert series(pause) == {("pause", "a"): 1}
 
 
 def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:

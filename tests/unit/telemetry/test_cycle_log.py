@@ -12,6 +12,8 @@ from provisioner.loop.actors import Results
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Action,
+    Brake,
+    BrakeReason,
     Close,
     Create,
     DeferReason,
@@ -125,3 +127,29 @@ def test_it_is_info_when_something_is_new_and_debug_when_quiet(
     for report in reports:
         log.take(report)
     assert [record.levelname for record in caplog.records if record.message == "Cycle"] == levels
+
+
+def test_a_problem_is_logged_when_it_begins_and_not_with_each_cycle(caplog: pytest.LogCaptureFixture) -> None:
+    log, broken = CycleLog(), replace(QUIET, memory=None, problem="intent.json does not parse")
+    for report in (broken, broken, QUIET, broken):
+        log.take(report)
+    assert [entry.message for entry in caplog.records if entry.levelname == "ERROR"] == ["Cycle failed"] * 2
+
+
+def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a cycle that cannot plan."""
+    monkeypatch.setattr("time.time", lambda: NOW + 1_000_000.0)
+    caplog.set_level("INFO")
+    log, words = CycleLog(), "8 of 9 machines have no request."
+    latched = memory(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 50, words, "a"), orphans={"hf-a": 1.0, "hf-b": 2})
+    for held in (memory(), latched, replace(latched, orphans={}), memory(), memory()):
+        log.take(replace(QUIET, memory=held))
+    log.take(replace(QUIET, memory=latched, problem="intent.json is missing"))
+    told = [record for record in caplog.records if "rake" in record.message]
+    assert [record.levelname for record in told] == ["ERROR", "INFO", "ERROR"]
+    facts = {name: vars(told[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}
+    since = "1970-01-12T16:32:30Z"
+    assert facts == {"reason": "too_many_orphans", "detail": words, "pool": "a", "since": since, "orphans": 2}
+    assert "provisioner recover --release-brake" in told[0].message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from provisioner.hostfactory.answer import Answer, Loss
@@ -15,6 +17,14 @@ from provisioner.virtual.run import play
 from provisioner.virtual.scenario import Scenario, VirtualPool
 from provisioner.virtual.scenario_file import scenarios
 from provisioner.virtual.state import VirtualState
+
+TINY: dict[str, Any] = {
+    "about": "Two machines are wanted.",
+    "hours": 0.1,
+    "pools": {"a": {"boot_seconds": 20}},
+    "demand": [{"machines": 2}],
+}
+"""A scenario of which a run takes some milliseconds."""
 
 GRACE = 600.0
 NAME = "hf-0123456789-000000"

@@ -1,0 +1,107 @@
+"""Backends are timed and their failures counted from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provisioner.backends import Backend, BackendError, MayStart
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.telemetry.measured_backend import MeasuredBackend
+from provisioner.telemetry.metrics import Metrics
+from tests.unit.core import REQUEST
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(CollectorRegistry())
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+class Place:
+    """A backend that fails as it is told."""
+
+    pool, lag, pace = "pool", 3.0, 7.0
+
+    def __init__(self, error: Exception | None = None, failure: Failure | None = None) -> None:
+        self.error, self.failure = error, failure
+        self.told: list[object] = []
+
+    def start(self, wake: Callable[[], None]) -> None:
+        self.told.append(wake)
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        self.told.append((now, strangers))
+        if self.error:
+            raise self.error
+        return Snapshot("pool", now, {})
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        return [Outcome(create, self.failure) for create in creates if may_start()]
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        return [Outcome(delete, self.failure) for delete in deletes if may_start()]
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metrics) -> None:
+    place = Place()
+    measured: Backend = MeasuredBackend(place, metrics.backends)
+    wake = print
+
+    measured.start(wake)
+    look = measured.observe(5.0, {"x"})
+    created = measured.create([Create("a", "pool", "T", REQUEST)], lambda: True)
+    measured.close()
+
+    assert place.told == [wake, (5.0, {"x"}), "closed"]
+    assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)
+    assert (look.began, created) == (5.0, [Outcome(Create("a", "pool", "T", REQUEST))])
+
+
+def test_a_measured_backend_asks_for_a_list_where_there_is_something_to_list_anew(metrics: Metrics) -> None:
+    class Watched(Place):
+        def list_after(self, when: float) -> None:
+            self.told.append(when)
+
+    place = Watched()
+    MeasuredBackend(place, metrics.backends).list_after(7.0)
+    assert place.told == [7.0]
+    MeasuredBackend(Place(), metrics.backends).list_after(7.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "label"),
+    [(BackendError(ErrorClass.THROTTLED, "slow down"), "throttled"), (ValueError("surprise"), "other")],
+    ids=["its class", "other for a surprise"],
+)
+def test_a_failed_look_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
+    measured = MeasuredBackend(Place(error=error), metrics.backends)
+
+    with pytest.raises(type(error)):
+        measured.observe(5.0, ())
+
+    assert value(metrics, "hf_provisioner_backend_errors_total", pool="pool", operation="observe", error=label) == 1
+    assert value(metrics, "hf_provisioner_backend_call_seconds_count", pool="pool", operation="observe") == 1
+
+
+def test_each_failed_action_counts_and_each_batch_is_timed_once(metrics: Metrics) -> None:
+    measured = MeasuredBackend(Place(failure=Failure(ErrorClass.DENIED, "no")), metrics.backends)
+
+    measured.create([Create(name, "pool", "T", REQUEST) for name in "abc"], lambda: True)
+    measured.delete([Delete(name, "pool", DeleteReason.LOST) for name in "ab"], lambda: True)
+
+    def errors(operation: str) -> float | None:
+        return value(metrics, "hf_provisioner_backend_errors_total", pool="pool", operation=operation, error="denied")
+
+    def calls(operation: str) -> float | None:
+        return value(metrics, "hf_provisioner_backend_call_seconds_count", pool="pool", operation=operation)
+
+    assert (errors("create"), errors("delete"), calls("create"), calls("delete")) == (3, 2, 1, 1)
