@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from provisioner.backends.gke.pod_fields import unknown_fields
 from provisioner.commands.cli import run
-from tests.support.hostfactory.sites import Site, small_site
+from tests.support.hostfactory.sites import Site, example_site, small_site
 
 MAIN = "containers: [{name: main, image: busybox%s}]\n"
 
@@ -116,3 +117,40 @@ def test_the_timings_of_a_demonstration_on_a_real_cloud(
     assert [line.startswith("pools.mig-a.lag_seconds: 2 is for the embedded cloud") for line in listed] == [
         True
     ] * warned
+
+
+# --- the example ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return example_site(tmp_path, monkeypatch)
+
+
+def test_the_example_configuration_is_fine(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["pools"]) == {"gke-main", "gke-spare", "mig-a", "mig-b"}
+    assert document["templates"]["Mixed"]["pools"] == ["gke-main", "mig-a"]
+    assert not [text for text in document["warnings"] if text.startswith("template ")]
+
+
+def test_every_mistake_is_on_stderr_and_the_code_is_2(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = example / "conf" / "provisioner.yaml"
+    file.write_text(file.read_text().replace("max_pending: 100", "max_pending: ten").replace("loop:", "looop:"))
+    assert run(["check", str(file)]) == 2
+    errors = capsys.readouterr().err
+    assert "pools.gke-main.max_pending" in errors
+    assert "pools.gke-spare.max_pending" in errors
+    assert "looop: unknown setting; did you mean 'loop'?" in errors
+
+
+def test_check_warns_of_what_our_own_labels_replace(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = example / "conf" / "pod-specs" / "standard.yaml"
+    body = textwrap.indent(spec.read_text(), "  ")
+    spec.write_text(f"metadata: {{labels: {{hf-provisioner/pool: mine, app: grid}}}}\nspec:\n{body}")
+    assert run(["check"]) == 0
+    text = "pools.gke-main.pod_spec: 'standard.yaml': metadata.labels.hf-provisioner/pool: replaced by our own"
+    assert f"warning: {text}" in capsys.readouterr().out
+    assert run(["check", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"][0] == text

@@ -2,58 +2,41 @@
 
 from __future__ import annotations
 
-import json
-import textwrap
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from provisioner import __version__
+from provisioner.commands import cli, status
 from provisioner.commands.cli import run
-from provisioner.model import Memory, RequestRecord, RequestStatus
-from provisioner.state.directory import StateDir
 from tests.support.hostfactory.sites import example_site
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A provider instance's directories, as HF's environment names them."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
     return example_site(tmp_path, monkeypatch)
 
 
-def test_the_example_configuration_is_fine(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", "-o", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert set(document["pools"]) == {"gke-main", "gke-spare", "mig-a", "mig-b"}
-    assert document["templates"]["Mixed"]["pools"] == ["gke-main", "mig-a"]
-    assert not [text for text in document["warnings"] if text.startswith("template ")]
+Ended = Callable[..., tuple[int, str, str]]
 
 
-def test_every_mistake_is_on_stderr_and_the_code_is_2(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = site / "conf" / "provisioner.yaml"
-    file.write_text(file.read_text().replace("max_pending: 100", "max_pending: ten").replace("loop:", "looop:"))
-    assert run(["check", str(file)]) == 2
-    errors = capsys.readouterr().err
-    assert "pools.gke-main.max_pending" in errors
-    assert "pools.gke-spare.max_pending" in errors
-    assert "looop: unknown setting; did you mean 'loop'?" in errors
+@pytest.fixture
+def ended(capsys: pytest.CaptureFixture[str]) -> Ended:
+    """A command as the console script runs it: exit code and both outputs."""
 
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            cli.main(arguments)
+        assert isinstance(end.value.code, int)
+        return (end.value.code, *capsys.readouterr())
 
-@pytest.mark.parametrize("command", ["run", "plan", "init", "simulator"])
-def test_a_command_without_configuration_says_which_file_is_missing(
-    site: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (site / "conf" / "provisioner.yaml").unlink()
-    assert run([command]) == 2
-    assert "provisioner.yaml" in capsys.readouterr().err
-
-
-def test_without_an_environment_the_variable_is_named(
-    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("HF_PROVIDER_CONFDIR")
-    assert run(["check"]) == 2
-    assert "HF_PROVIDER_CONFDIR" in capsys.readouterr().err
+    return call
 
 
 def test_what_a_command_does_not_know_is_told_with_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,60 +49,102 @@ def test_what_a_command_does_not_know_is_told_with_what_it_takes(capsys: pytest.
     assert said.endswith("provisioner check: error: unrecognized arguments: --lve\n")
 
 
-def test_a_missing_state_directory_is_wrong_usage(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["status", "--state-dir", str(site / "nowhere")]) == 2
-    assert "nowhere: no such directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["init", "initializeDB"])
-def test_init_creates_intent_once(site: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([name]) == 0
-    assert StateDir(site / "work").intent.read().provisioner == "demoinst"
-    assert run(["init"]) == 1
-    assert "exists already" in capsys.readouterr().err
-
-
-def test_check_warns_of_what_our_own_labels_replace(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = site / "conf" / "pod-specs" / "standard.yaml"
-    body = textwrap.indent(spec.read_text(), "  ")
-    spec.write_text(f"metadata: {{labels: {{hf-provisioner/pool: mine, app: grid}}}}\nspec:\n{body}")
-    assert run(["check"]) == 0
-    text = "pools.gke-main.pod_spec: 'standard.yaml': metadata.labels.hf-provisioner/pool: replaced by our own"
-    assert f"warning: {text}" in capsys.readouterr().out
-    assert run(["check", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["warnings"][0] == text
-
-
-def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
-    site: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(["init"])
-    state = StateDir(site / "work")
-    with state.intent.additions() as intent:
-        id_ = intent.add_request("GkePod", 1, created_wall=0.0)
-    done = RequestRecord(
-        id_, "GkePod", 0, read=0.0, deadline=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, told_at=3.0
-    )
-    state.memory.write(Memory("demoinst", generation=2, time=90_000.0, requests={id_: done}))
-    capsys.readouterr()
-    assert run(["trim", "--dry-run"]) == 0
-    assert f"request {id_} would leave the files" in capsys.readouterr().out
-    assert state.loop_lock.acquire(0)
-    assert run(["trim"]) == 0
-    assert "A loop runs" in capsys.readouterr().out
-    assert id_ in state.intent.read().requests
-    state.loop_lock.release()
-    assert run(["trim", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "requests": [id_], "returns": [], "dry_run": False, "loop_runs": False
-    }  # fmt: skip
-    assert (state.intent.read().requests, state.memory.read().requests) == ({}, {})
-    assert run(["trim"]) == 0
-    assert "nothing is due" in capsys.readouterr().out
-
-
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"provisioner {__version__}\n"
+
+
+# --- what is wrong around a command is a sentence with what to do -----------------------------------------------------
+
+SINCE = "expected a date such as 2026-11-01, or so many days such as 7d, got 'soon'"
+NEW = "intent.json: is not there yet: the state directory is new. HostFactory's first requestMachines"
+NO_LOOP = "memory.json: is not there yet: no loop has run on this state directory. `provisioner run` makes it."
+WRONG = [
+    (2, "run --listen word", "argument --listen: expected HOST:PORT such as 127.0.0.1:9464, got 'word'"),
+    (2, "run --listen localhost:", "argument --listen: expected HOST:PORT such as 127.0.0.1:9464"),
+    (2, "simulator --port 65536", "argument --port: expected a whole number from 0 to 65535, got '65536'"),
+    (2, "simulator --port=-1", "argument --port: expected a whole number from 0 to 65535, got '-1'"),
+    (2, "render-hf {site}/hf.yaml --out {site}/out", "{site}/hf.yaml: 1 problem\n  no such file"),
+    (2, "usage --since 2026-11-30 --until 2026-11-01", "--since 2026-11-30: is after 2026-11-01"),
+    (2, "usage --since soon", SINCE),
+    (2, "status --state-dir {site}/conf/provisioner.yaml", "is no directory; name one"),
+    (2, "status --state-dir {site}/nowhere", "nowhere: no such directory"),
+    (2, "replay /nowhere/trace", "/nowhere/trace: No such file or directory; name a trace that --record wrote"),
+    (2, "check /nowhere/provisioner.yaml", "no such file; make it"),
+    (1, "trim", NO_LOOP),
+    (1, "status", NEW),
+    (1, "recover", NEW),
+]
+
+
+@pytest.mark.parametrize(("code", "command", "words"), WRONG, ids=[command for _, command, _ in WRONG])
+def test_what_is_wrong_is_said_with_what_would_be_right(
+    site: Path, ended: Ended, code: int, command: str, words: str
+) -> None:
+    found, out, error = ended(*command.format(site=site).split())
+    assert (found, out, words.format(site=site) in error) == (code, "", True), error
+    assert "prov_templates.json" not in error
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "init", "simulator"])
+def test_a_command_without_configuration_says_which_file_is_missing(site: Path, ended: Ended, command: str) -> None:
+    (site / "conf" / "provisioner.yaml").unlink()
+    code, _, error = ended(command)
+    assert (code, "provisioner.yaml" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("status", "--state-dir DIR"), ("pause gke-main", "--state-dir DIR"), ("check", "--config FILE")],
+)
+def test_without_hostfactory_s_environment_the_option_is_named_that_stands_in_for_it(
+    site: Path, ended: Ended, monkeypatch: pytest.MonkeyPatch, command: str, option: str
+) -> None:
+    for name in ("HF_PROVIDER_CONFDIR", "HF_PROVIDER_WORKDIR"):
+        monkeypatch.delenv(name)
+    code, _, error = ended(*command.split())
+    assert (code, "HF_PROVIDER_" in error, error.count("\n")) == (2, True, 1)
+    assert error.endswith(f"; give {option}, or set it as HostFactory does for its scripts\n")
+
+
+def test_a_templates_file_that_is_not_there_is_said_with_what_to_do(site: Path, ended: Ended) -> None:
+    for file in (site / "conf").glob("*prov_templates.json"):
+        file.unlink()
+    code, _, error = ended("check")
+    assert code == 2
+    assert "demoinstprov_templates.json: 1 problem\n  No such file or directory; " in error
+    assert "`provisioner render-hf` writes it" in error
+
+
+@pytest.mark.parametrize("content", [b"pools: [", b"\xff\xfe\x00"], ids=["no YAML", "no text"])
+def test_a_pool_is_not_said_to_be_none_where_the_configuration_cannot_be_read(
+    site: Path, ended: Ended, content: bytes
+) -> None:
+    assert run(["init"]) == 0
+    (site / "conf" / "provisioner.yaml").write_bytes(content)
+    code, out, error = ended("pause", "gke-main")
+    assert (code, out, error.count("\n")) == (1, "", 1)
+    words = "Whether there is a pool 'gke-main' is not known: no loop has told its pools yet, and"
+    assert error.startswith(words)
+    assert "provisioner.yaml" in error
+    assert "`provisioner check`" in error
+    assert not (site / "work" / "levers.json").exists()
+
+
+def test_a_mistake_of_ours_is_a_line_that_can_be_reported_and_its_story_is_logged_at_debug(
+    site: Path, ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def boom(_: object) -> int:
+        raise KeyError("of\nours")
+
+    monkeypatch.setattr(status, "run", boom)
+    monkeypatch.setattr(cli.sys, "stdout", sys.stdout)
+    code, out, error = ended("status")
+    assert (code, out, error.count("\n")) == (1, "", 1)
+    assert re.match(r"Internal error at .*test_cli.py:\d+: KeyError: 'of\\nours'\. ", error)
+    assert "`provisioner --log-level DEBUG …`" in error
+    logged = ended("--log-level", "DEBUG", "status")[2]
+    assert '"message": "Internal error"' in logged
+    assert "in boom" in logged

@@ -315,18 +315,32 @@ def test_what_an_old_copy_of_memory_says_of_the_brake_counts_for_nothing(
     assert (code, shown["released"], state.recovery_asked()) == (1, False, False)
 
 
-def test_where_no_memory_was_ever_made_no_brake_is_released(
-    state: StateDir, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, shown = recover(capsys, "--release-brake")
-    assert (code, shown["released"], state.recovery_asked()) == (1, False, False)
-    assert shown["outcome"].startswith("The brake was not released:")
+def test_before_the_first_loop_there_is_nothing_to_recover(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recover"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "  intent.json: fine",
+        "  memory.json: new",
+        "  status.json: new",
+        "  No loop has run on this state directory yet (`provisioner run`): there is nothing to recover.",
+    ]
+    assert run(["recover", "--release-brake"]) == 1
+    words = "The brake was not released: none is latched. No loop has run on this state directory yet"
+    assert words in capsys.readouterr().out
+    assert not state.recovery_asked()
 
 
-def test_a_memory_that_is_lost_is_a_problem_and_one_that_never_was_is_none(
-    state: StateDir, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("left", ["status.json", "memory.json.lock", "both of memory's"])
+def test_a_memory_that_a_loop_has_made_is_lost_when_it_is_missing(
+    state: StateDir, capsys: pytest.CaptureFixture[str], left: str
 ) -> None:
-    assert recover(capsys)[0] == 0
-    remember(state, LATCHED)
-    Path(state.memory.path).unlink()
-    assert recover(capsys)[0] == 1
+    if left == "status.json":
+        state.status.write({}, {})
+    elif left == "memory.json.lock":
+        Path(state.path, left).write_text('{"generation": 3}\n')
+    else:
+        remember(state, LATCHED)
+        Path(state.memory.path).unlink()
+    assert run(["trim"]) == 1
+    assert "memory.json: the file does not exist" in capsys.readouterr().err
+    assert run(["recover"]) == (left != "status.json")
+    assert "latches a brake that nobody has seen yet" in capsys.readouterr().out
