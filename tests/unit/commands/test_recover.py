@@ -39,17 +39,11 @@ LACKS_ONE = replace(LATCHED, requests={"aaaaaaaaaa": RequestRecord("aaaaaaaaaa",
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The example's provider instance, with an empty intent."""
-    made = example_site(tmp_path, monkeypatch)
-    assert run(["init"]) == 0
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
+    """That of the example's provider instance, with an empty intent."""
+    made = StateDir(example_site(tmp_path, monkeypatch) / "work")
+    made.intent.create("demoinst")
     return made
-
-
-@pytest.fixture
-def state(site: Path, capsys: pytest.CaptureFixture[str]) -> StateDir:
-    capsys.readouterr()
-    return StateDir(site / "work")
 
 
 def remember(state: StateDir, memory: Memory) -> None:
@@ -110,28 +104,23 @@ def test_where_all_is_well_looking_finds_nothing(state: StateDir, capsys: pytest
     assert (code, shown["brake"], shown["writes"], shown["released"]) == (0, None, [], False)
 
 
-def test_it_shows_since_when_and_why_the_brake_holds(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    remember(state, LATCHED)
-    brake = recover(capsys)[1]["brake"]
-    assert (brake["reason"], brake["detail"], brake["pool"]) == ("memory_lost", BRAKE.detail, "")
-    assert -1005 < seconds_from_now(brake["since"]) < -995
-    run(["recover"])
-    assert f"BRAKE memory_lost since {clock_time(brake['since'])}: {BRAKE.detail}" in capsys.readouterr().out
-
-
-def test_it_lists_the_machines_that_a_release_would_delete_and_when(
+def test_it_shows_since_when_and_why_the_brake_holds_and_which_machines_a_release_would_delete_when(
     state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(state, LATCHED)
-    waiting = recover(capsys)[1]["waiting"]
+    shown = recover(capsys)[1]
+    brake, waiting = shown["brake"], shown["waiting"]
+    assert (brake["reason"], brake["detail"], brake["pool"]) == ("memory_lost", BRAKE.detail, "")
+    assert -1005 < seconds_from_now(brake["since"]) < -995
     assert [one["machine"] for one in waiting] == list(ORPHANS)
     first, second = (seconds_from_now(one["deleted_at"]) for one in waiting)
     assert -5 < first < 5, "its ten minutes of grace are over"
     assert 495 < second < 505, "nine minutes of grace are left"
     run(["recover"])
-    shown = capsys.readouterr().out
-    assert all(f"machine {name}" in shown for name in ORPHANS)
-    assert f"deleted as an orphan at {clock_time(waiting[1]['deleted_at'])}" in shown
+    text = capsys.readouterr().out
+    assert f"BRAKE memory_lost since {clock_time(brake['since'])}: {BRAKE.detail}" in text
+    assert all(f"machine {name}" in text for name in ORPHANS)
+    assert f"deleted as an orphan at {clock_time(waiting[1]['deleted_at'])}" in text
 
 
 def test_when_they_go_is_bounded_by_the_cap_per_hour(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +137,7 @@ def test_when_they_go_is_bounded_by_the_cap_per_hour(state: StateDir, capsys: py
 
 
 def test_the_limits_are_those_that_the_loop_has_left_else_the_configurations_else_unknown(
-    site: Path, state: StateDir, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(state, LATCHED)
     limits = Limits("", {}, {}, orphan_grace=1200.0)
@@ -156,7 +145,7 @@ def test_the_limits_are_those_that_the_loop_has_left_else_the_configurations_els
     assert 195 < seconds_from_now(recover(capsys)[1]["waiting"][0]["deleted_at"]) < 205, "the loop's 20 minutes"
     Path(state.notes.path).write_text("{")
     assert -5 < seconds_from_now(recover(capsys)[1]["waiting"][0]["deleted_at"]) < 5, "the configuration's ten"
-    (site / "conf" / "provisioner.yaml").write_text("{")
+    (tmp_path / "conf" / "provisioner.yaml").write_text("{")
     code, shown = recover(capsys)
     assert (code, [one["deleted_at"] for one in shown["waiting"]]) == (1, [None, None])
 
@@ -184,7 +173,7 @@ def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, caps
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_shows_what_it_would_write_and_writes_it_when_told_to(
+def test_it_shows_what_it_would_write_writes_it_when_told_to_and_leaves_the_brake_as_it_is(
     state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(state, LACKS_ONE)
@@ -196,14 +185,8 @@ def test_it_shows_what_it_would_write_and_writes_it_when_told_to(
     code, document = recover(capsys, "--apply")
     assert (code, document["writes"], document["applied"], document["released"]) == (0, ["intent"], True, False)
     assert state.intent.read().requests["aaaaaaaaaa"].count == 3
-
-
-def test_writing_leaves_the_brake_as_it_is(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    remember(state, LACKS_ONE)
-    assert run(["recover", "--apply"]) == 0
-    assert "The brake stays latched. To release it: provisioner recover --release-brake" in capsys.readouterr().out
-    assert not state.recovery_asked()
     assert run(["recover", "--apply"]) == 0, "there is nothing left to write"
+    assert "The brake stays latched. To release it: provisioner recover --release-brake" in capsys.readouterr().out
     assert not state.recovery_asked()
 
 
