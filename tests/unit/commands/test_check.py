@@ -72,25 +72,21 @@ def test_every_unknown_field_is_named() -> None:
     assert paths == ["spec.a1", "spec.containers[1].b2", "spec.containers[1].env[0].c3", "d4"]
 
 
-def test_files_that_are_not_there(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_not_there(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"{site.directory}/none:{site.directory}/one")
+    assert len(warnings(site, capsys)) == 1, "of several, one has to be there"
+    (site.directory / "one").write_text("{}")
+    assert warnings(site, capsys) == []
     site.settings["pools"]["gke-main"]["kubeconfig"] = "kube/config"
     site.settings["pools"]["mig-a"]["credentials"] = "key.json"
-    listed = warnings(site, capsys)
-    assert listed == [
+    assert warnings(site, capsys) == [
         f"pools.gke-main.kubeconfig: no such file: '{site.directory}/kube/config'",
         f"pools.mig-a.credentials: no such file: '{site.directory}/key.json'",
     ]
     (site.directory / "key.json").write_text("{}")
     assert len(warnings(site, capsys)) == 1
-
-
-def test_a_kubeconfig_of_several_files_is_there_if_one_is(
-    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", f"{site.directory}/none:{site.directory}/one")
-    assert len(warnings(site, capsys)) == 1
-    (site.directory / "one").write_text("{}")
-    assert warnings(site, capsys) == []
 
 
 def test_a_pool_that_no_template_uses(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,11 +98,6 @@ def test_a_refused_configuration_lasts_until_it_is_in_force(desk: Desk) -> None:
     assert desk.cycle().configuration is None
 
 
-def test_paused_pools_are_named(desk: Desk) -> None:
-    desk.limits = limits(pool("a"), pool("b", paused=True))
-    assert desk.cycle().paused == ["b"]
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +109,8 @@ def test_creates_count_as_refused_while_the_last_one_was(desk: Desk) -> None:
     assert refused(desk.cycle(held=refusing())) == [("create", TEMPLATE, 101.0)]
     assert refused(desk.cycle(held=refusing(level=2))) == [("create", TEMPLATE, 101.0)]
     assert refused(desk.cycle(held=memory())) == []
+    desk.limits = limits(pool("b"))
+    assert refused(desk.cycle(held=refusing())) == [], "no template names the pool any more"
 
 
 @pytest.mark.parametrize(
@@ -128,11 +125,6 @@ def test_what_another_try_may_mend_is_no_refusal(desk: Desk, changes: dict[str, 
     assert refused(desk.cycle(held=refusing(**changes))) == []
 
 
-def test_of_a_pool_that_no_template_names_any_more_no_refusal_is_told(desk: Desk) -> None:
-    desk.limits = limits(pool("b"))
-    assert refused(desk.cycle(held=refusing())) == []
-
-
 def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
@@ -143,15 +135,12 @@ def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1)))) == []
 
 
-def test_no_delete_is_refused_of_machines_that_are_gone(desk: Desk) -> None:
+def test_no_delete_is_refused_of_machines_that_are_gone_or_where_it_failed_otherwise(desk: Desk) -> None:
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, Failure(ErrorClass.TIMEOUT, "slow")),))) == []
     desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1, DENIED)))
     assert refused(desk.cycle(unobserved("a"))), "a failed look is no empty one"
     assert refused(desk.cycle(snapshot(machine(1))))
     assert refused(desk.cycle(snapshot())) == []
-
-
-def test_a_delete_that_failed_otherwise_is_no_refusal(desk: Desk) -> None:
-    assert refused(desk.cycle(SEEN, outcomes=(delete(0, Failure(ErrorClass.TIMEOUT, "slow")),))) == []
 
 
 # --- orphans ----------------------------------------------------------------------------------------------------------
@@ -165,18 +154,15 @@ def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk
     assert desk.cycle(SEEN, there, held=memory()).orphans == {}
 
 
-def test_the_limits_by_which_orphans_go_are_left(desk: Desk) -> None:
-    desk.limits = replace(LIMITS, orphan_cap_per_hour=3, delete_unlisted_after=None)
-    shown = desk.cycle().limits
+def test_limits_are_left(desk: Desk) -> None:
+    desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
+    desk.limits = replace(desk.limits, orphan_cap_per_hour=3, delete_unlisted_after=None)
+    notes = desk.cycle()
+    shown = notes.limits
     assert shown is not None
     assert (shown.orphan_cap_per_hour, shown.orphan_grace, shown.delete_unlisted_after) == (3, 600.0, None)
-
-
-def test_the_limits_of_pools_and_templates_are_left(desk: Desk) -> None:
-    desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
-    shown = desk.cycle().limits
-    assert shown is not None
     assert (shown.pools, shown.templates) == (desk.limits.pools, desk.limits.templates)
+    assert notes.paused == ["b"]
 
 
 def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:

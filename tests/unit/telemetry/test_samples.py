@@ -34,15 +34,11 @@ def test_a_pool_without_machines_then_has_zeros_then() -> None:
 
 def test_a_sample_is_taken_a_minute_and_when_the_clock_was_set_back() -> None:
     samples = Samples()
+    samples.take(None, {}, 0.0)
+    assert samples.of(ALL) == [], "there is no memory yet"
     for wall in (1000.0, 1001.0, 1000.0 + EVERY, 1001.0 + EVERY, 5.0):
         samples.take(replace(HELD_MACHINES), {}, wall)
     assert [moment.wall for moment in samples.of(ALL)] == [1000.0, 1000.0 + EVERY, 5.0]
-
-
-def test_before_there_is_a_memory_there_is_no_sample() -> None:
-    samples = Samples()
-    samples.take(None, {}, 0.0)
-    assert samples.of(ALL) == []
 
 
 def test_a_day_is_held_and_no_more() -> None:
@@ -75,10 +71,6 @@ def test_every_line_stays_within_the_picture(moments: list[Moment]) -> None:
     assert drawn.top >= max(max(moment.point) for moment in moments)
 
 
-def test_one_moment_is_no_line() -> None:
-    assert plot([Moment(0.0, Point())], "all pools") is None
-
-
 @pytest.mark.parametrize(
     ("most", "top"), [(0, 1), (1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (10_000, 10_000), (10_001, 20_000)]
 )
@@ -89,6 +81,7 @@ def test_the_upper_edge_is_a_round_number(most: int, top: int) -> None:
 
 
 def test_what_it_shows_is_told_in_words() -> None:
+    assert plot([Moment(0.0, Point())], "all pools") is None, "one moment is no line"
     drawn = plot([Moment(0.0, Point(5, 1, 4)), Moment(60.0, Point(5, 5, 0))], "pool a")
     assert drawn
     assert "wanted 5 at first and 5 at last, running 1 and 5, pending 4 and 0; at most 5 ran." in drawn.words

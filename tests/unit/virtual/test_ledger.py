@@ -45,16 +45,14 @@ def place(world: World, ledger: Ledger) -> Place:
     return Place(VirtualPool(name="a", boot_seconds=10.0), world, ledger)
 
 
-def test_machines_of_somebody_else_are_in_no_book(place: Place, ledger: Ledger, world: World) -> None:
+def test_machines_of_somebody_else_are_in_no_book_and_to_delete_one_breaks_a_law(
+    place: Place, ledger: Ledger, world: World
+) -> None:
     place.add("stranger", "T", ours=False)
     world.advance(60.0)
     assert (ledger.pending, ledger.running, ledger.tally.ran) == (0, set(), 0)
     ledger.close({"a": place.ours()})
     assert not ledger.broken
-
-
-def test_to_delete_one_breaks_a_law(place: Place, ledger: Ledger) -> None:
-    place.add("stranger", "T", ours=False)
     place.delete("stranger", "")
     assert ledger.counts == {"killed": 1}
 
@@ -186,13 +184,8 @@ def test_what_cannot_be_returned_now_is_returned_later(world: World) -> None:
     assert [len(back.names) for back in state.intent.held.returns.values()] == [2]
 
 
-def test_before_the_first_request_no_machine_is_an_orphan() -> None:
-    doubles = [{"at_minutes": 1, "do": "doubles", "machines": 1}]
-    never = wanting(demand=[{"machines": 0}], events=doubles, hours=1.0)
-    assert not play(never, seed=1).broken
-
-
-def test_an_orphan_that_stays_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_orphan_that_stays_breaks_a_law_from_the_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "find_orphans", lambda *_: None)
     doubles = [{"at_minutes": 1, "do": "doubles", "machines": 1}]
     assert play(wanting(events=doubles, hours=1.0), seed=1).measures["orphan"]
+    assert not play(wanting(demand=[{"machines": 0}], events=doubles, hours=1.0), seed=1).broken
