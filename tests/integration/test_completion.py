@@ -36,17 +36,11 @@ def offered(bash: str, directory: Path, *words: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_command_is_offered(bash: str, tmp_path: Path) -> None:
+def test_commands_their_options_and_files_are_offered(bash: str, tmp_path: Path) -> None:
     assert {entry.name for entry in cli.COMMANDS} <= offered(bash, tmp_path, "")
     assert offered(bash, tmp_path, "stat") == {"status"}
-
-
-def test_the_options_of_a_command_are_offered(bash: str, tmp_path: Path) -> None:
     assert {"--live", "--output"} <= offered(bash, tmp_path, "check", "--")
     assert "--live" not in offered(bash, tmp_path, "status", "--")
-
-
-def test_files_are_offered_where_a_file_is_wanted(bash: str, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").touch()
     assert "other.yaml" in offered(bash, tmp_path, "check", "oth")
 

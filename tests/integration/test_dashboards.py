@@ -21,13 +21,14 @@ from provisioner.settings import loader
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import Health, Server
 from tests.support.clients.prometheus import PROMETHEUS, now, prometheus
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 CONFIG = DEPLOY / "kustomize" / "base" / "config"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 Panel = dict[str, Any]
+SECONDS = 60 * PATIENCE
 
 
 def panels(board: Path) -> list[Panel]:
@@ -132,7 +133,9 @@ def test_every_expression_of_the_boards_is_promql(tmp_path: Path) -> None:
     file = tmp_path / "panels.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
 
-    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        ["promtool", "check", "rules", file], capture_output=True, text=True, check=False, timeout=60 * PATIENCE
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -101,6 +101,9 @@ def test_the_first_page_says_what_status_says(shown: StatusPage) -> None:
         assert words in text
     assert "1 set aside" in text
     assert "STUCK" in text
+    assert f"Costs {TIDY} used budget forecast per hour 7.50 0.5 –" in re.sub(
+        r"(\s*<[^>]+>)+\s*|\s+", " ", text_of(shown, "/")
+    )
 
 
 def test_a_machine_says_what_memory_knows_of_it_also_an_orphan(shown: StatusPage, tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from provisioner.model import Budget, Limits, Memory
 from provisioner.telemetry.shortages import Document
 from provisioner.telemetry.spending import spending, spending_lines
-from tests.support.status_page import TIDY, grid, page
 from tests.unit.core import limits, memory, pool, record, running, slot
 
 MARCH_30 = 1_774_828_800.0
@@ -65,22 +62,3 @@ def test_it_is_said_which_budget_holds_machines_back_how_many_and_since_when(
 def test_nothing_is_said_where_nothing_has_a_price() -> None:
     assert spending(held(1), limits(pool("a")), [], 0.0) is None
     assert list(spending_lines(None)) == []
-
-
-def test_the_page_shows_it(tmp_path: Path) -> None:
-    response = page(tmp_path, *grid()).respond("/", "")
-    assert response is not None
-    words = re.sub(r"\s*<[^>]+>\s*", " ", response.body.decode()).split()
-    begins = words.index("Costs")
-    assert words[begins : begins + 10] == [
-        "Costs",
-        TIDY,
-        "used",
-        "budget",
-        "forecast",
-        "per",
-        "hour",
-        "7.50",
-        "0.5",
-        "–",
-    ]
