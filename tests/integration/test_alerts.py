@@ -169,7 +169,6 @@ def test_a_standby_that_takes_over_in_time_lets_nobody_be_called(tmp_path: Path,
     works = [Process(f"host-{n}", f"grid-{n}") for n in range(1, count)]
     dead, gone = (Process("host-lost", "grid-0", **FATES[fate]) for fate in ("dead", "gone from discovery"))
     down: Firing = {"InstanceDown": [{"job": "provisioner", "instance": "host-lost"}]}
-
     judge(
         tmp_path,
         story("dead", [dead, heir, *works], {FELL + 60: {}, PAGED: down, END: down}),
@@ -213,7 +212,6 @@ def test_all_that_a_process_exports_while_it_stands_by_for_an_hour_fires_nothing
     }
     assert len(more) > 50
     processes = [Process("host", "grid"), standby("grid", "host-standby", more=more)]
-
     judge(tmp_path, story("stands by", processes, {PAGED: {}, END: {}}))
 
 
@@ -233,7 +231,6 @@ def test_every_alert_has_its_section_and_every_section_its_alert() -> None:
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_an_alert_says_what_to_do_and_leads_to_its_section(rule: dict[str, Any]) -> None:
     annotations = rule["annotations"]
-
     assert annotations.keys() == {"summary", "description", "runbook_url"}
     assert annotations["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
     assert len(annotations["description"]) > 80
@@ -246,6 +243,5 @@ def test_the_page_names_metrics_that_exist() -> None:
     metrics = Metrics(CollectorRegistry())
     known = {family.name for family in metrics.registry.collect()}
     named = {name.removesuffix("_total") for name in re.findall(r"`(hf_provisioner_\w+)", PAGE.read_text())}
-
     assert named <= known
     assert len(named) > 5

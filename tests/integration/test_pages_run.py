@@ -143,9 +143,10 @@ def is_runnable(command: Command) -> bool:
     return not (command.inline and len(command.calls[0]) == 2 and command.text.split()[1] in NEEDS_MORE)
 
 
-NEEDS_MORE = set(
-    "dump restore explain render-hf replay pause resume drain cancel stop-all completion simulator".split()
-)
+NEEDS_MORE = {
+    "dump", "restore", "explain", "render-hf", "replay", "pause", "resume", "drain", "cancel", "stop-all", "completion",
+    "simulator",
+}  # fmt: skip
 """Commands that a sentence names, and that are no call without arguments or an end."""
 
 

@@ -78,9 +78,7 @@ def get(server: Server, path: str) -> requests.Response:
 
 def test_metrics_are_what_prometheus_reads(start: Start) -> None:
     response = get(start(), "/metrics")
-
     names = {family.name for family in text_string_to_metric_families(response.text)}
-
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/plain; version=")
     assert "hf_provisioner_machines_desired" in names
@@ -89,9 +87,7 @@ def test_metrics_are_what_prometheus_reads(start: Start) -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian package prometheus)")
 def test_promtool_finds_no_fault_with_the_metrics(start: Start) -> None:
     text = get(start(), "/metrics").text
-
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
-
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -105,23 +101,19 @@ HEALTH = {
 @pytest.mark.parametrize(("health", "alive", "ready"), HEALTH.values(), ids=HEALTH)
 def test_health(start: Start, health: Health, alive: int, ready: int) -> None:
     server = start(health=lambda: health)
-
     responses = [get(server, path) for path in ("/healthz", "/readyz")]
-
     assert [response.status_code for response in responses] == [alive, ready]
     assert [response.text for response in responses] == [f"{health.detail}\n"] * 2
 
 
 def test_status_is_the_json_that_the_loop_gives(start: Start) -> None:
     response = get(start(status=lambda: {"cycle": 7, "note": "größer"}), "/status?now")
-
     assert response.json() == {"cycle": 7, "note": "größer"}
     assert response.headers["Content-Type"].startswith("application/json")
 
 
 def test_an_unknown_path_says_which_there_are(start: Start) -> None:
     response = get(start(), "/nothing")
-
     words = "there are / /status.json /metrics /healthz /readyz /status\n"
     assert (response.status_code, response.text) == (404, words)
 
@@ -131,7 +123,6 @@ def test_a_question_that_breaks_is_answered_and_the_next_one_too(start: Start) -
         raise ValueError("no memory")
 
     server = start(status=broken)
-
     assert (get(server, "/status").status_code, get(server, "/status").text) == (500, "ValueError: no memory\n")
     assert get(server, "/healthz").status_code == 200
 
@@ -139,19 +130,15 @@ def test_a_question_that_breaks_is_answered_and_the_next_one_too(start: Start) -
 def test_a_silent_client_does_not_keep_others_waiting(start: Start) -> None:
     server = start()
     host, _, port = server.url.removeprefix("http://").rpartition(":")
-
     with socket.create_connection((host, int(port))) as silent:
         silent.sendall(b"GET /metrics HTT")
-
         assert get(server, "/healthz").status_code == 200
 
 
 def test_a_taken_port_is_said_plainly(start: Start) -> None:
     taken = start().url.removeprefix("http://")
-
     with pytest.raises(ListenError) as caught:
         start(taken)
-
     assert str(caught.value) == (
         f"cannot listen on {taken}: another program uses the port; choose another with --listen HOST:PORT"
     )
@@ -168,7 +155,6 @@ def test_a_stopped_server_frees_its_port_and_may_be_stopped_again(start: Start) 
     address = first.url.removeprefix("http://")
     first.stop()
     first.stop()
-
     assert get(start(address), "/healthz").status_code == 200
     with pytest.raises(RuntimeError, match="not been started"):
         _ = first.url
@@ -179,9 +165,7 @@ def test_an_ipv6_address_is_written_in_brackets(start: Start) -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("needs IPv6 on the loopback interface")
-
     server = start("[::1]:0")
-
     assert server.url.startswith("http://[::1]:")
     assert get(server, "/healthz").status_code == 200
 

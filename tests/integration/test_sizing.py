@@ -182,7 +182,6 @@ def test_the_benchmark_measures_in_virtual_time_what_the_page_says(measured: Vir
     row, machines = row_of(measured.machines), number(measured.machines)
     use = bench_sizing.an_hour(machines, churn=True)
     held, _ = bench_sizing.stored(machines)
-
     assert not use.broken
     assert use.calls == pytest.approx(measured.calls, rel=0.02)
     assert held == pytest.approx(measured.state, rel=0.2, abs=0.05e6)
@@ -195,7 +194,6 @@ def test_loops_with_their_clients_use_no_more_than_the_page_says() -> None:
     """All at once, as they wait for most of the time; beside others a processor second is worth less."""
     with ThreadPoolExecutor(len(AGAIN)) as side_by_side:
         uses = [*side_by_side.map(lambda one: used(number(one.machines), one.kind, BRIEF), AGAIN)]
-
     assert {one.kind for one in AGAIN} == {*KINDS}
     for measured, use in zip(AGAIN, uses, strict=True):
         assert use.mebibytes * 2**20 <= measured.memory, (measured, use)
@@ -213,7 +211,6 @@ def test_an_overlay_asks_for_what_its_row_says(overlay: str) -> None:
     asked = container(manifests)["resources"]
     claim = only(manifests, "PersistentVolumeClaim")["spec"]
     volumes = [one["spec"]["capacity"] for one in manifests if one["kind"] == "PersistentVolume"]
-
     assert {name: quantity(amount) for name, amount in asked["requests"].items()} == {
         "cpu": row.cpu,
         "memory": row.memory,
@@ -225,7 +222,6 @@ def test_an_overlay_asks_for_what_its_row_says(overlay: str) -> None:
 def test_the_unit_is_stopped_where_its_row_says() -> None:
     unit = (ROOT / "deploy" / "vm" / "provisioner.service").read_text()
     (most,) = re.findall(r"(?m)^MemoryMax=(\w+)$", unit)
-
     assert quantity(f"{most}i") == ASKED["provisioner.service"].memory_limit
     assert "CPUQuota" not in unit
 
@@ -236,7 +232,6 @@ def test_the_node_for_the_loop_has_room_for_every_row() -> None:
     (terraform,) = re.findall(r'system_machine\s+= optional\(string, "(.+?)"\)', module.text)
     (gcloud,) = re.findall(r"--machine-type=(\S+) --enable-autoscaling", (ROOT / "deploy/gcp/setup.sh").read_text())
     (processors,) = re.findall(r"-standard-(\d+)$", terraform)
-
     assert terraform == gcloud
     assert all(row.burst <= int(processors) - 1 for row in ROWS), "one is left for the cluster's own pods"
     assert all(row.memory_limit <= quantity(f"{4 * int(processors)}Gi") / 2 for row in ROWS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.commands.levers import VERBS
 from provisioner.files.owners import user_name
 from provisioner.model import Lever, Levers, Memory, RequestStatus, Verdict
 from provisioner.state.directory import StateDir
@@ -31,7 +29,6 @@ HELD = memory(
     ),
 )  # fmt: skip
 UNUSED = "Nothing was recorded."
-PAGE = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
 
 
 @pytest.fixture
@@ -185,20 +182,6 @@ def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
     code, text = called(capsys, *command)
     assert (code, len(held(state))) == (0, left)
     assert "No other lever is held any more: pull again what has to be." in text
-
-
-def test_the_commands_of_the_page_do_what_it_says(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    id_ = "k3v9x2m7qa"
-    state.memory.set_aside()
-    made = StateDir(state.path)
-    made.memory.write(memory(record(running(4, Verdict.SUCCEEDED, id_), id_=id_, ended=RequestStatus.COMPLETE)))
-    commands = [shlex.split(line) for line in PAGE.splitlines() if line.startswith("    provisioner ")]
-    mine = [arguments for _, *arguments in commands if arguments[0] in VERBS]
-    assert {arguments[0] for arguments in mine} == set(VERBS)
-    for arguments in sorted(mine, key=lambda one: one[0] in ("resume", "start-all")):
-        code, text = called(capsys, *arguments)
-        assert (code, "Nothing was changed" in text) == (0, False), arguments
-    assert [kind for kind, *_ in held(state)] == ["cancel", "drain"]
 
 
 # --- what people see --------------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ def metrics() -> Metrics:
     return Metrics(CollectorRegistry())
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(name, labels)
+def value(metrics: Metrics, name: str, operation: str, **labels: str) -> float | None:
+    labels |= {"pool": "pool", "operation": operation}
+    return metrics.registry.get_sample_value(f"hf_provisioner_backend_{name}", labels)
 
 
 class Place:
@@ -52,29 +53,21 @@ class Place:
 
 
 def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metrics) -> None:
-    place = Place()
-    measured: Backend = MeasuredBackend(place, metrics.backends)
-    wake = print
-
-    measured.start(wake)
-    look = measured.observe(5.0, {"x"})
-    created = measured.create([Create("a", "pool", "T", REQUEST)], lambda: True)
-    measured.close()
-
-    assert place.told == [wake, (5.0, {"x"}), "closed"]
-    assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)
-    assert (look.began, created) == (5.0, [Outcome(Create("a", "pool", "T", REQUEST))])
-
-
-def test_a_measured_backend_asks_for_a_list_where_there_is_something_to_list_anew(metrics: Metrics) -> None:
     class Watched(Place):
         def list_after(self, when: float) -> None:
             self.told.append(when)
 
-    place = Watched()
+    place, create = Watched(), Create("a", "pool", "T", REQUEST)
+    measured: Backend = MeasuredBackend(place, metrics.backends)
+    measured.start(print)
+    assert measured.observe(5.0, {"x"}).began == 5.0
+    assert measured.create([create], lambda: True) == [Outcome(create)]
+    assert measured.create([create], lambda: False) == []
     MeasuredBackend(place, metrics.backends).list_after(7.0)
-    assert place.told == [7.0]
     MeasuredBackend(Place(), metrics.backends).list_after(7.0)
+    measured.close()
+    assert place.told == [print, (5.0, {"x"}), 7.0, "closed"]
+    assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -83,25 +76,15 @@ def test_a_measured_backend_asks_for_a_list_where_there_is_something_to_list_ane
     ids=["its class", "other for a surprise"],
 )
 def test_a_failed_look_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
-    measured = MeasuredBackend(Place(error=error), metrics.backends)
-
     with pytest.raises(type(error)):
-        measured.observe(5.0, ())
-
-    assert value(metrics, "hf_provisioner_backend_errors_total", pool="pool", operation="observe", error=label) == 1
-    assert value(metrics, "hf_provisioner_backend_call_seconds_count", pool="pool", operation="observe") == 1
+        MeasuredBackend(Place(error=error), metrics.backends).observe(5.0, ())
+    assert value(metrics, "errors_total", "observe", error=label) == 1
+    assert value(metrics, "call_seconds_count", "observe") == 1
 
 
 def test_each_failed_action_counts_and_each_batch_is_timed_once(metrics: Metrics) -> None:
     measured = MeasuredBackend(Place(failure=Failure(ErrorClass.DENIED, "no")), metrics.backends)
-
     measured.create([Create(name, "pool", "T", REQUEST) for name in "abc"], lambda: True)
     measured.delete([Delete(name, "pool", DeleteReason.LOST) for name in "ab"], lambda: True)
-
-    def errors(operation: str) -> float | None:
-        return value(metrics, "hf_provisioner_backend_errors_total", pool="pool", operation=operation, error="denied")
-
-    def calls(operation: str) -> float | None:
-        return value(metrics, "hf_provisioner_backend_call_seconds_count", pool="pool", operation=operation)
-
-    assert (errors("create"), errors("delete"), calls("create"), calls("delete")) == (3, 2, 1, 1)
+    assert [value(metrics, "errors_total", one, error="denied") for one in ("create", "delete")] == [3, 2]
+    assert [value(metrics, "call_seconds_count", one) for one in ("create", "delete")] == [1, 1]
