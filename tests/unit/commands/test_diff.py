@@ -37,33 +37,20 @@ GONE = {"gone": True}
         pytest.param(True, None, THERE, "it stays", True, id="HF has it and we forgot"),
         pytest.param(True, None, NOWHERE, "nobody has it", True, id="nobody has it"),
         pytest.param(True, None, unobserved(), "nobody knows", True, id="ours by name, a pool unseen"),
+        pytest.param(None, running(0, Verdict.SUCCEEDED), THERE, "sent no list yet", False, id="nobody could list it"),
+        pytest.param(None, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished before a list"),
+        pytest.param(None, None, THERE, "an orphan", True, id="an orphan before a list"),
+        pytest.param(None, running(), THERE, "on its way", False, id="on its way before a list"),
     ],
 )
 def test_a_view_of_a_machine_says_what_it_means(
-    listed: bool, one: Slot | None, look: Look, means: str, differs: bool
+    listed: bool | None, one: Slot | None, look: Look, means: str, differs: bool
 ) -> None:
-    document = diff_document(memory(*[record(one)] if one else []), [FULL] if listed else [], {"a": look}, PREFIX)
+    """``listed`` is None before HostFactory's first list."""
+    names = None if listed is None else [FULL] * listed
+    document = diff_document(memory(*[record(one)] if one else []), names, {"a": look}, PREFIX)
     [group] = document["groups"]
     assert (means in group["meaning"], group["differs"], group["machines"]) == (True, differs, [NAME])
-
-
-@pytest.mark.parametrize(
-    ("one", "look", "means", "differs"),
-    [
-        pytest.param(running(0, Verdict.SUCCEEDED), THERE, "sent no list yet", False, id="nobody could list it"),
-        pytest.param(running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="memory and cloud differ"),
-        pytest.param(None, THERE, "an orphan", True, id="the cloud has what memory does not know"),
-        pytest.param(running(), THERE, "on its way", False, id="on its way"),
-    ],
-)
-def test_before_hfs_first_list_only_memory_and_clouds_can_differ(
-    one: Slot | None, look: Look, means: str, differs: bool
-) -> None:
-    document = diff_document(memory(*[record(one)] if one else []), None, {"a": look}, PREFIX)
-    [group] = document["groups"]
-    assert (means in group["meaning"], group["differs"]) == (True, differs)
-    first, *_ = diff_text(document | {"listed_at": None}).splitlines()
-    assert first.startswith("HostFactory has sent no list yet, memory has ")
 
 
 def test_a_host_of_somebody_else_is_no_difference() -> None:
@@ -86,7 +73,9 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
         "         and 5 more: --machines names them",
         "      2  listed, memory succeeded, cloud running: all three agree",
     ]
-    assert diff_text(document | {"listed_at": None}, every=True).count("hf-") == SHOWN + 7
+    everything = diff_text(document | {"listed_at": None}, every=True)
+    assert everything.count("hf-") == SHOWN + 7
+    assert everything.startswith("HostFactory has sent no list yet, memory has ")
 
 
 @given(

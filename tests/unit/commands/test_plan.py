@@ -51,24 +51,17 @@ LINES = [
 ]
 
 
-def test_machines_are_told_by_pool_template_and_reason() -> None:
+def test_machines_are_told_by_pool_template_and_reason_and_named_where_that_is_asked_for() -> None:
     assert plan_text(DOCUMENT).splitlines() == LINES
-
-
-def test_each_machine_is_named_under_its_line_where_that_is_asked_for() -> None:
     named = plan_text(DOCUMENT, named=True).splitlines()
     assert [line for line in named if not line.startswith("    ")] == LINES
     at = named.index(LINES[4])
     assert named[at + 1 : at + 3] == [f"    {name(0)}", f"    {name(1)}"]
     assert sum(line.startswith("    ") for line in named) == MANY + 1 + 4 + 3
-
-
-def test_the_document_names_each_machine() -> None:
     assert len(DOCUMENT["creates"]) == MANY + 1
     assert DOCUMENT["creates"][0] == {"machine": name(10), "pool": "a", "template": TEMPLATE, "reason": "wanted"}
-    assert DOCUMENT["deletes"][-1] == {
-        "machine": "hf-zzzzzzzzzz-000000", "pool": "a", "template": "", "reason": "orphaned"
-    }  # fmt: skip
+    stray = {"machine": "hf-zzzzzzzzzz-000000", "pool": "a", "template": "", "reason": "orphaned"}
+    assert DOCUMENT["deletes"][-1] == stray
 
 
 @pytest.mark.parametrize("plan", [None, Plan(HELD)], ids=["before the first request", "all is as wanted"])

@@ -135,9 +135,11 @@ def test_a_goal_that_is_never_reached_is_missed_and_without_baselines_the_provis
     assert "PRP" not in out
 
 
-def test_a_goal_that_only_others_miss_is_no_problem(said: Said, write: Write) -> None:
-    code, out, _ = said(write(goals={"t90": 60}), "--seeds", "1")
-    assert (code, row(out, "PRP")[2]) == (0, "240")
+def test_goals_that_others_miss_and_laws_that_others_break_are_no_problem(said: Said, write: Write) -> None:
+    code, out, _ = said(write(pools={"a": {"boot_seconds": 60, "max_pending": 1}}, goals={"t90": 150}), "--seeds", "1")
+    assert code == 0, out
+    assert float(row(out, "PRP")[2]) > 150
+    assert row(out, "exact")[14] == "1"
 
 
 @pytest.mark.parametrize(("quota", "code", "cell"), [(0, 0, "2/2"), (5, 1, "0/2")])
@@ -174,11 +176,6 @@ def test_a_broken_law_is_told_with_the_call_that_shows_it_again(
     ) in out
     assert "1 more runs broke a law; -o json and --out name them all.\n" in out
     assert out.endswith("6 runs of the provisioner: laws broken in 6, goals missed 0 of 0.\n")
-
-
-def test_laws_that_others_break_are_no_problem(said: Said, write: Write) -> None:
-    code, out, _ = said(write(pools={"a": {"boot_seconds": 60, "max_pending": 1}}), "--seeds", "1")
-    assert (code, row(out, "exact")[14]) == (0, "1")
 
 
 def test_a_run_that_ends_with_a_mistake_of_ours_ends_no_other(
@@ -311,24 +308,15 @@ def test_on_a_terminal_a_bar_is_shown_and_taken_away(said: Said, write: Write, m
     assert err.endswith("\x1b[2K")
 
 
-def test_ctrl_c_tells_what_is_finished(said: Said, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", [3, 1], ids=["some runs have ended", "none has"])
+def test_ctrl_c_tells_what_is_finished(said: Said, write: Write, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     def interrupted(scenario: Any, seed: int, decide: Any) -> Result:
-        if seed == 3:
+        if seed == first:
             raise KeyboardInterrupt
         return play(scenario, seed, decide)
 
     monkeypatch.setattr(trial, "play", interrupted)
-    code, out, err = said(write(), "--seeds", "5", "--no-baselines", "--out", "out")
-    assert (code, err) == (130, "Ended by Ctrl-C after 2 of 5 runs.\n")
-    assert out.startswith("own: Two machines are wanted. (2 seeds from 1: p50, p95)\n")
+    code, out, err = said("--compare", write("a.yaml"), write("b.yaml"), "--out", "out")
+    assert (code, err) == (130, f"Ended by Ctrl-C after {first - 1} of 10 runs.\n")
+    assert out.endswith(f"{first - 1} runs of the provisioner: laws broken in 0, goals missed 0 of 0.\n")
     assert json.loads(Path("out/results.json").read_text())["interrupted"] is True
-
-
-def test_ctrl_c_before_anything_is_finished_tells_so(said: Said, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> Result:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trial, "play", interrupted)
-    code, out, err = said("--compare", write("a.yaml"), write("b.yaml"))
-    assert (code, out) == (130, "0 runs of the provisioner: laws broken in 0, goals missed 0 of 0.\n")
-    assert err == "Ended by Ctrl-C after 0 of 10 runs.\n"

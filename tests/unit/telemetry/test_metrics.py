@@ -62,7 +62,9 @@ def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics
     metrics.configure(Limits(prefix="hf", pools={one: PoolLimits(one) for one in pools}, templates=templates))
     for template in templates.values():
         metrics.slots.startup.labels(template.pools[0], template.id).observe(1)
-    work(metrics, "pool-0", "T0")
+    metrics.usage.per_hour.replace({(): 1})
+    metrics.usage.month.replace({(): 1})
+    metrics.usage.budget.replace({"hour": 1, "month": 1})
     for one in pools:
         metrics.slots.shutdown.labels(one).observe(1)
         for operation in OPERATIONS:
