@@ -76,12 +76,14 @@ def numbers(cell: str) -> list[float]:
 
 
 ROWS = [
-    Row(
-        machines,
-        *numbers(cpu),
-        *numbers(memory),
-        *(numbers(cell)[0] for cell in room),
-        tuple(re.findall("`(.+?)`", asked_by)),
+    Row._make(
+        [
+            machines,
+            *numbers(cpu),
+            *numbers(memory),
+            *(numbers(cell)[0] for cell in room),
+            tuple(re.findall("`(.+?)`", asked_by)),
+        ]
     )
     for machines, cpu, memory, *room, asked_by in cells("what asks for it")
 ]
@@ -90,16 +92,18 @@ VIRTUAL = [
     for machines, cpu, memory, calls, state in cells("state directory")
 ]
 HTTP = [
-    OverHttp(
-        machines,
-        kind,
-        numbers(cpu)[1],
-        *numbers(processors),
-        numbers(memory)[0] * 2**20,
-        *(numbers(calls) or (0, 0)),
-        *(numbers(pod_calls) or (0,)),
+    OverHttp._make(
+        [
+            machines,
+            kind,
+            numbers(cpu)[1],
+            *numbers(most),
+            numbers(memory)[0] * 2**20,
+            *(numbers(calls) or [0, 0]),
+            *(numbers(pods) or [0]),
+        ]
     )
-    for machines, kind, cpu, processors, memory, calls, pod_calls in cells("creates and deletes of pods")
+    for machines, kind, cpu, most, memory, calls, pods in cells("creates and deletes of pods")
 ]
 
 

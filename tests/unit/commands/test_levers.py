@@ -119,6 +119,12 @@ def test_a_name_that_nothing_has_is_refused_and_nothing_is_recorded(
     assert not state.levers.exists()
 
 
+def test_of_many_names_some_are_shown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(state, {f"pool-{number:02d}": pool(f"pool-{number:02d}") for number in range(30)})
+    _, text = called(capsys, "pause", "~")
+    assert ("pool-00" in text, "pool-25" in text, "and more. Nothing" in text) == (True, False, True)
+
+
 def test_a_request_that_no_loop_has_read_can_be_cancelled(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     id_ = state.record_request("demoinst", "T", 2, created_wall=0.0, rc_account="").id
     assert called(capsys, "cancel", id_, "--reason", "no")[0] == 0

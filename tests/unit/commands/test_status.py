@@ -299,6 +299,8 @@ def test_one_screen_says_what_is_wanted_runs_and_fails(desk: Desk) -> None:
     assert table(text, "pool")["b"] == ["0", "0", "0", "0", "0", "100", "-", "-"]
     assert re.fullmatch("stockout 4 min ago: no room.*…", table(text, "pool")["a"][7])
     assert document(desk)["unread"] == [*desk.state.intent.read().requests]
+    desk.leave(memory(), Limits("hf", {}, {}))
+    assert "wanted" not in shown(desk)[1], "there is no pool and no template"
 
 
 def test_wide_shows_each_template_in_each_pool_and_errors_in_full(desk: Desk) -> None:
