@@ -136,30 +136,22 @@ def test_a_request_that_no_loop_has_read_can_be_cancelled(state: StateDir, capsy
     assert [target for _, target, _, _ in held(state)] == [id_, "a", "b"], "what is done leaves the file"
 
 
-def test_resume_lets_go_of_pause_and_drain_and_of_no_other_pool(
+def test_resume_and_start_all_let_go_of_what_they_name_and_of_nothing_else(
     state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in (["pause", "a"], ["drain", "a", "--reason", "x"], ["pause", "b"]):
+    for arguments in (
+        ["pause", "a"], ["drain", "a", "--reason", "x"], ["pause", "b"], ["stop-all", "--reason", "x"]
+    ):  # fmt: skip
         assert run(arguments) == 0
     code, text = called(capsys, "resume", "a", "--reason", "well again")
-    assert (code, held(state)) == (0, [("pause", "b", ME, "")])
+    assert (code, [kind for kind, *_ in held(state)]) == (0, ["pause", "stop-all"])
     assert text.startswith("Pool a goes on.")
     assert {(lever.who, lever.reason) for lever in state.levers.read().released} == {(ME, "well again")}
     assert called(capsys, "resume", "a") == (0, "No lever holds pool a back. Nothing was changed.")
-    assert "The pool stays paused until `paused` is taken out of provisioner.yaml." in called(capsys, "resume", "b")[1]
-
-
-def test_start_all_lets_go_of_stop_all_alone(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["pause", "a"], ["stop-all", "--reason", "x"]):
-        assert run(arguments) == 0
     assert called(capsys, "start-all")[0] == 0
-    assert held(state) == [("pause", "a", ME, "")]
+    assert held(state) == [("pause", "b", ME, "")]
     assert called(capsys, "start-all") == (0, "No lever holds everything back. Nothing was changed.")
-
-
-def test_without_a_loop_it_is_recorded_and_says_when_it_holds(
-    state: StateDir, capsys: pytest.CaptureFixture[str]
-) -> None:
+    assert "The pool stays paused until `paused` is taken out of provisioner.yaml." in called(capsys, "resume", "b")[1]
     os.unlink(state.heartbeat.path)
     code, text = called(capsys, "stop-all", "--reason", "x")
     assert (code, len(held(state))) == (0, 1)

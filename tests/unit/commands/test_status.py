@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run
-from provisioner.model import Brake, BrakeReason, Failure, Memory, Verdict
+from provisioner.model import Brake, BrakeReason, Failure, Limits, Memory, Verdict
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.state.memory import MemoryStore
@@ -88,15 +88,12 @@ def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(desk: Desk, m
     real = os.utime
 
     def refused(path: Any, *arguments: Any, **options: Any) -> None:
-        if str(path).startswith(f"{desk.state.heartbeat.path}."):
+        if not arguments or str(path).startswith(f"{desk.state.heartbeat.path}."):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         real(path, *arguments, **options)
 
-    def not_removed(path: Any) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
     monkeypatch.setattr(os, "utime", refused)
-    monkeypatch.setattr(os, "unlink", not_removed)
+    monkeypatch.setattr(os, "unlink", refused)
     code, text = shown(desk)
     assert (code, "NOT RUNNING" in text) == (0, False)
     assert re.search(r"loop last ran at \d\d:\d\d:\d\d on ", text)

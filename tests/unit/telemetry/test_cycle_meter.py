@@ -135,7 +135,8 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         {f"machines {PAIR} phase=running": 2, f"machines {PAIR} phase=pending": 1},
     ),
     "machines that were asked for and not yet seen are submitted": (
-        [report(memory(record(unsent(1), slot(2), slot(3, seen=True))))], {f"machines {PAIR} phase=submitted": 1}
+        [report(memory(record(unsent(1), slot(2), slot(3, seen=True), slot(4))))],
+        {f"machines {PAIR} phase=submitted": 2},
     ),
     "a series ends with what it counted": (
         [report(memory(record()), snapshot(machine(0, Phase.STOPPING))), report(memory(record()), snapshot())],

@@ -14,7 +14,7 @@ import pytest
 from provisioner.backends.batch import Call, run_calls
 from provisioner.loop.actors import Batch, ThreadedActors
 from provisioner.loop.cycle_id import CYCLE
-from provisioner.model import Create, Delete, Failure, Outcome
+from provisioner.model import Create, Failure, Outcome
 from provisioner.telemetry.logs import JsonFormatter, TextFormatter
 from tests.support.waiting import until
 
@@ -45,17 +45,12 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
 class Telling:
     """A backend that says what it does: the creates each in a thread of its own."""
 
-    pool, lag = "a", 0.0
-
     def create(self, creates: Sequence[Create], may_start: Callable[[], bool]) -> list[Outcome]:
         def send(create: Create) -> Mapping[str, Failure]:
             log.warning("Refused", extra={"machine": create.name})
             return {}
 
         return run_calls([Call((one,), partial(send, one)) for one in creates], workers=3, may_start=may_start)
-
-    def delete(self, deletes: Sequence[Delete], may_start: Callable[[], bool]) -> list[Outcome]:
-        raise AssertionError(deletes)
 
 
 def in_cycle(number: int, act: Callable[[], None]) -> None:

@@ -138,18 +138,11 @@ def test_a_part_holds_what_concerns_it_and_nothing_else(by: dict[str, str]) -> N
     assert "NOTHING IS PLANNED" in part.alarms[0]
 
 
-def test_a_return_is_a_part_too() -> None:
-    part = narrowed(everything(), request="ret-aaaaaaaaaa")
+def test_a_return_is_a_part_too_and_no_name_is_no_condition() -> None:
+    whole = everything()
+    part = narrowed(whole, request="ret-aaaaaaaaaa")
     assert ([one["id"] for one in part.returns], part.requests) == (["ret-aaaaaaaaaa"], [])
-
-
-def test_no_name_is_no_condition() -> None:
-    whole = everything()
     assert narrowed(whole) == whole
-
-
-def test_the_document_is_json_and_has_every_field() -> None:
-    whole = everything()
     document = json.loads(json.dumps(whole.document()))
     assert document["pools"][0]["pool"] == "a"
     assert set(document) == set(Overview.__dataclass_fields__)

@@ -101,12 +101,12 @@ def test_ten_thousand_machines_are_told_by_milestones() -> None:
 def test_equal_events_are_one_sentence_until_ten_minutes_pass_without_one() -> None:
     line = {"event": "create", "pool": "a", "result": "stockout", "text": "full"}
     lines = [line | {"machine": name(n), "at": 300.0 * n} for n in range(5)] + [
-        line | {"machine": name(9), "at": 9000.0}
+        line | {"machine": name(9), "at": 1801.0}
     ]
     told = [(one.at, one.until, one.text) for one in story(Subject(Kind.REQUEST, REQUEST), lines, None)]
     assert told == [
         (0.0, 1200.0, "Pool a refused 5 creates: stockout: “full”."),
-        (9000.0, 9000.0, f"Pool a refused 1 create of {name(9)}: stockout: “full”."),
+        (1801.0, 1801.0, f"Pool a refused 1 create of {name(9)}: stockout: “full”."),
     ]
 
 
