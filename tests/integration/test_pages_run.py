@@ -150,6 +150,7 @@ NEEDS_MORE = {
 """Commands that a sentence names, and that are no call without arguments or an end."""
 
 
+@pytest.mark.timeout(600 * PATIENCE)
 def test_every_command_of_the_pages_ends_as_its_page_says(site: Prepared) -> None:
     wrong = []
     lines = [one for one in runnable() if one.text not in NOT_RUN and "provisioner simulator" not in one.text]
