@@ -38,6 +38,13 @@ LATCHED = Memory("demoinst", generation=1, time=10_000.0, brake=BRAKE, orphans=O
 LACKS_ONE = replace(LATCHED, requests={"aaaaaaaaaa": RequestRecord("aaaaaaaaaa", "GkePod", 3, read=0.0, deadline=1.0)})
 
 
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock stands still, however busy the machine is."""
+    stands = time.time()
+    monkeypatch.setattr(time, "time", lambda: stands)
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
     """That of the example's provider instance, with an empty intent."""
