@@ -16,18 +16,19 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from deploy.grafana.dashboards import texts
-from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, LeverKind, LossCause, Outcome, Phase
 from provisioner.settings import loader
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import Health, Server
 from tests.support.clients.prometheus import PROMETHEUS, now, prometheus
-from tests.support.waiting import until
+from tests.support.every_metric import work
+from tests.support.waiting import PATIENCE, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 CONFIG = DEPLOY / "kustomize" / "base" / "config"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 Panel = dict[str, Any]
+SECONDS = 60 * PATIENCE
 
 
 def panels(board: Path) -> list[Panel]:
@@ -40,39 +41,11 @@ def expressions() -> list[str]:
     return [re.sub(r"\$\w+", ".*", expression) for expression in dict.fromkeys(found)]
 
 
-def work(metrics: Metrics) -> None:
-    """Something happens in every metric."""
-    pool, template = "gke-main", "GkePod"
-    metrics.loop.cycle("ok", 0.1, 1e9)
-    metrics.loop.wakeups.labels("timer").inc()
-    metrics.machines.observed.replace({(pool, template, phase): 1 for phase in Phase})
-    metrics.machines.oldest_unmet.replace({template: 1e9})
-    metrics.machines.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
-    metrics.machines.levers.replace({(LeverKind.PAUSE, pool): 1})
-    metrics.loop.config_differs.replace({"templates": 1})
-    metrics.backends.outcome(Outcome(Create("name", pool, template, "request")))
-    metrics.backends.outcome(Outcome(Create("name", pool, template, "request"), Failure(ErrorClass.QUOTA, "no")))
-    metrics.backends.outcome(Outcome(Delete("name", pool, DeleteReason.RETURNED)))
-    metrics.slots.startup.labels(pool, template).observe(40)
-    metrics.slots.shutdown.labels(pool).observe(10)
-    metrics.slots.lost.labels(pool, template, LossCause.PREEMPTED).inc()
-    metrics.slots.failed.labels(pool, template, ErrorClass.STOCKOUT).inc()
-    metrics.slots.refused.labels(pool, ErrorClass.STOCKOUT).inc()
-    metrics.backends.calls.labels(pool, "observe").observe(0.1)
-    metrics.backends.errors.labels(pool, "create", ErrorClass.QUOTA).inc()
-    metrics.store.lock_wait.observe(0.01)
-    metrics.store.bytes.replace({"intent.json": 100})
-    metrics.usage.seconds.replace({pool: 100})
-    metrics.usage.per_hour.replace({(): 1})
-    metrics.usage.month.replace({(): 1})
-    metrics.usage.budget.replace({"hour": 1, "month": 1})
-
-
 @pytest.fixture
 def metrics() -> Metrics:
     metrics = Metrics(CollectorRegistry())
     metrics.configure(loader.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
-    work(metrics)
+    work(metrics, "gke-main", "GkePod")
     return metrics
 
 
@@ -83,11 +56,9 @@ def test_the_files_are_those_that_make_dashboards_writes() -> None:
 def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
     exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
     alerts = [rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-
     used = {
         name for text in [*expressions(), *alerts] for name in re.findall(r"\b(?:hf_provisioner|process)_\w+", text)
     }
-
     assert used <= exported
     assert len(used) > 20
 
@@ -95,7 +66,6 @@ def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
 def test_every_metric_of_ours_is_drawn(metrics: Metrics) -> None:
     names = {family.name for family in metrics.registry.collect() if family.name.startswith("hf_")}
     drawn = " ".join(expressions())
-
     assert [name for name in sorted(names) if not re.search(rf"\b{name}(_total|_bucket)?\b", drawn)] == []
 
 
@@ -104,7 +74,6 @@ def test_a_board_is_whole(board: Path) -> None:
     document = json.loads(board.read_text())
     every = document["panels"]
     variables = [variable["name"] for variable in document["templating"]["list"]]
-
     assert document["schemaVersion"] >= 36
     assert len({panel["id"] for panel in every}) == len(every)
     assert all(panel["datasource"]["uid"] == "${datasource}" for panel in panels(board))
@@ -131,9 +100,9 @@ def test_every_expression_of_the_boards_is_promql(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(expressions())]
     file = tmp_path / "panels.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-
-    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, check=False, timeout=60)
-
+    done = subprocess.run(
+        ["promtool", "check", "rules", file], capture_output=True, text=True, check=False, timeout=60 * PATIENCE
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -153,9 +122,8 @@ def scraped(metrics: Metrics, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.slow
 def test_no_panel_is_empty_on_a_real_prometheus(metrics: Metrics, scraped: str) -> None:
     def empty() -> list[str]:
-        work(metrics)
+        work(metrics, "gke-main", "GkePod")
         return [text for text in expressions() if all(value == "NaN" for value in now(scraped, text))]
 
     until(lambda: not empty(), 60, every=0.5, what="a value in every panel")
-
     assert "BrakeEngaged" in requests.get(f"{scraped}/api/v1/rules", timeout=5).text

@@ -8,14 +8,13 @@ import stat
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from provisioner.commands.doctor import clock, masked
 from tests.conformance.stage import Case, Grid, stage
+from tests.support.waiting import PATIENCE
 
 SECRET = "hunter2"
 
@@ -32,7 +31,7 @@ def doctor(hf: Grid, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 * PATIENCE,
         check=False,
     )
 
@@ -69,32 +68,3 @@ def test_all_is_asked_at_once_and_what_is_wrong_says_what_to_do(hf: Grid, tmp_pa
 
     again = doctor(hf, "--bundle", str(bundle))
     assert (again.returncode, "it exists" in again.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(-900.0, "900 s ahead of this host's; synchronize"), (900.0, "900 s behind this host's; ")]
-)
-def test_a_state_directory_with_another_time_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
-) -> None:
-    monkeypatch.setattr(time, "time", lambda now=time.time: round(now() + seconds))
-    told = clock({"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_WORKDIR": str(tmp_path)})
-    assert not told.fine
-    assert words in told.text.replace("899", "900").replace("901", "900")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("proxy: http://me:hunter2@proxy:3128/", "proxy: http://***@proxy:3128/"),
-        ('{"password": "hun\\"ter2", "id": 1}', '{"password": "***", "id": 1}'),
-        ("export API_KEY=hunter2 x", 'export API_KEY="***" x'),
-        ("Authorization: Bearer hunter2.a-b\n", "Authorization: Bearer ***\n"),
-        ("a\n-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\nb", "a\n***\nb"),
-        ("token_file: /etc/token\n", "token_file: /etc/token\n"),
-        ("hf-0123456789-000001 is lost: preempted", "hf-0123456789-000001 is lost: preempted"),
-    ],
-)
-def test_what_looks_like_a_secret_is_masked(text: str, expected: str) -> None:
-    assert masked(text) == expected

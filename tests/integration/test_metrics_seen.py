@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +26,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner import __version__
 from provisioner.backends import events
+from provisioner.commands import cli
 from provisioner.model import Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.simulator.server import Simulator
@@ -36,20 +34,17 @@ from provisioner.simulator.world import Fault
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.tools.playground import HostFactory
 from tests.conformance.stage import (
-    MIG_CASES,
     PROJECT,
-    TIMINGS,
     ZONE,
     Case,
     Grid,
     Instance,
     loop_time,
-    names,
     stage,
     template,
 )
 from tests.support.clients.scrape import PREFIX, Scrape
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 Story = Callable[..., None]
 Scraping = Callable[[Instance], Scrape]
@@ -96,7 +91,7 @@ def grid(directory: Path, cloud: Simulator, number: int, *, pool: Mapping[str, A
 def command(hf: Grid, *words: str) -> None:
     """``provisioner``, as a person of this instance types it."""
     environment = {**os.environ, **hf.environment}
-    subprocess.run([sys.executable, "-m", "provisioner", *words], env=environment, timeout=60, check=True)
+    subprocess.run([sys.executable, "-m", "provisioner", *words], env=environment, timeout=60 * PATIENCE, check=True)
 
 
 def pod(hf: Grid, name: str, rest: str = "") -> str:
@@ -158,23 +153,6 @@ def test_machines_that_are_asked_for(tmp_path: Path, cloud: Simulator, scrape: S
         seen.becomes(lambda woken: woken >= 1, "wakeups_total", source="watch")
         quiet = seen.value("wakeups_total", source="timer")
         seen.becomes(lambda woken: woken > quiet, "wakeups_total", source="timer")
-        with signals(hf):
-            os.kill(os.getpid(), signal.SIGHUP)
-            seen.becomes(1, "wakeups_total", source="signal")
-
-
-@contextmanager
-def signals(hf: Grid) -> Iterator[None]:
-    """The loop heeds signals to this process, as that of ``provisioner run`` does."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    assert hf._service is not None
-    hf._service.heed_signals()
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @shows("budget", "cost_per_hour", "cost_this_month", "machine_seconds", "machines_deferred")
@@ -208,28 +186,16 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
 
 @shows("deletes", "machine_shutdown_seconds", "machines_lost", "requests", "store_lock_wait_seconds", "machines_stuck")
 def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """Each in another way, one after the other; and how their request leaves the files."""
+    """One is preempted, one is returned, one does not end; and their request leaves the files."""
     settings = {"retention_hours": 0, "loop": False}
     with loop_time() as ahead, grid(tmp_path, cloud, 3, pool={"early_loss_seconds": 0}, **settings) as hf:
+        (hf.conf / "pod.yaml").write_text(SPOT_POD)
         hf.start_loop()
         seen = scrape(hf)
-        cloud.impose(timings={"gke": TIMINGS["gke"] | {"node_gone": 0.05}})
-        hf.complete(3)
-        fallen = fall(hf)
-        seen.becomes(fallen, "machines_lost_total", pool=POOL, template=TEMPLATE, cause="node")
-
-        (hf.conf / "pod.yaml").write_text(SPOT_POD)
-        returned, preempted, evicted, deleted, exited, stuck = hf.complete(6)
-        ends: Mapping[str, Callable[[], object]] = {
-            "preempted": lambda: cloud.preempt(preempted),
-            "evicted": lambda: requests.post(pod(hf, evicted, "/eviction"), json=EVICTION, timeout=10),
-            "deleted": lambda: requests.delete(pod(hf, deleted), timeout=10),
-            "exited": lambda: patch(pod(hf, exited, "/status"), {"status": {"phase": "Succeeded"}}),
-        }
-        for cause, end in ends.items():
-            end()
-            seen.becomes(1, "machines_lost_total", pool=POOL, template=TEMPLATE, cause=cause)
-        seen.becomes(fallen + 4, "machines_lost_total")
+        returned, preempted, stuck = hf.complete(3)
+        cloud.preempt(preempted)
+        seen.becomes(1, "machines_lost_total", pool=POOL, template=TEMPLATE, cause="preempted")
+        seen.becomes(1, "machines_lost_total")
 
         asked = time.monotonic()
         gone = hf.give_back(returned)
@@ -256,165 +222,102 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
 
 
 SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
-EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {}}
-
-
-def patch(address: str, document: object) -> None:
-    kind = {"Content-Type": "application/strategic-merge-patch+json"}
-    answer = requests.patch(address, json=document, headers=kind, timeout=10)
-    assert answer.ok, answer.text
-
-
-def fall(hf: Grid) -> int:
-    """A node goes; how many machines it held."""
-    pods = requests.get(pod(hf, ""), timeout=10).json()["items"]
-    nodes = Counter(one["spec"]["nodeName"] for one in pods)
-    node, held = nodes.popitem()
-    assert requests.delete(f"{hf.simulator.kubernetes}/api/v1/nodes/{node}", timeout=10).ok
-    return held
 
 
 # --- places that refuse -----------------------------------------------------------------------------------------------
 
-PLACES = ("full", "quota", "denied", "busy", "image", "slow", "capped")
-"""Pools, each with its own way to refuse and its own namespace; each has a template of its own."""
 
-GROUP = f"case-{MIG_CASES[0]}"
-LOOK = "instanceGroupManagers.list"
-
-
-@pytest.mark.slow
 @shows("refusals", "machines_refused", "slots_failed", "backend_errors", "creates", "machines_deferred", "cycles")
-@shows("oldest_unmet_timestamp_seconds", "observation_timestamp_seconds", "lever", "backend_call_seconds", "machines")
+@shows("oldest_unmet_timestamp_seconds", "lever")
 def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """All at once, in one loop, so that each is told from the others; a fault's limit says how often it strikes."""
-    places = {name: f"case-{number}" for number, name in enumerate(PLACES, 10)}
-    pool = {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "boot_deadline_seconds": 3600}
-    own = {"slow": {"initial_window": 1}, "capped": {"max_machines": 1}}
-    group = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP, "observe_seconds": 0.2}
-    pools = {"group": group} | {name: pool | {"namespace": place} | own.get(name, {}) for name, place in places.items()}
-    tries = {"image": {"tries": 2}, "denied": {"tries": 0}}
-    with grid(tmp_path, cloud, 9, loop=False, pools=pools, templates=tries, backoff={"first_seconds": 1}) as hf:
-        hf.write_templates(
-            template("group", pools=["group"]), *(template(name, pools=[name], maxNumber=-1) for name in PLACES)
-        )
+    """Two in one loop, so that each is told from the other: one for good, one after three tries."""
+    places = {"full": "case-10", "image": "case-11"}
+    pools = {
+        name: {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "namespace": place}
+        for name, place in places.items()
+    }
+    settings = {"templates": {"full": {"tries": 0}, "image": {"tries": 2}}, "backoff": {"first_seconds": 1}}
+    with grid(tmp_path, cloud, 9, loop=False, pools=pools, **settings) as hf:
+        hf.write_templates(*(template(name, pools=[name], maxNumber=-1) for name in places))
+        hf.faults(Fault("quota", places["full"]), Fault("invalid", places["image"]))
         hf.start_loop()
         seen = scrape(hf)
-        hf.cycles()
-        hf.faults(
-            Fault("stockout", places["full"]),
-            Fault("quota", places["quota"]),
-            Fault("denied", f"{places['denied']}/pods.create"),
-            Fault("throttled", f"{places['busy']}/pods.create", limit=2, params={"seconds": 0}),
-            Fault("hang", f"{places['busy']}/pods.create", after=2, limit=1, params={"seconds": 1.5}),
-            Fault("unavailable", LOOK, limit=3),
-            Fault("http_error", LOOK, params={"status": 400}),
-            Fault("invalid", places["image"]),
-            Fault("slow_start", places["slow"], params={"seconds": 3600}),
-        )
         began = time.time()
-        ids = {name: hf.request(name, 2) for name in PLACES}
+        ids = {name: hf.request(name, 2) for name in places}
         asked = time.time()
-
-        refusals = {"full": "stockout", "quota": "quota", "denied": "denied", "image": "invalid"}
-        for name, error in refusals.items():
+        for name, error, other in (("full", "quota", "invalid"), ("image", "invalid", "quota")):
             seen.becomes(lambda told: told >= 1, "refusals_total", pool=name, error=error)
-            assert all(
-                seen.has_no("refusals_total", pool=name, error=other) for other in {*refusals.values()} - {error}
-            )
-        seen.becomes(2, "machines_refused", pool="full", template="full", error="stockout")
-        seen.becomes(2, "machines_refused", pool="quota", template="quota", error="quota")
-        seen.becomes(2, "machines_refused", pool="denied", template="denied", error="denied")
-        for name in ("slow", "capped"):
-            assert seen.has_no("refusals_total", pool=name)
+            errors = {"pool": name, "operation": "create"}
+            seen.becomes(lambda told: told >= 1, "backend_errors_total", **errors, error=error)
+            assert seen.has_no("refusals_total", pool=name, error=other)
+            assert seen.value("creates_total", pool=name, result="ok") == 0
+        seen.becomes(2, "machines_refused", pool="full", template="full", error="quota")
+        seen.becomes(lambda held: held >= 1, "machines_deferred", pool="full", template="full", reason="backoff")
+        seen.becomes(lambda at: began - 1 <= at <= asked + 1, "oldest_unmet_timestamp_seconds", template="full")
+        seen.becomes(lambda cycles: cycles >= 1, "cycles_total", result="partial")
 
         assert hf.ended(ids["image"])["status"] == "complete_with_error"
         seen.becomes(2 * (2 + 1), "slots_failed_total", pool="image", template="image", error="invalid")
         seen.becomes(4, "creates_total", pool="image", result="failed")
+        assert all(at != at for at in seen.series("oldest_unmet_timestamp_seconds", template="image")), "it has ended"
 
-        assert hf.ended(ids["busy"])["status"] == "complete"
-        seen.becomes(2, "backend_errors_total", pool="busy", operation="create", error="throttled")
-        seen.becomes(2, "creates_total", pool="busy", result="failed")
-        seen.becomes(2, "creates_total", pool="busy", result="ok")
-        batches = seen.becomes(lambda calls: calls >= 2, "backend_call_seconds_count", pool="busy", operation="create")
-        quick = {"pool": "busy", "operation": "create", "le": "1.0"}
-        seen.becomes(lambda calls: calls < batches, "backend_call_seconds_bucket", **quick)
-
-        seen.becomes(
-            lambda errors: errors >= 1, "backend_errors_total", pool="denied", operation="create", error="denied"
-        )
-        seen.becomes(0, "creates_total", pool="denied", result="ok")
-        seen.becomes(lambda held: held >= 1, "machines_deferred", pool="denied", template="denied", reason="backoff")
-        seen.becomes(1, "machines", pool="slow", template="slow", phase="pending")
-        seen.becomes(1, "machines_deferred", pool="slow", template="slow", reason="window")
-        seen.becomes(1, "machines_deferred", pool="capped", template="capped", reason="cap")
-        for name in ("full", "slow", "capped"):
-            seen.becomes(lambda at: began - 1 <= at <= asked + 1, "oldest_unmet_timestamp_seconds", template=name)
-        assert all(at != at for at in seen.series("oldest_unmet_timestamp_seconds", template="busy")), "it has ended"
-
-        looks = {"pool": "group", "operation": "observe"}
-        seen.becomes(3, "backend_errors_total", **looks, error="unavailable")
-        seen.becomes(lambda failed: failed >= 1, "backend_errors_total", **looks, error="invalid")
-        seen.becomes(lambda at: began - 60 <= at <= asked, "observation_timestamp_seconds", pool="group")
-        seen.becomes(lambda cycles: cycles >= 1, "cycles_total", result="partial")
-        command(hf, "pause", "capped", "--reason", "a test")
-        seen.becomes(1, "lever", lever="pause", pool="capped")
-        seen.becomes(1, "machines_deferred", pool="capped", template="capped", reason="paused")
-        seen.becomes(lambda at: at > asked, "observation_timestamp_seconds", pool="capped")
-
-        cloud.impose([Fault("denied", f"{places['busy']}/pods.delete")])
-        hf.give_back(*names(hf.status(ids["busy"])[0]))
-        seen.becomes(lambda failed: failed >= 1, "deletes_total", pool="busy", reason="returned", result="failed")
-        refused = {"pool": "busy", "operation": "delete", "error": "denied"}
-        seen.becomes(lambda errors: errors >= 1, "backend_errors_total", **refused)
-        assert seen.value("deletes_total", pool="busy", result="ok") == 0
-        hf.faults()
-        seen.becomes(2, "deletes_total", pool="busy", reason="returned", result="ok")
-
-
-@shows("machines_lost", "machines", "observation_timestamp_seconds", "cycles")
-def test_a_list_that_lacks_every_machine_counts_as_none_until_another_says_the_same(
-    tmp_path: Path, scrape: Scraping
-) -> None:
-    with stage() as cloud, grid(tmp_path, cloud, 33) as hf:
-        machines = len(hf.complete(8))
-        hf.stop_loop()
-        cloud.call(lambda held: held.cluster.pods._objects.clear())  # as an etcd that was put back: no event says it
-        hf.start_loop()
-        seen = scrape(hf)
-        until(lambda: answers(hf), 30, what="the loop answers")
-        seen.becomes(lambda cycles: cycles >= 2, "cycles_total", result="partial")
-        held = seen.value("observation_timestamp_seconds", pool=POOL)
-        cycles = seen.value("cycles_total", result="partial")
-        seen.becomes(lambda more: more > cycles, "cycles_total", result="partial")
-        seen.becomes(held, "observation_timestamp_seconds", pool=POOL)
-        assert seen.value("machines_lost_total") == 0
-        own = hf.settings["pools"][POOL]
-        hf.configure(pools={POOL: own | {"mass_loss_seconds": 0.5}})
-        seen.becomes(machines, "machines_lost_total", pool=POOL, template=TEMPLATE, cause="unknown")
-        seen.becomes(0, "machines", pool=POOL, template=TEMPLATE, phase="running")
-        seen.becomes(lambda at: at > held, "observation_timestamp_seconds", pool=POOL)
+        command(hf, "pause", "full", "--reason", "a test")
+        seen.becomes(1, "lever", lever="pause", pool="full")
+        seen.becomes(2, "machines_deferred", pool="full", template="full", reason="paused")
 
 
 # --- what asks for a person -------------------------------------------------------------------------------------------
 
 
 @shows("config_differs")
-def test_a_file_that_another_host_reads_otherwise(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    with grid(tmp_path, cloud, 31) as hf:
+def test_a_file_that_another_host_reads_otherwise(
+    tmp_path: Path,
+    cloud: Simulator,
+    scrape: Scraping,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """HostFactory's host and the loop's have directories of their own: a change is told until it is the other's."""
+    with grid(tmp_path, cloud, 34) as hf:
         seen = scrape(hf)
         copy = shutil.copytree(hf.conf, tmp_path / "of-the-host")
+        theirs = copy / hf.templates_file.name
         host = HostFactory({**hf.environment, "HF_PROVIDER_CONFDIR": str(copy)}, tmp_path)
-        hf.cycles()
-        templates = copy / hf.templates_file.name
-        document = json.loads(templates.read_text())
-        document["templates"][0]["maxNumber"] = 77
-        templates.write_text(json.dumps(document))
+        for name, value in host.environment.items():
+            monkeypatch.setenv(name, value)
+
+        def newer() -> tuple[int, list[str | None]]:
+            """The exit code of status, and whose templates it calls newer."""
+            capsys.readouterr()
+            code = cli.run(["status", "-o", "json"])
+            differing = json.loads(capsys.readouterr().out)["configuration_differs"]
+            return code, [one["newer"] for one in differing if one["file"] == "templates"]
+
+        hf.complete(1)
+        host.templates()
+        assert (newer(), hf.metric(f"{PREFIX}config_differs")) == ((0, []), 0)
+
+        change(theirs, 77)
         host.templates()
         seen.becomes(1, "config_differs", file="templates")
+        assert newer() == (1, ["scripts"])
+        assert cli.run(["check"]) == 0
+        assert f"{theirs}: the loop read another content last" in capsys.readouterr().out
+
+        change(hf.templates_file, 77)
+        until(lambda: seen.has_no("config_differs"), 30, what="it was brought to the loop")
+        assert newer() == (0, [])
 
 
-@shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds", "lever")
+def change(file: Path, number: int) -> None:
+    """Another maxNumber of the first template."""
+    document = json.loads(file.read_text())
+    document["templates"][0]["maxNumber"] = number
+    file.with_suffix(".new").write_text(json.dumps(document))
+    file.with_suffix(".new").replace(file)
+
+
+@shows("brake_engaged", "deletes", "config_ok", "cycles", "last_success_timestamp_seconds")
 def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
     with loop_time() as ahead, grid(tmp_path, cloud, 30) as hf:
         seen = scrape(hf)
@@ -431,11 +334,6 @@ def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulat
         ahead.seconds += 900
         seen.becomes(1, "deletes_total", pool=POOL, reason="orphaned", result="ok")
         hf.until_cloud(lambda left: left == [model])
-
-        command(hf, "stop-all", "--reason", "a test")
-        seen.becomes(1, "lever", lever="stop-all", pool="")
-        command(hf, "start-all")
-        until(lambda: seen.has_no("lever"), 30, what="no lever is held")
 
         strangers = strange_pods(hf, model, 6)
         seen.becomes(6, "machines", pool=POOL, template=NO_TEMPLATE)
@@ -506,6 +404,8 @@ def test_machines_that_nobody_may_touch_or_lists(
             until(lambda: answers(standby), 30, what="the standby answers")
             beside.becomes(0, "active", provisioner="demo")
             seen.becomes(1, "active", provisioner="demo")
+            hf.stop_loop()
+            beside.becomes(1, "active", provisioner="demo")
 
 
 def answers(instance: Instance) -> bool:

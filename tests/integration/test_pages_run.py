@@ -16,9 +16,9 @@ from provisioner.commands.levers import VERBS
 from provisioner.state.directory import StateDir
 from provisioner.tools.playground import Playground
 from tests.support.pages import ROOT, Command, commands
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
-SECONDS = 120.0
+SECONDS = 120.0 * PATIENCE
 
 DOCUMENTED = {
     "hf-k3v9x2m7qa-000004": "machine",
@@ -60,7 +60,7 @@ class Prepared:
         self.playground = playground
         self.directory = directory
         id_ = playground.hf.request("GkePod", 5)
-        until(lambda: playground.hf.status(id_)["status"] == "complete", SECONDS, every=0.3, what="machines run")
+        until(lambda: playground.hf.status(id_)["status"] == "complete", 120.0, every=0.3, what="machines run")
         names = [machine["name"] for machine in playground.hf.status(id_)["machines"]]
         playground.hf.reclaimed(names)
         self.ids = {"request": id_, "machine": names[0], "template": "GkePod"}
@@ -144,22 +144,13 @@ def is_runnable(command: Command) -> bool:
 
 
 NEEDS_MORE = {
-    "dump",
-    "restore",
-    "explain",
-    "render-hf",
-    "replay",
-    "pause",
-    "resume",
-    "drain",
-    "cancel",
-    "stop-all",
-    "completion",
+    "dump", "restore", "explain", "render-hf", "replay", "pause", "resume", "drain", "cancel", "stop-all", "completion",
     "simulator",
-}
+}  # fmt: skip
 """Commands that a sentence names, and that are no call without arguments or an end."""
 
 
+@pytest.mark.timeout(600 * PATIENCE)
 def test_every_command_of_the_pages_ends_as_its_page_says(site: Prepared) -> None:
     wrong = []
     lines = [one for one in runnable() if one.text not in NOT_RUN and "provisioner simulator" not in one.text]
@@ -194,7 +185,7 @@ def test_what_runs_until_it_is_ended_ends_with_0(site: Prepared, line: str) -> N
             ["bash", "-c", f"exec {line}"], cwd=site.directory, env={**site.environment, **own}, stdout=out, stderr=out
         )
         try:
-            until(lambda: "127.0.0.1" in said.read_text(), SECONDS, every=0.1, what=f"{line} says where it answers")
+            until(lambda: "127.0.0.1" in said.read_text(), 120.0, every=0.1, what=f"{line} says where it answers")
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(SECONDS)

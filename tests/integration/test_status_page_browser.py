@@ -75,8 +75,7 @@ def problems(driver: Chrome) -> list[dict[str, Any]]:
     return [entry for entry in driver.get_log("browser") if "404" not in entry["message"]]
 
 
-def test_each_page_is_legible_by_day_and_by_night(browser: Chrome, site: str) -> None:
-    resize(browser, DESK)
+def test_each_page_is_legible_by_day_and_by_night_and_fits(browser: Chrome, site: str) -> None:
     for path in PATHS:
         browser.get(f"{site}/{path}?still")
         for scheme in ("light", "dark"):
@@ -84,16 +83,16 @@ def test_each_page_is_legible_by_day_and_by_night(browser: Chrome, site: str) ->
             assert browser.execute_script(FAINT) == [], f"{path} {scheme}"
         assert browser.execute_script(NAMELESS) == [], path
         assert browser.execute_script("return document.documentElement.lang") == "en"
+        fits(browser, path)
         assert problems(browser) == [], path
 
 
-@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
-def test_each_page_fits(browser: Chrome, site: str, size: tuple[int, int]) -> None:
-    resize(browser, size)
-    for path in PATHS:
-        browser.get(f"{site}/{path}?still")
+def fits(browser: Chrome, path: str) -> None:
+    """Assert that nothing stands out of the window of a phone or a desk."""
+    for size in (PHONE, DESK):
+        resize(browser, size)
         assert browser.execute_script("return innerWidth") == size[0]
-        assert browser.execute_script(WIDE) == [], path
+        assert browser.execute_script(WIDE) == [], path[:40]
 
 
 def test_the_style_is_applied_and_no_script_can_be(browser: Chrome, site: str) -> None:
@@ -117,11 +116,7 @@ def test_a_person_follows_links_from_pool_to_machine_and_filters(browser: Chrome
     assert browser.title == f"Machine {name(2)}"
     browser.find_element(By.LINK_TEXT, "All pools").click()
     assert browser.title == "! demoinst: provisioner status"
-
-
-def test_it_refreshes_itself_unless_it_was_stopped(browser: Chrome, site: str) -> None:
-    browser.get(f"{site}/")
-    assert browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
+    assert browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]"), "it refreshes itself"
     browser.find_element(By.LINK_TEXT, "stop").click()
     assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
 
@@ -136,6 +131,4 @@ def test_hostile_names_are_text_and_break_nothing(browser: Chrome, tmp_path: Pat
             assert "owned" not in browser.title.split("<")[0]
             assert browser.execute_script("return document.scripts.length + document.images.length") == 0
             assert problems(browser) == []
-            for size in (PHONE, DESK):
-                resize(browser, size)
-                assert browser.execute_script(WIDE) == [], path[:40]
+            fits(browser, path)

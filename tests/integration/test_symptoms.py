@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from provisioner.commands.cli import run
 from provisioner.model import BrakeReason
@@ -105,11 +106,23 @@ def test_nothing_is_created(hf: Grid, ask: Ask) -> None:
     assert shows(ask, "Nothing is created", *words, code=0, command="provisioner plan")
 
 
+def test_a_paused_pool_is_told_beside_the_request_that_waits_for_it(hf: Grid, ask: Ask) -> None:
+    hf.configure(pools={name: pool | {"paused": True} for name, pool in hf.settings["pools"].items()})
+    until(lambda: "PAUSED pool gke-main" in ask("status")[1], 30, what="the pool is paused")
+    request = hf.request("T2", 2)
+    until(lambda: "2 in gke-main: paused since" in ask("status")[1], 30, what="it is told why")
+    hf.configure()
+    assert hf.ended(request)["status"] == "complete"
+    until(lambda: ask("status")[0] == 0, 30, what="it is over")
+
+
 def test_a_refused_configuration(hf: Grid, ask: Ask) -> None:
     hf.configure(lop={"interval_seconds": 1})
     words = ("1 problem lop: unknown setting; did you mean 'loop'?",)
     assert shows(ask, "CONFIGURATION REFUSED", *words, code=2, command="provisioner check")
+    until(lambda: "CONFIGURATION REFUSED, the one before" in ask("status")[1], 30, what="status says so")
     hf.configure()
+    until(lambda: ask("status")[0] == 0, 30, what="it is over")
 
 
 def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
@@ -167,6 +180,7 @@ def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> No
     hf.fault("unavailable")
     hf.start_loop()
     assert shows(ask, "NOTHING IS PLANNED", "NOTHING IS PLANNED since", "Not seen yet: gke-main.")
+    assert [requests.get(f"{hf.url}/{page}", timeout=10).status_code for page in ("healthz", "readyz")] == [200, 503]
     hf.faults()
     until(lambda: "BRAKE memory_lost since" in ask("status")[1], 30, every=0.1, what="the brake latches")
     assert shows(

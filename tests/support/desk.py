@@ -1,0 +1,78 @@
+"""What a loop leaves that has just planned, as values or in a state directory, and what a command says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.commands.cli import run
+from provisioner.model import Limits, Memory
+from provisioner.planning.release import ScriptCalls
+from provisioner.state.directory import StateDir
+from provisioner.state.journal import stamp
+from provisioner.telemetry.facts import Facts, File, LifeSigns
+from provisioner.telemetry.notes import Notes, terms_of
+from tests.unit.core import NOW, intent_of, limits, pool
+
+ONE_POOL = limits(pool("a"))
+
+
+def notes_of(allowed: Limits, **notes: Any) -> Notes:
+    """The notes of a loop with these limits; ``notes`` are further fields, or other ones."""
+    known = {"terms": terms_of(allowed), "pool_limits": allowed.pools, "template_limits": allowed.templates}
+    return Notes(**(known | notes))
+
+
+def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **notes: Any) -> Facts:
+    """The facts of a loop that has planned a second ago; ``ended``: it has said that it ends."""
+    return Facts(
+        directory="/work",
+        memory=replace(held, time=NOW, time_wall=NOW),
+        memory_file=File(),
+        intent=intent_of(held),
+        intent_file=File(),
+        notes=notes_of(allowed, **notes),
+        signs=LifeSigns({"epoch": 1, "ended": ended}, NOW - 1, 1.0),
+        refusal="",
+        calls=ScriptCalls({}, frozenset(), 0.0),
+        release_asked=False,
+        levers={"held": [], "problem": ""},
+        differing=(),
+        wall=NOW,
+    )
+
+
+class Desk:
+    """A state directory whose loop has just ended a cycle."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.state = StateDir(directory)
+        self._capsys = capsys
+
+    def leave(self, held: Memory, allowed: Limits = ONE_POOL, **notes: Any) -> None:
+        """Write memory and notes as a loop does that has just planned."""
+        self.state.memory.write(replace(held, provisioner="demo", time=NOW, time_wall=time.time()))
+        self.state.notes.write(asdict(notes_of(allowed, **notes)))
+        self.state.heartbeat.touch()
+
+    def journal(self, *lines: Mapping[str, object], ago: float = 60.0) -> None:
+        """Write lines of a second each, the first so many seconds ago."""
+        began = time.time() - ago
+        self.state.journal.append({"time": stamp(began + n), "cycle": n} | dict(line) for n, line in enumerate(lines))
+
+    def call(self, command: str, *arguments: str) -> tuple[int, str, str]:
+        """Run a command; return its exit code and both outputs."""
+        self._capsys.readouterr()
+        code = run([command, "--state-dir", self.state.path, *arguments])
+        return (code, *self._capsys.readouterr())
+
+    def document(self, command: str, *arguments: str) -> dict[str, Any]:
+        """Return what a command prints as JSON."""
+        printed: dict[str, Any] = json.loads(self.call(command, "-o", "json", *arguments)[1])
+        return printed

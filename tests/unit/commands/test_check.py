@@ -1,0 +1,152 @@
+"""What `check` warns of without asking any cloud: fields, files, pools and timings that nobody can have meant."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from provisioner.backends.gke.pod_fields import unknown_fields
+from provisioner.commands.cli import run
+from tests.support.hostfactory.sites import Site, example_site, small_site
+
+MAIN = "containers: [{name: main, image: busybox%s}]\n"
+
+
+def warnings(site: Site, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What is said of the pools."""
+    site.write()
+    assert run(["check", str(site.path), "-o", "json"]) == 0
+    listed: list[str] = json.loads(capsys.readouterr().out)["warnings"]
+    return [line for line in listed if not line.startswith("template ")]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return small_site(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        pytest.param(MAIN % "", [], id="nothing"),
+        pytest.param("nodeSelektor: {a: b}\n" + MAIN % "", ["spec.nodeSelektor", "mean 'nodeSelector'?"], id="a field"),
+        pytest.param(
+            MAIN % ", ressources: {}", ["spec.containers[0].ressources", "mean 'resources'?"], id="of a container"
+        ),
+        pytest.param(
+            MAIN % ", resources: {request: {cpu: 1}}", ["containers[0].resources.request:", "'requests'"], id="deeper"
+        ),
+        pytest.param("zzz: 1\n" + MAIN % "", ["spec.zzz: no pod has such a field"], id="nothing is near"),
+        pytest.param(
+            "metadata: {label: {a: b}}\nspec: {containers: [{name: main, image: busybox}]}\n",
+            ["metadata.label", "'labels'"],
+            id="of a manifest",
+        ),
+        pytest.param(
+            "restartPolicy: Always\n" + MAIN % "", ["spec.restartPolicy: 'Always'", "leave it out"], id="restarted"
+        ),
+        pytest.param(
+            "nodeSelector: {anything: goes}\nvolumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]\n" + MAIN % "",
+            [],
+            id="mappings with free keys, and what models nest",
+        ),
+    ],
+)
+def test_a_pod_spec_that_says_what_no_pod_has(
+    site: Site, capsys: pytest.CaptureFixture[str], spec: str, words: list[str]
+) -> None:
+    (site.directory / "spec.yaml").write_text(spec)
+    listed = warnings(site, capsys)
+    assert len(listed) == bool(words)
+    for word in words:
+        assert listed[0].startswith("pools.gke-main.pod_spec: 'spec.yaml': ")
+        assert word in listed[0]
+
+
+def test_every_unknown_field_is_named() -> None:
+    pod = {"spec": {"a1": 1, "containers": [{}, {"b2": 1, "env": [{"c3": 1}]}], "volumes": "no list"}, "d4": {}}
+    paths = [field.path for field in unknown_fields(pod)]
+    assert paths == ["spec.a1", "spec.containers[1].b2", "spec.containers[1].env[0].c3", "d4"]
+
+
+def test_files_that_are_not_there(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"{site.directory}/none:{site.directory}/one")
+    assert len(warnings(site, capsys)) == 1, "of several, one has to be there"
+    (site.directory / "one").write_text("{}")
+    assert warnings(site, capsys) == []
+    site.settings["pools"]["gke-main"]["kubeconfig"] = "kube/config"
+    site.settings["pools"]["mig-a"]["credentials"] = "key.json"
+    assert warnings(site, capsys) == [
+        f"pools.gke-main.kubeconfig: no such file: '{site.directory}/kube/config'",
+        f"pools.mig-a.credentials: no such file: '{site.directory}/key.json'",
+    ]
+    (site.directory / "key.json").write_text("{}")
+    assert len(warnings(site, capsys)) == 1
+
+
+def test_a_pool_that_no_template_uses(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.templates[0]["pools"] = ["mig-a"]
+    (listed,) = warnings(site, capsys)
+    assert listed.startswith("pools.gke-main: no template uses it")
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        pytest.param({"lag_seconds": 2}, True, id="Google's own"),
+        pytest.param({"lag_seconds": 2, "endpoint": "https://compute.example"}, True, id="by another way"),
+        pytest.param({"lag_seconds": 2, "endpoint": "http://127.0.0.1:9"}, False, id="the embedded cloud"),
+        pytest.param({"lag_seconds": 30}, False, id="as long as lists may lag"),
+        pytest.param({}, False, id="the default"),
+    ],
+)
+def test_the_timings_of_a_demonstration_on_a_real_cloud(
+    site: Site, capsys: pytest.CaptureFixture[str], settings: dict[str, object], warned: bool
+) -> None:
+    site.settings["pools"]["mig-a"] |= settings
+    listed = warnings(site, capsys)
+    assert [line.startswith("pools.mig-a.lag_seconds: 2 is for the embedded cloud") for line in listed] == [
+        True
+    ] * warned
+
+
+# --- the example ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return example_site(tmp_path, monkeypatch)
+
+
+def test_the_example_configuration_is_fine(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["pools"]) == {"gke-main", "gke-spare", "mig-a", "mig-b"}
+    assert document["templates"]["Mixed"]["pools"] == ["gke-main", "mig-a"]
+    assert not [text for text in document["warnings"] if text.startswith("template ")]
+
+
+def test_every_mistake_is_on_stderr_and_the_code_is_2(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = example / "conf" / "provisioner.yaml"
+    file.write_text(file.read_text().replace("max_pending: 100", "max_pending: ten").replace("loop:", "looop:"))
+    assert run(["check", str(file)]) == 2
+    errors = capsys.readouterr().err
+    assert "pools.gke-main.max_pending" in errors
+    assert "pools.gke-spare.max_pending" in errors
+    assert "looop: unknown setting; did you mean 'loop'?" in errors
+
+
+def test_check_warns_of_what_our_own_labels_replace(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = example / "conf" / "pod-specs" / "standard.yaml"
+    body = textwrap.indent(spec.read_text(), "  ")
+    spec.write_text(f"metadata: {{labels: {{hf-provisioner/pool: mine, app: grid}}}}\nspec:\n{body}")
+    assert run(["check"]) == 0
+    text = "pools.gke-main.pod_spec: 'standard.yaml': metadata.labels.hf-provisioner/pool: replaced by our own"
+    assert f"warning: {text}" in capsys.readouterr().out
+    assert run(["check", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"][0] == text

@@ -1,0 +1,99 @@
+"""`provisioner diff`: what HostFactory lists, what is remembered and what the clouds show, and what each view means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.commands.diff import SHOWN, diff_document, diff_text
+from provisioner.model import Look, Slot, Verdict
+from tests.unit.core import PREFIX, machine, memory, name, record, running, slot, snapshot, unobserved
+
+NAME = name(0)
+FULL = f"{NAME.upper()}.c.project.internal"
+THERE, NOWHERE = snapshot(machine(0)), snapshot()
+GONE = {"gone": True}
+
+
+@pytest.mark.parametrize(
+    ("listed", "one", "look", "means", "differs"),
+    [
+        pytest.param(True, running(0, Verdict.SUCCEEDED), THERE, "all three agree", False, id="as it should be"),
+        pytest.param(False, running(0, Verdict.SUCCEEDED), THERE, "does not list it", True, id="HF has lost sight"),
+        pytest.param(True, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished"),
+        pytest.param(True, running(0, Verdict.SUCCEEDED), unobserved(), "nobody knows", True, id="pool unseen"),
+        pytest.param(False, slot(), NOWHERE, "on its way", False, id="not made yet"),
+        pytest.param(False, running(), THERE, "on its way", False, id="runs, and is not told yet"),
+        pytest.param(True, running(), THERE, "before its request", True, id="HF knows too early"),
+        pytest.param(True, running(0, Verdict.LOST, **GONE), NOWHERE, "asked to give it back", True, id="lost"),
+        pytest.param(False, running(0, Verdict.RETURNED), THERE, "on its way out", False, id="being deleted"),
+        pytest.param(True, running(0, Verdict.RETURNED, **GONE), NOWHERE, "still lists", True, id="closed, listed"),
+        pytest.param(True, running(0, Verdict.RETURNED, **GONE), unobserved(), "still lists", True, id="gone for good"),
+        pytest.param(False, running(0, Verdict.RETURNED), NOWHERE, "over", False, id="over"),
+        pytest.param(False, None, THERE, "an orphan", True, id="orphan"),
+        pytest.param(True, None, THERE, "it stays", True, id="HF has it and we forgot"),
+        pytest.param(True, None, NOWHERE, "nobody has it", True, id="nobody has it"),
+        pytest.param(True, None, unobserved(), "nobody knows", True, id="ours by name, a pool unseen"),
+        pytest.param(None, running(0, Verdict.SUCCEEDED), THERE, "sent no list yet", False, id="nobody could list it"),
+        pytest.param(None, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished before a list"),
+        pytest.param(None, None, THERE, "an orphan", True, id="an orphan before a list"),
+        pytest.param(None, running(), THERE, "on its way", False, id="on its way before a list"),
+    ],
+)
+def test_a_view_of_a_machine_says_what_it_means(
+    listed: bool | None, one: Slot | None, look: Look, means: str, differs: bool
+) -> None:
+    """``listed`` is None before HostFactory's first list."""
+    names = None if listed is None else [FULL] * listed
+    document = diff_document(memory(*[record(one)] if one else []), names, {"a": look}, PREFIX)
+    [group] = document["groups"]
+    assert (means in group["meaning"], group["differs"], group["machines"]) == (True, differs, [NAME])
+
+
+def test_a_host_of_somebody_else_is_no_difference() -> None:
+    [group] = diff_document(memory(), ["login-1"], {"a": unobserved()}, PREFIX)["groups"]
+    assert (group["meaning"], group["differs"]) == ("a name of somebody else's", False)
+
+
+def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
+    slots = [running(number, Verdict.SUCCEEDED) for number in range(SHOWN + 7)]
+    document = diff_document(
+        memory(record(*slots)), [NAME, name(1)], {"a": snapshot(machine(0), machine(1)), "b": unobserved("b")}, PREFIX
+    )
+    lines = diff_text(document | {"listed_at": 1.0}).splitlines()
+    assert lines == [
+        "HostFactory lists 2, memory has 17, the clouds 2 machines.",
+        "  pool b: UNSEEN, no route to host",
+        "     15  not listed, memory succeeded, cloud absent: it vanished: HostFactory hears of it when a "
+        "second look lacks it",
+        *(f"         {name(number)}" for number in range(2, 2 + SHOWN)),
+        "         and 5 more: --machines names them",
+        "      2  listed, memory succeeded, cloud running: all three agree",
+    ]
+    everything = diff_text(document | {"listed_at": None}, every=True)
+    assert everything.count("hf-") == SHOWN + 7
+    assert everything.startswith("HostFactory has sent no list yet, memory has ")
+
+
+@given(
+    st.sets(st.integers(0, 9)),
+    st.dictionaries(st.integers(0, 9), st.tuples(st.sampled_from(Verdict), st.booleans())),
+    st.sets(st.integers(0, 9)),
+)
+def test_every_machine_of_the_three_stands_in_one_group(
+    listed: set[int], slots: dict[int, tuple[Verdict, bool]], seen: set[int]
+) -> None:
+    known = [running(number, verdict, gone=gone) for number, (verdict, gone) in slots.items()]
+    looks = {"a": snapshot(*map(machine, seen))}
+    document: dict[str, Any] = diff_document(memory(record(*known)), names(listed), looks, PREFIX)
+    grouped = [one for group in document["groups"] for one in group["machines"]]
+    living = {number for number, (_, gone) in slots.items() if not gone}
+    assert sorted(grouped) == names(listed | living | seen)
+    assert (document["hostfactory"], document["memory"], document["clouds"]) == (len(listed), len(living), len(seen))
+
+
+def names(numbers: set[int]) -> list[str]:
+    return [name(number) for number in sorted(numbers)]

@@ -1,0 +1,373 @@
+"""`provisioner explain`: stories of requests, returns, machines and pools, from journal and memory."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    ErrorClass,
+    Failure,
+    LossCause,
+    Memory,
+    Notice,
+    RequestStatus,
+    ReturnResult,
+    Verdict,
+    Window,
+)
+from provisioner.telemetry.notes import Notebook, StandingRefusal
+from tests.support import desk as desks
+from tests.unit.core import (
+    BEFORE,
+    NOW,
+    OTHER,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    giving_back,
+    limits,
+    memory,
+    name,
+    pool,
+    record,
+    running,
+    slot,
+)
+from tests.unit.test_reconcile import LIMITS, Bench
+
+NO_ROOM = Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here")
+BACK = "ret-bbbbbbbbbb"
+ALLOWED = limits(pool("a"), pool("b", paused=True))
+
+
+class Desk(desks.Desk):
+    """A state directory, and what the command says of it."""
+
+    def says(self, *arguments: str, code: int = 0) -> str:
+        found, text, _ = self.call("explain", *arguments)
+        assert found == code
+        return text
+
+    def told(self, id_: str) -> list[str]:
+        """Return the sentences of the story."""
+        return [one["text"] for one in self.document("explain", id_)["story"]]
+
+    def now(self, id_: str) -> list[str]:
+        sentences: list[str] = self.document("explain", id_)["now"]
+        return sentences
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(tmp_path, capsys)
+
+
+def in_order(text: str, *patterns: str) -> None:
+    """Each pattern fits a line below that of the one before."""
+    lines = iter(text.splitlines())
+    for pattern in patterns:
+        assert any(re.search(pattern, line) for line in lines), f"no line fits {pattern!r} here\n{text}"
+
+
+# --- a loop's own life ------------------------------------------------------------------------------------------------
+
+
+class Life:
+    """A request that two creates are refused of, one machine is lost of, and one is returned of."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.bench = Bench(directory)
+        self.notes = Notebook(self.bench.state)
+        self.bench.clock.time = time.time() - 3000
+        self.bench.place.fails = {0: NO_ROOM, 1: NO_ROOM}
+        self.request = self.bench.request(6)
+        self.cycles(40, boots=12)
+        self.bench.hears(self.request)
+        self.cycles(40)
+        self.lost, self.returned, *_ = sorted(self.bench.place.machines)
+        self.bench.place.place.crash(self.lost)
+        self.cycles(4)
+        self.back = self.bench.give_back(self.returned)
+        self.cycles(4)
+
+    def cycles(self, count: int, boots: int = -1) -> None:
+        for number in range(count):
+            if number == boots:
+                self.bench.place.place.boot()
+            self.notes.take(self.bench.cycle(), LIMITS, self.bench.clock.wall())
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    return Life(tmp_path_factory.mktemp("life"))
+
+
+@pytest.fixture
+def life(lived: Life, tmp_path: Path) -> Life:
+    """That life, with a copy of what it left on the desk."""
+    shutil.copytree(lived.directory, tmp_path, dirs_exist_ok=True)
+    return lived
+
+
+def test_the_life_of_a_request_is_told_in_order(desk: Desk, life: Life) -> None:
+    text = desk.says(life.request, "--machines")
+    in_order(
+        text,
+        f"^Request {life.request}$",
+        r"  HostFactory asked for 6 machines of template T\.$",
+        r"  8 slots opened in pool pool\.$",
+        r"  2 machines wait in pool pool: the pool backs off, stockout: “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”\.$",
+        r"  Pool pool took the creates of 6 machines\.$",
+        r"  Pool pool refused 2 creates: stockout: “ZONE_.* no c3 here”\.$",
+        r"  hf-.*, hf-.* failed in pool pool: stockout: “ZONE_.*”\.$",
+        r"  1 machine waits in pool pool: the window of 1\.$",
+        r"  All run: 6 of 6\.$",
+        r"  HostFactory is told the end: complete; 6 machines run\.$",
+        r"  HostFactory has heard the end: complete\.$",
+        rf"  {life.lost} was lost in pool pool: exited",
+        rf"  HostFactory is told that {life.lost} is gone \(exited\)\.$",
+        rf"  Pool pool took the delete of {life.lost} \(lost\)\.$",
+        rf"  HostFactory gave back {life.returned} \(return request {life.back}\)\.$",
+        rf"  {life.returned} was returned in pool pool\.$",
+        rf"  Pool pool took the delete of {life.returned} \(returned\)\.$",
+        "^Now$",
+        r"^  It ended as complete at \d\d:",
+        "^  4 of its machines are HostFactory's; 0 ",
+        "^Machines$",
+        f"^  {life.lost} in pool: lost, gone: .*ended",
+    )
+    assert "no c3 here" in text
+    assert re.search(r"^  \d\d:\d\d:\d\d – \d\d:\d\d:\d\d  8 slots", text, re.M), "times are the terminal's"
+
+
+@pytest.mark.parametrize("spelled", ["{}", "{}.example.com", "{}.EXAMPLE.COM."])
+def test_the_life_of_a_machine_is_told_by_whatever_name_hf_gives_it(desk: Desk, life: Life, spelled: str) -> None:
+    in_order(
+        desk.says(spelled.format(life.returned)),
+        f"^Machine {life.returned}$",
+        "asked for 6 machines",
+        "1 slot opened in pool pool",
+        f"took the create of {life.returned}",
+        f"{life.returned} runs in pool pool",
+        "is told the end: complete; 6 machines run",
+        f"gave back {life.returned}",
+        f"{life.returned} was returned",
+        r"took the delete of .* \(returned\)",
+        f"Nothing is left of {life.returned}",
+        "^Now$",
+        f"belongs to request {life.request} of template T, and was asked for in pool pool",
+        "is returned, and nothing is left of it",
+    )
+    assert not any(life.lost in one for one in desk.told(life.returned))
+
+
+def test_the_life_of_a_return_request_is_told(desk: Desk, life: Life) -> None:
+    in_order(
+        "\n".join(desk.told(life.back)),
+        f"^HostFactory gave back {life.returned} ",
+        f"^{life.returned} was returned in pool pool.$",
+        rf"^Pool pool took the delete of {life.returned} \(returned\).$",
+        "^HostFactory is told the end: complete.$",
+        f"^Nothing is left of {life.returned}.$",
+    )
+    assert "1 of 1 machines are settled" in desk.now(life.back)[0]
+
+
+def test_the_life_of_a_pool_tells_what_went_wrong_and_what_it_learned(desk: Desk, life: Life) -> None:
+    in_order(
+        desk.says("pool"),
+        "^Pool pool$",
+        "refused 2 creates: stockout",
+        "The window of template T is 1000; the pool backs off, stockout: “ZONE_",
+        "The window of template T is 1000; the pool backs off no more",
+        f"{life.lost} was lost",
+        "^Now$",
+        r"^  T: window \d+, last error 50 min ago, stockout: ZONE_",
+        "^  4 machines run in it, 0 are to run",
+    )
+    assert not any("took" in one for one in desk.told("pool"))
+
+
+def test_memory_tells_what_an_old_journal_lacks(desk: Desk, life: Life) -> None:
+    """One of an earlier version: numbers for times, and none of the events that were added."""
+    path = Path(desk.state.journal.path)
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    old = [line for line in kept if line["event"] in ("create", "delete", "close")]
+    path.write_text("".join(json.dumps(line | {"time": 1.7e9}) + "\n" for line in old))
+    text = desk.says(life.request)
+    for sentence in ("asked for 6 machines", "8 slots opened", "All run: 6 of 6", "has heard", "Nothing is left of"):
+        assert sentence in text
+    path.unlink()
+    assert "There is no journal" in desk.says(life.request)
+    assert f"{life.lost} was lost" in desk.says(life.lost)
+
+
+def test_the_journal_tells_of_what_has_left_the_other_files(desk: Desk, life: Life) -> None:
+    before = {id_: desk.told(id_) for id_ in (life.request, life.back)}
+    desk.leave(memory())
+    for id_ in before:
+        assert len(before[id_]) - len(desk.told(id_)) <= 1, "only what HF has heard stood in memory alone"
+        assert desk.now(id_) == ["It has left the state files; the journal alone tells of it."]
+    assert f"{life.lost} runs in pool pool." in desk.told(life.lost)
+    Path(desk.state.memory.path).write_text("{")
+    assert desk.told(life.back) == before[life.back]
+    assert "not valid JSON" in desk.says(life.back)
+
+
+# --- what is and what comes next --------------------------------------------------------------------------------------
+
+FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, probing=True, failure=STOCKOUT)
+STRAY = name(7, OTHER)
+BRAKE = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, "many")
+TO_GO = memory(
+    record(slot(0, Verdict.FAILED, delete_sent=NOW - 5, stuck=True), slot(1, set_aside=True), slot(2, Verdict.FAILED))
+)
+BOOTS = memory(record(slot(0, submitted=NOW, failure=NO_ROOM), running(1, notice=Notice(LossCause.NODE, NOW))))
+STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
+    "a deferred request: why, since when, and what is next": (
+        memory(record(running(0), count=6, deadline=NOW + 60), pressures={("a", TEMPLATE): FULL}),
+        {},
+        REQUEST,
+        [
+            r"It is running: 1 of 6 machines run\.$",
+            r"5 in a: backoff, stockout since .* \(4 min\): ZONE_.*; next try in 60 min; nor in b",
+            "What does not run by ",
+        ],
+    ),
+    "a request that ended: whether HF has heard": (
+        memory(record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)),
+        {},
+        REQUEST,
+        [".*; HostFactory has not heard of it yet", ""],
+    ),
+    "a return that goes on: how far it is": (
+        memory(giving_back(name(0), name(1), id_=BACK, results={name(0): ReturnResult.GONE})),
+        {},
+        BACK,
+        ["It is running: 1 of 2 machines are settled; it ends by "],
+    ),
+    "a machine that boots: until when, and what its place says": (
+        BOOTS,
+        {},
+        name(0),
+        ["", "It does not run yet: stockout, “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”", "If it does not run by "],
+    ),
+    "a machine whose end is announced": (BOOTS, {}, name(1), ["", ".*: node.$", ".*10.0.0.1"]),
+    "a machine whose delete was sent": (
+        TO_GO, {}, name(0), ["", r"It is failed\. Its delete was sent at .*, and is repeated .* It is stuck: .*"]
+    ),
+    "a machine that is to be deleted": (TO_GO, {}, name(2), ["", ".*is to be sent"]),
+    "a machine that is set aside": (TO_GO, {}, name(1), ["", ".*set aside", "", ""]),
+    "an orphan": (
+        memory(orphans={STRAY: NOW}),
+        {"orphans": {"a": [STRAY]}},
+        STRAY,
+        [r"No request explains it: it is deleted as an orphan at \d\d:\d\d:\d\d\."],
+    ),
+    "an orphan that the brake holds": (
+        memory(orphans={STRAY: NOW}, brake=BRAKE),
+        {"orphans": {"a": [STRAY]}},
+        STRAY,
+        [".*once the brake is released"],
+    ),
+    "a pool with all that can be wrong": (
+        memory(record(running(0), slot(1)), brake=Brake(BrakeReason.POOL_ASTRAY, NOW, "Another place.", "a")),
+        {
+            "paused": ["a"],
+            "pools": {"a": ["not seen: no route"]},
+            "refused": [
+                StandingRefusal("a", "delete", "", NOW, "denied"), StandingRefusal("a", "create", "T", NOW, "no")
+            ],
+        },
+        "a",
+        ["It is paused", ".*route", ".*deletes since", ".*creates of T", "The brake is on", "T: 1 missing", "1 mach"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "left", "id_", "says"), STANDS.values(), ids=STANDS)
+def test_it_says_how_it_stands_and_what_comes_next(
+    desk: Desk, held: Memory, left: dict[str, Any], id_: str, says: Sequence[str]
+) -> None:
+    desk.leave(held, ALLOWED, **left)
+    sentences = desk.now(id_)
+    for sentence, pattern in zip(sentences, says, strict=True):
+        assert re.match(pattern, sentence), sentences
+    if id_ == BACK:
+        assert desk.told(BACK) == [f"HostFactory gave back {name(0)}, {name(1)} (return request {BACK})."]
+
+
+def test_a_dead_loop_is_said(desk: Desk) -> None:
+    desk.leave(memory(record(count=1)))
+    assert not any("LOOP" in one for one in desk.now(REQUEST))
+    desk.state.loop_lock.acquire(0)
+    desk.state.loop_lock.raise_epoch()
+    desk.state.loop_lock.sign_off()
+    desk.state.loop_lock.release()
+    assert desk.now(REQUEST)[-1].startswith("LOOP NOT RUNNING since ")
+    Path(desk.state.heartbeat.path).unlink()
+    assert "never run" in desk.now(REQUEST)[-1]
+
+
+# --- ids, and files that are not what they should be ------------------------------------------------------------------
+
+
+def test_an_unknown_id_says_what_was_looked_for_and_what_is_near(desk: Desk) -> None:
+    desk.leave(memory(record(running(0)), giving_back(name(0), id_=BACK)))
+    text = desk.says(REQUEST[:-1] + "x", code=1)
+    assert "no request, return request, machine or pool" in text
+    assert f"spelled alike: {REQUEST}." in text
+    assert BACK in desk.says(BACK[:-1] + "x", code=1)
+    assert name(0) in desk.says(name(5), code=1)
+    assert REQUEST in desk.says(name(0, REQUEST[:-1] + "x"), code=1)
+    assert "alike" not in desk.says("nonsense", code=1)
+    assert json.loads(desk.says("nonsense", "-o", "json", code=1))["kind"] is None
+
+
+def test_a_directory_that_holds_nothing_knows_nothing(desk: Desk) -> None:
+    text = desk.says("x", code=1)
+    assert "memory.json" in text
+    assert "There is no journal" in text
+
+
+def test_a_torn_line_and_a_part_that_cannot_be_read_cost_a_sentence(desk: Desk) -> None:
+    desk.leave(memory(record(running(0))))
+    desk.journal({"event": "asked", "request": REQUEST, "template": "T", "count": 9})
+    with Path(desk.state.journal.path).open("ab") as file:
+        file.write(b'{"time":5,"event":"asked","requ')
+    Path(desk.state.journal.path + ".3").symlink_to("elsewhere")
+    text = desk.says(REQUEST)
+    assert "1 lines of the journal are torn" in text
+    assert "symbolic link" in text
+    assert "asked for 9 machines" in text
+
+
+def test_a_story_of_nothing_says_where_the_journal_begins(desk: Desk) -> None:
+    desk.leave(memory())
+    desk.journal({"event": "asked", "request": OTHER, "template": "T", "count": 9})
+    assert "The journal, which begins at" in desk.says("a")
+
+
+def test_a_journal_of_somebody_else_is_searched_all_the_same(desk: Desk) -> None:
+    desk.journal({"event": "asked", "return": BACK, "machines": 3}, {"event": "x", "machines": [1], "pool": "zz"})
+    assert "Return request" in desk.says(BACK)
+    assert "Pool zz" in desk.says("zz")
+    assert "spelled" not in desk.says("machines", code=1)
+
+
+def test_memory_and_journal_tell_each_machine_once(desk: Desk) -> None:
+    desk.leave(memory(record(*[running(n) for n in range(3)], ended=RequestStatus.COMPLETE, told_at=BEFORE)))
+    desk.journal({"event": "running", "request": REQUEST, "pool": "a", "machines": [name(0), name(1)]}, ago=3.0)
+    runs = [one for one in desk.told(REQUEST) if " run" in one]
+    assert runs == [f"{name(2)}, {name(0)}, {name(1)} run in pool a."]

@@ -1,0 +1,233 @@
+"""`provisioner pause`, `resume`, `drain`, `cancel`, `stop-all`, `start-all`: what they record, refuse and say."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.commands.cli import run
+from provisioner.files.owners import user_name
+from provisioner.model import Lever, Levers, Memory, RequestStatus, Verdict
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.held_levers import held_levers
+from provisioner.telemetry.notes import Notes, read_notes, terms_of
+from tests.support.clock_times import clock_time
+from tests.support.hostfactory.sites import example_site
+from tests.unit.core import BEFORE, OTHER, REQUEST, limits, memory, name, pool, record, running, slot
+
+ME = user_name(os.getuid())
+HELD = memory(
+    record(running(0), slot(1), count=3),
+    record(
+        running(0, Verdict.SUCCEEDED, OTHER), running(1, Verdict.RETURNED, OTHER),
+        id_=OTHER, ended=RequestStatus.COMPLETE, told_at=BEFORE,
+    ),
+)  # fmt: skip
+UNUSED = "Nothing was recorded."
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
+    """A provider instance whose loop has pools a and b, and has just ended a cycle."""
+    made = StateDir(example_site(tmp_path, monkeypatch) / "work")
+    made.intent.create("demoinst")
+    made.memory.write(HELD)
+    leave(made, limits(pool("a"), pool("b", paused=True)).pools, paused=["b"])
+    made.heartbeat.touch()
+    return made
+
+
+def leave(state: StateDir, pools: Any, **notes: Any) -> None:
+    state.notes.write(asdict(Notes(pool_limits=pools, **notes)))
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code, and what was printed on either stream."""
+    capsys.readouterr()
+    code = run(list(arguments))
+    out, error = capsys.readouterr()
+    return code, (out + error).strip()
+
+
+def held(state: StateDir) -> list[tuple[str, str, str, str]]:
+    return [(lever.kind, lever.target, lever.who, lever.reason) for lever in state.levers.read().held]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recorded", "words"),
+    [
+        (["pause", "a"], ("pause", "a", ME, ""), "gets no new machines until `provisioner resume a`"),
+        (["drain", "a", "--reason", "sick"], ("drain", "a", ME, "sick"), "HostFactory is asked to give back"),
+        (
+            ["stop-all", "--reason", " two\n  lines "],
+            ("stop-all", "", ME, "two lines"),
+            "until `provisioner start-all`",
+        ),
+        (["cancel", REQUEST, "--reason", "no"], ("cancel", REQUEST, ME, "no"), "ends with the machines that run"),
+        (["cancel", name(0, OTHER), "--reason", "no"], ("cancel", name(0, OTHER), ME, "no"), "to give machine"),
+        (["cancel", name(1), "--reason", "no"], ("cancel", name(1), ME, "no"), "once it has it"),
+        (["pause", "gke-main", "--reason", "look"], ("pause", "gke-main", ME, "look"), "no new machines"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else None,
+)
+def test_a_lever_is_recorded_with_who_and_why_and_pulling_it_again_says_so(
+    arguments: list[str], recorded: tuple[str, ...], words: str, state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = called(capsys, *arguments)
+    assert (code, held(state)) == (0, [recorded])
+    assert words in text
+    assert "The loop heeds it at once." in text
+    code, text = called(capsys, *arguments)
+    assert (code, held(state)) == (0, [recorded])
+    assert f"already, by {ME} since " in text
+    assert "Nothing was changed." in text
+
+
+@pytest.mark.parametrize("arguments", [["drain", "a"], ["cancel", REQUEST], ["stop-all"]], ids=lambda one: str(one[0]))
+@pytest.mark.parametrize("reason", [[], ["--reason", " "], ["--reason", "x" * 501]], ids=["none", "blank", "too long"])
+def test_what_costs_machines_asks_for_a_reason(arguments: list[str], reason: list[str], state: StateDir) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run([*arguments, *reason])
+    assert held(state) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pause", "c"], "No pool is named 'c'; there are 'a', 'b', 'gke-main', 'gke-spare', 'mig-a', 'mig-b'."),
+        (["drain", "gke-mian", "--reason", "x"], "No pool is named 'gke-mian'; did you mean 'gke-main'?"),
+        (["resume", ""], "No pool is named ''"),
+        (["cancel", "zz", "--reason", "x"], f"No request and no machine is named 'zz'; there are '{REQUEST}', 'hf-"),
+        (["cancel", OTHER, "--reason", "x"], f"Request {OTHER} has ended (complete)"),
+        (["cancel", name(1, OTHER), "--reason", "x"], f"Machine {name(1, OTHER)} is returned already."),
+        (["cancel", "ret-aaaaaaaaaa", "--reason", "x"], "is a return: HostFactory has given"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else None,
+)
+def test_a_name_that_nothing_has_is_refused_and_nothing_is_recorded(
+    arguments: list[str], words: str, state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = called(capsys, *arguments)
+    assert code == 1
+    assert text.startswith(words) or words in text
+    assert text.endswith(UNUSED)
+    assert not state.levers.exists()
+
+
+def test_of_many_names_some_are_shown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(state, {f"pool-{number:02d}": pool(f"pool-{number:02d}") for number in range(30)})
+    _, text = called(capsys, "pause", "~")
+    assert ("pool-00" in text, "pool-25" in text, "and more. Nothing" in text) == (True, False, True)
+
+
+def test_a_request_that_no_loop_has_read_can_be_cancelled(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    id_ = state.record_request("demoinst", "T", 2, created_wall=0.0, rc_account="").id
+    assert called(capsys, "cancel", id_, "--reason", "no")[0] == 0
+    assert called(capsys, "pause", "a")[0] == 0
+    assert [target for _, target, _, _ in held(state)] == [id_, "a"], "the next command does not forget it"
+    assert called(capsys, "cancel", name(0, OTHER), "--reason", "x")[0] == 0
+    state.memory.write(Memory("demoinst"))
+    assert called(capsys, "pause", "b")[0] == 0
+    assert [target for _, target, _, _ in held(state)] == [id_, "a", "b"], "what is done leaves the file"
+
+
+def test_resume_and_start_all_let_go_of_what_they_name_and_of_nothing_else(
+    state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (
+        ["pause", "a"], ["drain", "a", "--reason", "x"], ["pause", "b"], ["stop-all", "--reason", "x"]
+    ):  # fmt: skip
+        assert run(arguments) == 0
+    code, text = called(capsys, "resume", "a", "--reason", "well again")
+    assert (code, [kind for kind, *_ in held(state)]) == (0, ["pause", "stop-all"])
+    assert text.startswith("Pool a goes on.")
+    assert {(lever.who, lever.reason) for lever in state.levers.read().released} == {(ME, "well again")}
+    assert called(capsys, "resume", "a") == (0, "No lever holds pool a back. Nothing was changed.")
+    assert called(capsys, "start-all")[0] == 0
+    assert held(state) == [("pause", "b", ME, "")]
+    assert called(capsys, "start-all") == (0, "No lever holds everything back. Nothing was changed.")
+    assert "The pool stays paused until `paused` is taken out of provisioner.yaml." in called(capsys, "resume", "b")[1]
+    os.unlink(state.heartbeat.path)
+    code, text = called(capsys, "stop-all", "--reason", "x")
+    assert (code, len(held(state))) == (0, 1)
+    assert text.endswith("No loop runs: it holds as soon as one does.")
+
+
+def test_a_new_directory_takes_levers_on_the_pools_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = example_site(tmp_path, monkeypatch)
+    assert called(capsys, "pause", "mig-a")[0] == 0
+    (site / "conf" / "provisioner.yaml").write_text("pools: [")
+    assert called(capsys, "pause", "mig-b")[0] == 1, "a configuration that is wrong has no pools"
+    assert called(capsys, "resume", "mig-a")[0] == 0, "what is held can be let go of all the same"
+
+
+@pytest.mark.parametrize(("command", "left"), [(["stop-all", "--reason", "x"], 1), (["start-all"], 0)])
+def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
+    command: list[str], left: int, state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["drain", "a", "--reason", "x"]) == 0
+    Path(state.levers.path).write_text("{")
+    code, text = called(capsys, "pause", "a")
+    assert code == 1
+    assert "Nobody knows which levers are held" in text
+    code, text = called(capsys, *command)
+    assert (code, len(held(state))) == (0, left)
+    assert "No other lever is held any more: pull again what has to be." in text
+
+
+# --- what people see --------------------------------------------------------------------------------------------------
+
+
+def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "by " + ME not in called(capsys, "status")[1]
+    known = limits(pool("a"), pool("b", paused=True))
+    leave(state, known.pools, template_limits=known.templates, terms=terms_of(known))
+    for arguments in (
+        ["pause", "a"], ["drain", "b", "--reason", "sick"], ["stop-all", "--reason", "cloud is down"],
+        ["cancel", name(0, OTHER), "--reason", "wrong"],
+    ):  # fmt: skip
+        assert run(arguments) == 0
+    code, text = called(capsys, "status")
+    assert code == 1
+    lines = [line.strip() for line in text.splitlines()]
+    since = state.levers.read().held
+    assert [line for line in lines if f"by {ME} since " in line] == [
+        f"STOPPED: no machine is made or deleted until `provisioner start-all`; {by(since[2])}",
+        "DRAINED pool b: HostFactory is asked for its machines, 0 left, until `provisioner resume b`; " + by(since[1]),
+        f"PAUSED pool a: it gets no new machines until `provisioner resume a`; {by(since[0])}",
+        f"cancel of {name(0, OTHER)} asked {by(since[3])}",
+    ]
+    assert [one["lever"] for one in held_levers(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
+    assert "1 in a: paused" in text
+    assert run(["drain", "a", "--reason", "x"]) == 0
+    assert {one["target"]: one["machines"] for one in held_levers(state, HELD)["held"] if one["lever"] == "drain"} == {
+        "a": 3, "b": 0
+    }  # fmt: skip
+
+
+def by(lever: Lever) -> str:
+    return f"by {ME} since {clock_time(lever.since)}" + (f": {lever.reason}" if lever.reason else "")
+
+
+def test_status_says_that_levers_are_unknown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(state.levers.path).write_text("{")
+    code, text = called(capsys, "status")
+    assert code == 1
+    assert "LEVERS UNKNOWN" in text
+    assert read_notes(state).levers == Levers()
+
+
+def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(called(capsys, "drain", "a", "--reason", "sick", "-o", "json")[1])
+    assert document.pop("held_by")["reason"] == "sick"
+    assert document == {
+        "lever": "drain", "target": "a", "pulled": True, "changed": True, "machine": False,
+        "paused_by_settings": False, "loop_runs": True, "anew": "",
+    }  # fmt: skip

@@ -1,0 +1,72 @@
+"""`provisioner plan`: a line for each pool, template and reason, however many machines; their names where asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from provisioner.commands.plan import plan_document, plan_text
+from provisioner.model import Close, Create, DeferReason, Delete, DeleteReason, LossCause, Plan, Verdict, Window
+from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, memory, name, record, slot, snapshot, unobserved
+
+MANY = 10_000
+WORDS = "ZONE_RESOURCE_POOL_EXHAUSTED"
+HELD = memory(
+    record(*(slot(number) for number in range(4))),
+    pressures={("b", TEMPLATE): Window(1, level=1, failure=STOCKOUT)},
+)
+PLAN = Plan(
+    HELD,
+    creates=(
+        *(Create(name(number), "a", TEMPLATE, REQUEST) for number in range(10, 10 + MANY)),
+        Create(name(5), "b", TEMPLATE, REQUEST, again=True),
+    ),
+    deletes=(
+        Delete(name(0), "a", DeleteReason.RETURNED),
+        Delete(name(1), "a", DeleteReason.RETURNED),
+        Delete(name(2), "a", DeleteReason.FAILED),
+        Delete("hf-zzzzzzzzzz-000000", "a", DeleteReason.ORPHANED),
+    ),
+    closes=(
+        Close(name(2), "a", TEMPLATE, Verdict.FAILED, STOCKOUT),
+        Close(name(3), "a", TEMPLATE, Verdict.LOST, cause=LossCause.PREEMPTED),
+        Close(name(1), "a", TEMPLATE, Verdict.RETURNED),
+    ),
+    deferred={("a", TEMPLATE, DeferReason.CAP): 3, ("b", TEMPLATE, DeferReason.BACKOFF): 40},
+)
+DOCUMENT = plan_document(PLAN, {"a": snapshot()})
+
+LINES = [
+    "The next cycle would:",
+    "  pool a: 0 machines",
+    f"  create {MANY} of {TEMPLATE} in a: wanted",
+    f"  create 1 of {TEMPLATE} in b: repeated",
+    f"  delete 2 of {TEMPLATE} in a: returned",
+    f"  delete 1 of {TEMPLATE} in a: failed",
+    "  delete 1 in a: orphaned",
+    f"  close  1 of {TEMPLATE} in a: failed, stockout: {WORDS}",
+    f"  close  1 of {TEMPLATE} in a: lost, preempted",
+    f"  close  1 of {TEMPLATE} in a: returned",
+    f"  defer  3 of {TEMPLATE} in a: cap",
+    f"  defer  40 of {TEMPLATE} in b: backoff: {WORDS}",
+]
+
+
+def test_machines_are_told_by_pool_template_and_reason_and_named_where_that_is_asked_for() -> None:
+    assert plan_text(DOCUMENT).splitlines() == LINES
+    named = plan_text(DOCUMENT, named=True).splitlines()
+    assert [line for line in named if not line.startswith("    ")] == LINES
+    at = named.index(LINES[4])
+    assert named[at + 1 : at + 3] == [f"    {name(0)}", f"    {name(1)}"]
+    assert sum(line.startswith("    ") for line in named) == MANY + 1 + 4 + 3
+    assert len(DOCUMENT["creates"]) == MANY + 1
+    assert DOCUMENT["creates"][0] == {"machine": name(10), "pool": "a", "template": TEMPLATE, "reason": "wanted"}
+    stray = {"machine": "hf-zzzzzzzzzz-000000", "pool": "a", "template": "", "reason": "orphaned"}
+    assert DOCUMENT["deletes"][-1] == stray
+
+
+@pytest.mark.parametrize("plan", [None, Plan(HELD)], ids=["before the first request", "all is as wanted"])
+def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
+    shown = plan_text(plan_document(plan, {"a": snapshot(), "b": unobserved("b")}))
+    assert shown.splitlines() == [
+        "The next cycle has nothing to do.", "  pool a: 0 machines", "  pool b: UNSEEN, no route to host"
+    ]  # fmt: skip

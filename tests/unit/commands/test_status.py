@@ -1,0 +1,342 @@
+"""`provisioner status`: what it says in each form, how a part is chosen, and when it exits with 1."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.commands.cli import run
+from provisioner.model import Brake, BrakeReason, Failure, Limits, Memory, Verdict
+from provisioner.state.directory import StateDir
+from provisioner.state.loop_signals import UNSEEN
+from provisioner.state.memory import MemoryStore
+from provisioner.telemetry.notes import LastingFailure, StandingRefusal
+from tests.support.clock_times import clock_time
+from tests.support.desk import Desk
+from tests.unit.core import NOW, REQUEST, STOCKOUT, limits, memory, name, pool, record, running, slot
+
+HOSTILE = Failure(STOCKOUT.error, "no room\x1b[2J\nin zone " + "x" * 100)
+FAILED = slot(4, Verdict.FAILED, failure=HOSTILE, gone=True, closed=NOW - 240)
+PLANNED = memory(record(*map(running, range(3)), slot(3), FAILED, count=9), generation=0)
+"""Three of nine machines run, one try failed."""
+STRAY = "hf-zzzzzzzzzz-000001"
+ORPHAN = replace(PLANNED, orphans={STRAY: NOW - 100})
+TWO_POOLS = limits(pool("a", max_machines=500), pool("b"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    made = Desk(tmp_path, capsys)
+    with made.state.intent.additions(create_for="demo") as intent:
+        intent.add_request("T", 1, created_wall=0.0)
+    made.leave(PLANNED, TWO_POOLS)
+    return made
+
+
+def shown(desk: Desk, *options: str) -> tuple[int, str]:
+    """Exit code and text."""
+    return desk.call("status", *options)[:2]
+
+
+def document(desk: Desk) -> dict[str, Any]:
+    return desk.document("status")
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def silent(state: StateDir) -> str:
+    then = time.time() - 68
+    os.utime(state.heartbeat.path, (then, then))
+    return f"LOOP NOT RUNNING since {clock_time(then)}"
+
+
+def never_ran(state: StateDir) -> str:
+    Path(state.heartbeat.path).unlink()
+    return "LOOP NOT RUNNING and has never run"
+
+
+def signed_off(state: StateDir) -> str:
+    assert state.loop_lock.acquire(0)
+    state.loop_lock.raise_epoch()
+    state.loop_lock.sign_off()
+    return "LOOP NOT RUNNING since"
+
+
+@pytest.mark.parametrize("end", [silent, never_ran, signed_off])
+def test_a_loop_that_does_not_run_is_a_problem(desk: Desk, end: Callable[[StateDir], str]) -> None:
+    code, text = shown(desk)
+    assert (code, "NOT RUNNING" in text, document(desk)["loop"]["running"]) == (0, False, True)
+    words = end(desk.state)
+    code, text = shown(desk)
+    assert (code, words in text, document(desk)["loop"]["running"]) == (1, True, False), text
+
+
+def test_where_nobody_can_say_it_is_not_said_that_the_loop_is_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a host that mounts the state directory read-only."""
+    real = os.utime
+
+    def refused(path: Any, *arguments: Any, **options: Any) -> None:
+        if not arguments or str(path).startswith(f"{desk.state.heartbeat.path}."):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "utime", refused)
+    monkeypatch.setattr(os, "unlink", refused)
+    code, text = shown(desk)
+    assert (code, "NOT RUNNING" in text) == (0, False)
+    assert re.search(r"loop last ran at \d\d:\d\d:\d\d on ", text)
+
+
+# --- what the loop has left -------------------------------------------------------------------------------------------
+
+
+EPOCH = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0))
+REFUSED = StandingRefusal("a", "create", "T", 0.0, "pods is forbidden")
+SAID: dict[str, tuple[int, dict[str, Any], str]] = {
+    "nothing is planned": (1, {"problem": LastingFailure(0, "blind.")}, f"NOTHING IS PLANNED since {EPOCH}: blind."),
+    "a refused configuration": (
+        1,
+        {"configuration": LastingFailure(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")},
+        f"CONFIGURATION REFUSED, the one before stays in force, since {EPOCH}: provisioner.yaml: 1 problem",
+    ),
+    "a paused pool": (1, {"paused": ["b"]}, "PAUSED pool b: it gets no new machines"),
+    "creates that are refused": (
+        1, {"refused": [REFUSED]}, f"REFUSED by pool a: creates of T since {EPOCH}: pods is forbidden"
+    ),
+    "deletes that are refused": (
+        1, {"refused": [replace(REFUSED, operation="delete")]}, f"REFUSED by pool a: deletes since {EPOCH}: pods is f"
+    ),
+    "a pool that cannot be seen": (1, {"pools": {"a": [f"{UNSEEN}no such group"]}}, "pool a: cannot be seen: no such"),
+    "what is wrong with a pool": (0, {"pools": {"a": ["others shrink it"]}}, "  pool a: others shrink it"),
+}  # fmt: skip
+REMEMBERED: dict[str, tuple[int, Memory, str]] = {
+    "a stuck machine": (1, memory(record(slot(stuck=True))), f"STUCK {name(0)} in pool a"),
+    "a stuck machine that is gone": (0, memory(record(slot(stuck=True, gone=True))), "0 of 1 running"),
+    "a slot that was set aside": (1, memory(record(slot(set_aside=True))), f"SET ASIDE: {name(0)}"),
+    "an orphan": (0, ORPHAN, f"machine {STRAY} has no request"),
+    "no list has named it for a day": (
+        0,
+        memory(unlisted={"hf-old": NOW - 86_400.0, "hf-new": NOW - 86_300.0}),
+        "  machine hf-old: no list of HostFactory has named it for a day",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "left", "words"), SAID.values(), ids=SAID)
+def test_what_the_loop_notes_is_said_and_is_a_problem_where_a_person_is_needed(
+    desk: Desk, code: int, left: dict[str, Any], words: str
+) -> None:
+    desk.leave(PLANNED, TWO_POOLS, **left)
+    found, text = shown(desk)
+    assert (found, words in text) == (code, True), text
+
+
+@pytest.mark.parametrize(("code", "held", "words"), REMEMBERED.values(), ids=REMEMBERED)
+def test_what_memory_holds_is_said_and_is_a_problem_where_a_person_is_needed(
+    desk: Desk, code: int, held: Memory, words: str
+) -> None:
+    desk.leave(held)
+    found, text = shown(desk)
+    assert (found, words in text) == (code, True), text
+    assert "hf-new" not in text
+    assert ("STUCK" in text) is bool(document(desk)["stuck"])
+
+
+@pytest.mark.parametrize(
+    "section",
+    ['"paused": 3', '"problem": []', '"terms": {"cancel_after": "x"}', '"pool_limits": {"a": {"nonsense": 1}}'],
+)
+def test_notes_that_no_loop_of_ours_left_are_named(desk: Desk, section: str) -> None:
+    Path(desk.state.notes.path).write_text(f'{{"pools": {{}}, {section}}}')
+    code, _, error = desk.call("status")
+    assert (code, "pools.json: holds what no loop of ours writes" in error) == (1, True)
+
+
+def test_notes_of_a_loop_that_left_only_sentences_are_read(desk: Desk) -> None:
+    Path(desk.state.notes.path).write_text('{"a": ["someone else shrinks the group"]}')
+    assert document(desk)["problems"] == {"a": ["someone else shrinks the group"]}
+
+
+# --- old copies, and files that are lost ------------------------------------------------------------------------------
+
+
+def test_an_old_copy_of_memory_is_a_problem(desk: Desk) -> None:
+    state = desk.state
+    copy = shutil.copy2(state.memory.path, f"{state.path}/copy")
+    state.memory.write(ORPHAN)
+    assert shown(desk)[0] == 0
+    os.replace(copy, state.memory.path)
+    code, text = shown(desk)
+    assert (code, "MEMORY OLD: memory.json is an old copy" in text) == (1, True), text
+    assert document(desk)["files"]["memory"]["condition"] == "older"
+
+
+def test_a_memory_without_its_lock_file_is_a_problem(desk: Desk) -> None:
+    Path(desk.state.memory.lock_path).unlink()
+    code, text = shown(desk)
+    assert (code, "MEMORY ALONE: memory.json stands without its lock file" in text) == (1, True), text
+
+
+@pytest.mark.parametrize("by_memory", [False, True], ids=["by its lock file", "by what memory has read"])
+def test_an_old_copy_of_intent_is_a_problem(desk: Desk, by_memory: bool) -> None:
+    state = desk.state
+    copy = shutil.copy2(state.intent.path, f"{state.path}/copy")
+    add_and_read(state, read=by_memory)
+    assert shown(desk)[0] == 0
+    os.replace(copy, state.intent.path)
+    if by_memory:
+        Path(state.intent.lock_path).unlink()
+    code, text = shown(desk)
+    assert (code, "INTENT OLD: intent.json is an old copy" in text) == (1, True), text
+
+
+def add_and_read(state: StateDir, *, read: bool = True) -> None:
+    """Record a request as HF does, and let the loop read it."""
+    with state.intent.additions() as intent:
+        intent.add_request("T", 1, created_wall=0.0)
+    if read:
+        state.memory.write(replace(PLANNED, generation=state.intent.read().generation))
+
+
+def test_an_intent_that_scripts_write_while_status_reads_is_not_taken_for_an_old_copy(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = MemoryStore.read
+
+    def read(store: MemoryStore) -> Memory:
+        content = whole(store)
+        monkeypatch.undo()
+        add_and_read(desk.state)
+        return content
+
+    monkeypatch.setattr(MemoryStore, "read", read)
+    assert shown(desk)[0] == 0
+
+
+@pytest.mark.parametrize("content", [None, "{"], ids=["lost", "unreadable"])
+@pytest.mark.parametrize("kind", ["intent", "memory"])
+def test_a_file_that_cannot_be_read_hides_nothing_else(desk: Desk, kind: str, content: str | None) -> None:
+    brake = Brake(BrakeReason.INTENT_LOST, 9_000.0, "intent.json is missing.")
+    desk.leave(replace(ORPHAN, brake=brake), paused=["a"])
+    path = Path(desk.state.path, f"{kind}.json")
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    code, text = shown(desk)
+    word = "LOST" if content is None else "UNREADABLE"
+    assert (code, f"{kind.upper()} {word}: " in text, "PAUSED pool a" in text) == (1, True, True), text
+    assert document(desk)["memory_lost"] is ((kind, content) == ("memory", None))
+    if kind == "intent":
+        assert "BRAKE intent_lost" in text
+        assert f"machine {STRAY}" in text
+
+
+# --- the brake --------------------------------------------------------------------------------------------------------
+
+
+def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk) -> None:
+    brake = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 1000, "25 of 30 machines have no request.", "a")
+    names = [f"hf-zzzzzzzzzz-{number:06d}" for number in range(25)]
+    desk.leave(replace(PLANNED, brake=brake, orphans=dict.fromkeys(names, NOW - 100)), TWO_POOLS, orphans={"a": names})
+    code, text = shown(desk)
+    wall = desk.state.memory.read().time_wall
+    assert code == 1
+    since = clock_time(wall - 1_000)
+    assert f"BRAKE too_many_orphans in pool a since {since}: 25 of 30 machines have no request." in text
+    assert "provisioner recover --release-brake" in text
+    lines = [line for line in text.splitlines() if "  machine hf-" in line]
+    first, last = clock_time(wall + 500), clock_time(wall + 500 + 3600)
+    words = f"  machine {names[0]} in pool a has no request: deleted as an orphan at {first} if released now"
+    assert (len(lines), lines[0]) == (20, words)
+    assert f"and 5 more, the last of them at {last}; `-o json` names all" in text
+    printed = document(desk)
+    assert [one["machine"] for one in printed["waiting"]] == names
+    assert {one["pool"] for one in printed["waiting"]} == {"a"}
+
+
+@pytest.mark.parametrize("after", [None, 7200.0])
+def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(desk: Desk, after: float | None) -> None:
+    held = running(0, Verdict.SUCCEEDED)
+    allowed = limits(pool("a"), delete_unlisted_after=after)
+    desk.leave(memory(record(held, told_at=1.0), unlisted={held.name: NOW - 5000.0}), allowed)
+    wall = desk.state.memory.read().time_wall
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall + 2_200))
+    waits = {"machine": held.name, "pool": "a", "unlisted": True, "deleted_at": at}
+    assert document(desk)["waiting"] == ([waits] if after else [])
+
+
+# --- its forms --------------------------------------------------------------------------------------------------------
+
+
+def table(text: str, title: str) -> dict[str, list[str]]:
+    """The rows under a title, by name."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.split()[:1] == [title] and "wanted" in line)
+    rows = [line.split(maxsplit=8) for line in lines[start + 1 :]]
+    return {cells[0]: cells[1:] for cells in rows[:2] if len(cells) == 9}
+
+
+def test_one_screen_says_what_is_wanted_runs_and_fails(desk: Desk) -> None:
+    code, text = shown(desk)
+    assert code == 0
+    assert table(text, "template")["T"][:7] == ["9", "3", "1", "1", "0", "200", "-"]
+    assert table(text, "pool")["a"][:7] == ["9", "3", "1", "1", "0", "100", "500"]
+    assert table(text, "pool")["b"] == ["0", "0", "0", "0", "0", "100", "-", "-"]
+    assert re.fullmatch("stockout 4 min ago: no room.*…", table(text, "pool")["a"][7])
+    assert document(desk)["unread"] == [*desk.state.intent.read().requests]
+    desk.leave(memory(), Limits("hf", {}, {}))
+    assert "wanted" not in shown(desk)[1], "there is no pool and no template"
+
+
+def test_wide_shows_each_template_in_each_pool_and_errors_in_full(desk: Desk) -> None:
+    _, text = shown(desk, "-o", "wide")
+    (row,) = (line for line in text.splitlines() if line.startswith("  T in a "))
+    assert row.endswith("x" * 100)
+    assert "T in a " not in shown(desk)[1]
+
+
+@pytest.mark.parametrize("form", ["text", "wide"])
+def test_what_a_cloud_says_does_not_steer_the_terminal(desk: Desk, form: str) -> None:
+    text = shown(desk, "-o", form)[1]
+    assert ("\x1b" in text, r"\x1b[2J" in text) == (False, True)
+
+
+def test_yaml_says_what_json_says(desk: Desk) -> None:
+    one, other = (shown(desk, "--pool", "a", "-o", form)[1] for form in ("json", "yaml"))
+    pairs = [(value, yaml.safe_load(other)[key]) for key, value in json.loads(one).items() if key != "time"]
+    assert json.loads(one).keys() == yaml.safe_load(other).keys()
+    assert [type(left) for left, _ in pairs] == [type(right) for _, right in pairs]
+
+
+def test_a_filter_shows_a_part(desk: Desk) -> None:
+    text = shown(desk, "--pool", "b")[1]
+    assert ("request" in text, table(text, "pool").keys()) == (False, {"b"})
+    assert f"request {REQUEST}" in shown(desk, "--request", REQUEST, "--template", "T")[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "there"), [("pool", "a, b\n"), ("template", "T\n"), ("request", f"{REQUEST}, ")], ids=lambda one: one
+)
+def test_a_name_that_nothing_has_is_a_mistake_and_says_which_there_are(desk: Desk, kind: str, there: str) -> None:
+    code, text, error = desk.call("status", f"--{kind}", "x")
+    assert (code, text) == (2, "")
+    assert error.startswith(f"--{kind} x: the state files know no such {kind}; there are {there}")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan"])
+def test_watching_takes_seconds(desk: Desk, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["status", "--state-dir", desk.state.path, f"--watch={seconds}"])
+    assert "expected seconds above 0 such as 5" in capsys.readouterr().err

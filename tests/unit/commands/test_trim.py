@@ -1,0 +1,46 @@
+"""`provisioner trim` removes what is due, unless a loop does that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provisioner.commands.cli import run
+from provisioner.model import Memory, RequestRecord, RequestStatus
+from provisioner.state.directory import StateDir
+from tests.support.hostfactory.sites import example_site
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return example_site(tmp_path, monkeypatch)
+
+
+def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["init"])
+    state = StateDir(site / "work")
+    with state.intent.additions() as intent:
+        id_ = intent.add_request("GkePod", 1, created_wall=0.0)
+    done = RequestRecord(
+        id_, "GkePod", 0, read=0.0, deadline=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, told_at=3.0
+    )
+    state.memory.write(Memory("demoinst", generation=2, time=90_000.0, requests={id_: done}))
+    capsys.readouterr()
+    assert run(["trim", "--dry-run"]) == 0
+    assert f"request {id_} would leave the files" in capsys.readouterr().out
+    assert state.loop_lock.acquire(0)
+    assert run(["trim"]) == 0
+    assert "A loop runs" in capsys.readouterr().out
+    assert id_ in state.intent.read().requests
+    state.loop_lock.release()
+    assert run(["trim", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "requests": [id_], "returns": [], "dry_run": False, "loop_runs": False
+    }  # fmt: skip
+    assert (state.intent.read().requests, state.memory.read().requests) == ({}, {})
+    assert run(["trim"]) == 0
+    assert "nothing is due" in capsys.readouterr().out

@@ -1,0 +1,87 @@
+"""Who may read what the HTTP server says: by a token that may change, and under which host names."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from provisioner.telemetry.access import Access, AccessError, AccessFiles, is_meant
+
+TOKEN = "s3cret-täken"
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    return file
+
+
+def header(text: str) -> str:
+    """A header as ``http.server`` has read it."""
+    return text.encode().decode("latin-1")
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"anyone:{password}".encode()).decode()
+
+
+WRONG = ["", "Bearer", "Bearer x", f"Bearer {TOKEN}x", f"Token {TOKEN}", basic(""), basic("x"), "Basic ???", "Basic"]
+RIGHT = [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", basic(TOKEN)]
+
+
+@pytest.mark.parametrize(("given", "allowed"), [*((one, False) for one in WRONG), *((one, True) for one in RIGHT)])
+def test_who_has_the_token_may_read(token: Path, given: str, allowed: bool) -> None:
+    assert Access(AccessFiles(token)).allows(header(given)) is allowed
+    assert Access().allows(header(given)), "where there is no token"
+
+
+def test_a_token_that_changed_holds_from_then_on_and_a_lost_or_emptied_one_lets_nobody_in(token: Path) -> None:
+    access = Access(AccessFiles(token))
+
+    def let_in() -> list[bool]:
+        return [access.allows(header(f"Bearer {given}")) for given in (TOKEN, "another one", "")]
+
+    token.write_text("another one")
+    assert let_in() == [False, True, False]
+    token.write_text("\n")
+    assert let_in() == [False] * 3
+    token.unlink()
+    assert let_in() == [False] * 3
+    token.write_text(TOKEN)
+    assert let_in() == [True, False, False]
+
+
+@pytest.mark.parametrize("content", [None, "", " \n"])
+def test_a_start_without_a_usable_token_is_refused(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "t"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(AccessError, match=f"^server.token_file {file}: "):
+        Access(AccessFiles(file))
+
+
+def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    file.write_text("no certificate")
+    with pytest.raises(AccessError, match=rf"^server\.tls_cert {file} with server\.tls_key "):
+        Access(AccessFiles(cert=file, key=file))
+    os.unlink(file)
+    with pytest.raises(AccessError, match=f"^{file}: "):
+        Access(AccessFiles(cert=file, key=file))
+
+
+OURS = ["", "localhost", "LOCALHOST:9464", "127.0.0.1", "127.0.0.1:80", "127.1.2.3:9", "[::1]", "[::1]:9464"]
+OTHERS = [
+    "evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.7:9", "[fe80::1]"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host", "meant"), [*((one, True) for one in OURS), *((one, False) for one in OTHERS)])
+def test_on_the_loopback_no_page_of_another_host_can_read_ours_by_a_name_that_leads_here(
+    host: str, meant: bool
+) -> None:
+    assert is_meant(host, "127.0.0.1:0") is meant

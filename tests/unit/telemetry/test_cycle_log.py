@@ -1,0 +1,155 @@
+"""The log's line ``Cycle``: what was done and not what was planned, why not more, and DEBUG where nothing is new."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from provisioner.loop.actors import Results
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import (
+    Action,
+    Brake,
+    BrakeReason,
+    Close,
+    Create,
+    DeferReason,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    LossCause,
+    Outcome,
+    Plan,
+    Verdict,
+    Window,
+)
+from provisioner.telemetry.cycle_log import CycleLog, facts
+from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snapshot, unobserved
+
+CREATE = Create(name(0), "a", TEMPLATE, "aaaaaaaaaa")
+DELETE = Delete(name(1), "a", DeleteReason.RETURNED)
+DEFERRED = {("a", TEMPLATE, DeferReason.BACKOFF): 7}
+QUIET = CycleReport(1, NOW, 0.0, {"a": snapshot()}, memory(), None, {})
+BLIND = replace(QUIET, looks={"a": unobserved()})
+
+
+def ended(*outcomes: Outcome, unsent: Sequence[Action] = ()) -> CycleReport:
+    """The report of a cycle that learnt what became of a batch."""
+    return replace(QUIET, results=(Results("a", outcomes, tuple(unsent)),))
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        pytest.param(
+            replace(QUIET, plan=Plan(memory(), creates=(CREATE,), deletes=(DELETE,))),
+            {"creates": 0, "deletes": 0, "failures": 0},
+            id="a plan is not done yet",
+        ),
+        pytest.param(
+            ended(Outcome(CREATE), Outcome(CREATE, STOCKOUT), Outcome(DELETE), Outcome(DELETE, BROKEN)),
+            {"creates": 1, "deletes": 1, "failures": 2},
+            id="a refused call did nothing",
+        ),
+        pytest.param(ended(unsent=(CREATE, DELETE)), {"creates": 0, "deletes": 0, "failures": 0}, id="nor an unsent"),
+        pytest.param(replace(QUIET, deferred=DEFERRED), {"creates": 0, "deferred": 7}, id="deferred machines"),
+        pytest.param(BLIND, {"result": "partial"}, id="a pool that cannot be seen"),
+    ],
+)
+def test_it_counts_what_was_done(report: CycleReport, expected: dict[str, object]) -> None:
+    assert expected.items() <= facts(report).items()
+
+
+@pytest.mark.parametrize(
+    ("report", "causes"),
+    [
+        pytest.param(QUIET, "", id="nothing"),
+        pytest.param(ended(Outcome(CREATE)), "", id="a machine that HF asked for"),
+        pytest.param(ended(*[Outcome(CREATE, STOCKOUT)] * 3), "3 not created in a: stockout", id="refused creates"),
+        pytest.param(
+            ended(Outcome(DELETE), Outcome(DELETE, Failure(ErrorClass.DENIED, "no"))),
+            "1 deleted in a: returned; 1 not deleted in a: denied",
+            id="deletes",
+        ),
+        pytest.param(
+            replace(
+                QUIET,
+                closes=[
+                    Close(name(0), "a", TEMPLATE, Verdict.FAILED, STOCKOUT),
+                    Close(name(1), "a", TEMPLATE, Verdict.LOST, cause=LossCause.PREEMPTED),
+                    Close(name(2), "b", TEMPLATE, Verdict.WITHDRAWN),
+                ],
+            ),
+            "1 failed in a: stockout; 1 lost in a: preempted; 1 withdrawn in b",
+            id="slots",
+        ),
+        pytest.param(replace(QUIET, deferred=DEFERRED), "7 deferred in a: backoff", id="a back-off without its reason"),
+        pytest.param(
+            replace(
+                QUIET,
+                deferred=DEFERRED,
+                memory=memory(pressures={("a", TEMPLATE): Window(1, level=1, failure=STOCKOUT)}),
+            ),
+            "7 deferred in a: backoff after stockout",
+            id="a back-off",
+        ),
+        pytest.param(BLIND, "a unseen: unavailable", id="a pool that cannot be seen"),
+    ],
+)
+def test_it_names_the_causes(report: CycleReport, causes: str) -> None:
+    assert facts(report)["causes"] == causes
+
+
+@pytest.mark.parametrize(
+    ("reports", "levels"),
+    [
+        pytest.param([QUIET, QUIET], ["DEBUG", "DEBUG"], id="nothing is done"),
+        pytest.param([replace(QUIET, plan=Plan(memory(), creates=(CREATE,)))], ["DEBUG"], id="planned, not done yet"),
+        pytest.param([ended(Outcome(CREATE)), QUIET], ["INFO", "DEBUG"], id="a machine is made"),
+        pytest.param([replace(QUIET, closes=[Close("a", "a", "T", Verdict.LOST)])], ["INFO"], id="a slot ends"),
+        pytest.param(
+            [replace(QUIET, deferred=DEFERRED)] * 3 + [QUIET] * 2,
+            ["INFO", "DEBUG", "DEBUG", "INFO", "DEBUG"],
+            id="machines are held back, and no longer",
+        ),
+        pytest.param([BLIND, BLIND, QUIET], ["INFO", "DEBUG", "INFO"], id="a pool goes blind, and comes back"),
+    ],
+)
+def test_it_is_info_when_something_is_new_and_debug_when_quiet(
+    reports: list[CycleReport], levels: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = CycleLog()
+    for report in reports:
+        log.take(report)
+    assert [record.levelname for record in caplog.records if record.message == "Cycle"] == levels
+
+
+def test_a_problem_is_logged_when_it_begins_and_not_with_each_cycle(caplog: pytest.LogCaptureFixture) -> None:
+    log, broken = CycleLog(), replace(QUIET, memory=None, problem="intent.json does not parse")
+    for report in (broken, broken, QUIET, broken):
+        log.take(report)
+    assert [entry.message for entry in caplog.records if entry.levelname == "ERROR"] == ["Cycle failed"] * 2
+
+
+def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a cycle that cannot plan."""
+    monkeypatch.setattr("time.time", lambda: NOW + 1_000_000.0)
+    caplog.set_level("INFO")
+    log, words = CycleLog(), "8 of 9 machines have no request."
+    latched = memory(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 50, words, "a"), orphans={"hf-a": 1.0, "hf-b": 2})
+    for held in (memory(), latched, replace(latched, orphans={}), memory(), memory()):
+        log.take(replace(QUIET, memory=held))
+    log.take(replace(QUIET, memory=latched, problem="intent.json is missing"))
+    told = [record for record in caplog.records if "rake" in record.message]
+    assert [record.levelname for record in told] == ["ERROR", "INFO", "ERROR"]
+    facts = {name: vars(told[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}
+    since = "1970-01-12T16:32:30Z"
+    assert facts == {"reason": "too_many_orphans", "detail": words, "pool": "a", "since": since, "orphans": 2}
+    assert "provisioner recover --release-brake" in told[0].message

@@ -1,0 +1,260 @@
+"""What a cycle becomes for Prometheus: what it did, and what memory and snapshots hold after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provisioner.loop.actors import Results
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    Close,
+    Create,
+    DeferReason,
+    Delete,
+    DeleteReason,
+    Lever,
+    LeverKind,
+    Levers,
+    Look,
+    LossCause,
+    Memory,
+    Notice,
+    Outcome,
+    Phase,
+    RequestStatus,
+    TemplateLimits,
+    Verdict,
+    Window,
+    evolve,
+)
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.cycle_meter import CycleMeter
+from provisioner.telemetry.metrics import Metrics
+from tests.unit.core import (
+    BEFORE,
+    BROKEN,
+    NOW,
+    OTHER,
+    REQUEST,
+    STOCKOUT,
+    giving_back,
+    limits,
+    machine,
+    memory,
+    name,
+    record,
+    running,
+    slot,
+    snapshot,
+    unobserved,
+    unsent,
+)
+
+WALL = NOW + 1_000_000.0
+"""The epoch time of loop time ``NOW``."""
+LIMITS = limits()
+LIMITS = replace(LIMITS, templates={**LIMITS.templates, "U": TemplateLimits("U", ("a",))})
+Series = dict[str, float | None]
+"""Values by metric and labels, as ``machines pool=a template=T``; None: there is no such series."""
+
+
+def report(held: Memory | None, *looks: Look, now: float = NOW) -> CycleReport:
+    return CycleReport(1, now, 0.5, {look.pool: look for look in looks}, held, None, {})
+
+
+def metered(directory: Path, reports: Sequence[CycleReport]) -> Metrics:
+    """The metrics after these cycles."""
+    metrics = Metrics(CollectorRegistry())
+    metrics.configure(LIMITS)
+    meter = CycleMeter(metrics, StateDir(directory))
+    for one in reports:
+        meter.take(one, LIMITS)
+    return metrics
+
+
+def value(metrics: Metrics, series: str) -> float | None:
+    metric, *labels = series.split()
+    named = dict(label.split("=") for label in labels)
+    return metrics.registry.get_sample_value(f"hf_provisioner_{metric}", named)
+
+
+@pytest.fixture(autouse=True)
+def wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: WALL)
+
+
+PAIR = "pool=a template=T"
+EMPTY = report(memory(record()))
+BLIND = report(memory(record()), unobserved("a"), now=NOW + 60)
+HELD = [report(memory(record(*(slot(n, verdict) for n, verdict in enumerate(Verdict)), slot(99, pool="b"))))]
+UNLISTED = memory(
+    record(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED)),
+    unlisted={name(0): NOW - 86400, name(1): NOW - 86399},
+)
+OLDEST = memory(
+    record(slot(1), id_="aaaaaaaaaa", ended=RequestStatus.COMPLETE, read=NOW - 60),
+    *(record(slot(1), id_=id_ * 10, read=NOW - age) for id_, age in (("c", 30), ("b", 50), ("d", 10))),
+)
+COUNTED = memory(record(), record(id_=OTHER, ended=RequestStatus.COMPLETE), giving_back("x"))
+STARTS = (slot(1), slot(1, ran=BEFORE + 42), slot(1, ran=BEFORE + 42, notice=Notice(LossCause.PREEMPTED, NOW)))
+GOING = [running(1, Verdict.RETURNED, closed=NOW - 50), running(2, Verdict.FAILED)]
+GONE = [evolve(one, gone=True) for one in GOING]
+CLOSES = (
+    Close("a", "a", "T", Verdict.FAILED, failure=STOCKOUT),
+    Close("c", "a", "T", Verdict.LOST, cause=LossCause.PREEMPTED),
+    Close("d", "a", "T", Verdict.RETURNED),
+    Close("e", "a", "T", Verdict.RETURNED, cause=LossCause.EVICTED),
+)
+CREATE, DELETE = Create("a", "a", "T", REQUEST), Delete("c", "a", DeleteReason.LOST)
+DONE = Results("a", (Outcome(CREATE), Outcome(CREATE, BROKEN), Outcome(DELETE), Outcome(DELETE, BROKEN)), ())
+HELD_BACK = replace(EMPTY, deferred={("a", "T", DeferReason.BACKOFF): 4, ("a", "T", DeferReason.BUDGET): 3})
+STOP, PAUSE = Lever(LeverKind.STOP_ALL), Lever(LeverKind.PAUSE, "a")
+CANCELS = [Lever(LeverKind.CANCEL, target) for target in (REQUEST, OTHER, name(0, OTHER))]
+ENDED = RequestStatus.COMPLETE
+WANTS = memory(record(running(0)), record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, ended=ENDED))
+PULLED = [replace(report(WANTS), levers=Levers(held)) for held in ((STOP, PAUSE, *CANCELS), (PAUSE,))]
+
+MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
+    "desired are the slots that are open or succeeded": (
+        HELD, {f"machines_desired {PAIR}": 2, "machines_desired pool=b template=T": 1}
+    ),
+    "a pool counts a template's losses from zero once it has machines of it": (
+        HELD, {"machines_lost_total pool=b template=T cause=node": 0}
+    ),
+    "and not before": ([EMPTY], {"machines_lost_total pool=b template=T cause=node": None}),
+    "machines are counted by the template of their request": (
+        [report(memory(record()), snapshot(machine(0), machine(1), machine(2, Phase.PENDING)))],
+        {f"machines {PAIR} phase=running": 2, f"machines {PAIR} phase=pending": 1},
+    ),
+    "machines that were asked for and not yet seen are submitted": (
+        [report(memory(record(unsent(1), slot(2), slot(3, seen=True), slot(4))))],
+        {f"machines {PAIR} phase=submitted": 2},
+    ),
+    "a series ends with what it counted": (
+        [report(memory(record()), snapshot(machine(0, Phase.STOPPING))), report(memory(record()), snapshot())],
+        {f"machines {PAIR} phase=stopping": None},
+    ),
+    "a blind pool is not an empty one, and keeps the time of its last look": (
+        [report(memory(record()), snapshot(machine(0), began=NOW - 10)), BLIND],
+        {
+            "observation_timestamp_seconds pool=a": WALL - 10,
+            "cycles_total result=partial": 1,
+            f"machines {PAIR} phase=running": 1,
+        },
+    ),
+    "a machine without a known request has a template of its own": (
+        [report(memory(), snapshot(machine(0, request=OTHER)))], {"machines pool=a template=unknown phase=running": 1}
+    ),
+    "a pool that was never tried shows its first window, for each template": (
+        [report(memory())], {"window pool=a": 200, "window pool=b": 100}
+    ),
+    "the window of a pool is the sum over its templates": (
+        [report(memory(pressures={("a", "T"): Window(20), ("a", "U"): Window(7)}))], {"window pool=a": 27}
+    ),
+    "the longest wait is that of the oldest request without an answer": (
+        [report(OLDEST)],
+        {
+            "oldest_unmet_timestamp_seconds template=T": WALL - 50,
+            "oldest_unmet_timestamp_seconds template=U": math.nan,
+        },
+    ),
+    "requests and returns are counted by status": (
+        [report(COUNTED)],
+        {
+            "requests kind=request status=running": 1,
+            "requests kind=request status=complete": 1,
+            "requests kind=return status=running": 1,
+        },
+    ),
+    "a latched brake shows with its reason": (
+        [report(memory(brake=Brake(BrakeReason.MEMORY_LOST, BEFORE, "gone")))],
+        {"brake_engaged pool= reason=memory_lost": 1, "brake_engaged pool= reason=intent_lost": 0},
+    ),
+    "machines that HF no longer lists are counted after a day": (
+        [report(UNLISTED)], {"machines_unlisted pool=a": 1, "machines_unlisted pool=b": 0}
+    ),
+    "each on its day": ([report(UNLISTED), report(UNLISTED, now=NOW + 1)], {"machines_unlisted pool=a": 2}),
+    "slots set aside wait in a gauge": (
+        [report(memory(record(slot(1), slot(2, set_aside=True))))], {"slots_set_aside": 1}
+    ),
+    "a start counts once from request to running": (
+        [report(memory(record(one))) for one in STARTS],
+        {f"machine_startup_seconds_count {PAIR}": 1, f"machine_startup_seconds_sum {PAIR}": 42},
+    ),
+    "machines that ran before this process are no starts": (
+        [report(memory(record(STARTS[1])))], {f"machine_startup_seconds_count {PAIR}": None}
+    ),
+    "a shutdown counts once from return to gone": (
+        [report(memory(record(*slots))) for slots in (GOING, GONE, [evolve(one, absent=NOW) for one in GONE])],
+        {"machine_shutdown_seconds_count pool=a": 1, "machine_shutdown_seconds_sum pool=a": 50},
+    ),
+    "what ended counts with its class or cause": (
+        [replace(report(memory()), closes=CLOSES)],
+        {
+            f"slots_failed_total {PAIR} error=stockout": 1,
+            f"slots_failed_total {PAIR} error=quota": None,
+            f"machines_lost_total {PAIR} cause=preempted": 1,
+            f"machines_lost_total {PAIR} cause=evicted": 1,
+            f"machines_lost_total {PAIR} cause=unknown": 0,
+        },
+    ),
+    "actions count with their results": (
+        [replace(report(memory()), results=(DONE,))],
+        {"cycles_total result=partial": 1}
+        | {f"creates_total pool=a result={result}": 1 for result in ("ok", "failed")}
+        | {f"deletes_total pool=a reason=lost result={result}": 1 for result in ("ok", "failed")},
+    ),
+    "held back machines are shown, also by the budget": (
+        [HELD_BACK],
+        {f"machines_deferred {PAIR} reason=backoff": 4, f"machines_deferred {PAIR} reason=budget": 3},
+    ),
+    "and no longer once they are not, where the budget has no series": (
+        [HELD_BACK, EMPTY],
+        {f"machines_deferred {PAIR} reason=backoff": 0, f"machines_deferred {PAIR} reason=budget": None},
+    ),
+    "only a cycle that needed the lock counts its wait": (
+        [replace(EMPTY, lock_wait=waited) for waited in (None, 0.25, 0.0)],
+        {"store_lock_wait_seconds_count": 2, "store_lock_wait_seconds_sum": 0.25},
+    ),
+    "a cycle without memory still counts": (
+        [replace(report(None), problem="intent.json does not parse")],
+        {"cycles_total result=failed": 1, "window pool=a": 200},
+    ),
+    "levers are shown, cancels that are not done yet as a number": (
+        PULLED[:1],
+        {"lever lever=stop-all pool=": 1, "lever lever=pause pool=a": 1, "lever lever=cancel pool=": 2},
+    ),
+    "and no longer once they are let go of": (
+        PULLED,
+        {"lever lever=stop-all pool=": None, "lever lever=pause pool=a": 1, "lever lever=cancel pool=": None},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reports", "expected"), MEANS.values(), ids=MEANS)
+def test_what_cycles_mean(tmp_path: Path, reports: Sequence[CycleReport], expected: Series) -> None:
+    metrics = metered(tmp_path, reports)
+    assert {series: value(metrics, series) for series in expected} == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_stuck_machine_is_counted_until_it_is_gone_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    closed = running(0, Verdict.RETURNED)
+    stuck = evolve(closed, stuck=True)
+    steps = [report(memory(record(one))) for one in (closed, stuck, evolve(stuck, gone=True))]
+    steps.insert(2, report(memory(record(evolve(stuck, delete_sent=1.0)))))
+    for number, count in enumerate((0, 1, 1, 0), 1):
+        metrics = metered(tmp_path, steps[:number])
+        assert (value(metrics, "machines_stuck pool=a"), value(metrics, "machines_stuck pool=b")) == (count, 0)
+    caplog.clear()
+    metered(tmp_path, steps)
+    assert [vars(one)["machine"] for one in caplog.records if one.levelname == "WARNING"] == [closed.name]

@@ -1,0 +1,81 @@
+"""How the loop is, by the cycles that have ended: alive, ready, and since when it cannot plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import DeferReason
+from provisioner.telemetry import health
+from provisioner.telemetry.health import LoopHealth
+from tests.unit.core import NOW, memory, snapshot, unobserved
+
+SEEN = CycleReport(7, NOW, 0.5, {"a": snapshot()}, memory(), None, {("a", "T", DeferReason.CAP): 2})
+BLIND = replace(SEEN, looks={"a": snapshot(), "b": unobserved("b")})
+LOST = replace(BLIND, memory=None, problem="memory.json is lost. Not seen yet: b.")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The monotonic clock, whose ``now`` a test sets."""
+    made = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("reports", "ready", "says"),
+    [
+        pytest.param([], False, "No cycle has ended yet: the loop starts", id="before any cycle"),
+        pytest.param([BLIND], False, "No cycle has seen every pool yet. Pool b cannot be seen: no route", id="blind"),
+        pytest.param([LOST], False, "Nothing has been planned for 2 s: memory", id="a cycle that could not work"),
+        pytest.param([SEEN], True, "The last cycle ended 2.0 s ago.", id="a complete cycle"),
+        pytest.param([SEEN, BLIND], True, "The last cycle ended 2.0 s", id="it stays when a pool goes blind later"),
+    ],
+)
+def test_ready_is_a_loop_that_has_seen_every_pool(
+    clock: SimpleNamespace, reports: list[CycleReport], ready: bool, says: str
+) -> None:
+    loop = LoopHealth()
+    for report in reports:
+        loop.take(report, clock.now)
+    clock.now += 2
+    assert (loop.health().alive, loop.health().ready) == (True, ready)
+    assert loop.health().detail.startswith(says)
+
+
+def test_who_cannot_plan_is_alive_and_not_ready_and_says_since_when_and_why(clock: SimpleNamespace) -> None:
+    """Another start would see no more than this one."""
+    loop = LoopHealth()
+    loop.take(SEEN, clock.now)
+    for clock.now in (1010.0, 1040.0):
+        loop.take(LOST, clock.now)
+    assert (loop.health().alive, loop.health().ready) == (True, False)
+    words = f"Nothing has been planned for 30 s: {LOST.problem} Pool b cannot be seen: no route to host"
+    assert loop.health().detail == words
+    loop.take(SEEN, clock.now)
+    assert loop.health().ready
+    loop.take(LOST, clock.now)
+    assert loop.health().detail.startswith("Nothing has been planned for 0 s: ")
+
+
+@pytest.mark.parametrize("silent", [60, 61])
+def test_a_loop_that_stands_still_is_not_alive(clock: SimpleNamespace, silent: int) -> None:
+    loop = LoopHealth()
+    loop.take(SEEN, clock.now)
+    clock.now += silent
+    assert loop.health().alive is (silent == 60)
+    assert (loop.health().detail == "No cycle has ended for 61 s.") is (silent == 61)
+
+
+def test_status_is_the_last_cycle_in_a_few_numbers(clock: SimpleNamespace) -> None:
+    loop = LoopHealth()
+    assert loop.status() == {"cycle": 0}
+    loop.take(BLIND, clock.now)
+    told = loop.status()
+    assert (told["cycle"], told["result"], told["problem"], told["seconds"]) == (7, "partial", "", 0.5)
+    assert list(told["pools"]) == ["a", "b"]
+    assert told["deferred"] == [{"pool": "a", "template": "T", "reason": "cap", "machines": 2}]

@@ -1,0 +1,90 @@
+"""Backends are timed and their failures counted from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provisioner.backends import Backend, BackendError, MayStart
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.telemetry.measured_backend import MeasuredBackend
+from provisioner.telemetry.metrics import Metrics
+from tests.unit.core import REQUEST
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(CollectorRegistry())
+
+
+def value(metrics: Metrics, name: str, operation: str, **labels: str) -> float | None:
+    labels |= {"pool": "pool", "operation": operation}
+    return metrics.registry.get_sample_value(f"hf_provisioner_backend_{name}", labels)
+
+
+class Place:
+    """A backend that fails as it is told."""
+
+    pool, lag, pace = "pool", 3.0, 7.0
+
+    def __init__(self, error: Exception | None = None, failure: Failure | None = None) -> None:
+        self.error, self.failure = error, failure
+        self.told: list[object] = []
+
+    def start(self, wake: Callable[[], None]) -> None:
+        self.told.append(wake)
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        self.told.append((now, strangers))
+        if self.error:
+            raise self.error
+        return Snapshot("pool", now, {})
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        return [Outcome(create, self.failure) for create in creates if may_start()]
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        return [Outcome(delete, self.failure) for delete in deletes if may_start()]
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metrics) -> None:
+    class Watched(Place):
+        def list_after(self, when: float) -> None:
+            self.told.append(when)
+
+    place, create = Watched(), Create("a", "pool", "T", REQUEST)
+    measured: Backend = MeasuredBackend(place, metrics.backends)
+    measured.start(print)
+    assert measured.observe(5.0, {"x"}).began == 5.0
+    assert measured.create([create], lambda: True) == [Outcome(create)]
+    assert measured.create([create], lambda: False) == []
+    MeasuredBackend(place, metrics.backends).list_after(7.0)
+    MeasuredBackend(Place(), metrics.backends).list_after(7.0)
+    measured.close()
+    assert place.told == [print, (5.0, {"x"}), 7.0, "closed"]
+    assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "label"),
+    [(BackendError(ErrorClass.THROTTLED, "slow down"), "throttled"), (ValueError("surprise"), "other")],
+    ids=["its class", "other for a surprise"],
+)
+def test_a_failed_look_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
+    with pytest.raises(type(error)):
+        MeasuredBackend(Place(error=error), metrics.backends).observe(5.0, ())
+    assert value(metrics, "errors_total", "observe", error=label) == 1
+    assert value(metrics, "call_seconds_count", "observe") == 1
+
+
+def test_each_failed_action_counts_and_each_batch_is_timed_once(metrics: Metrics) -> None:
+    measured = MeasuredBackend(Place(failure=Failure(ErrorClass.DENIED, "no")), metrics.backends)
+    measured.create([Create(name, "pool", "T", REQUEST) for name in "abc"], lambda: True)
+    measured.delete([Delete(name, "pool", DeleteReason.LOST) for name in "ab"], lambda: True)
+    assert [value(metrics, "errors_total", one, error="denied") for one in ("create", "delete")] == [3, 2]
+    assert [value(metrics, "call_seconds_count", one) for one in ("create", "delete")] == [1, 1]

@@ -1,0 +1,175 @@
+"""What the loop leaves for people: since when, until when, and only when it changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.loop.actors import Results
+from provisioner.loop.clock import utc
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import (
+    Create,
+    Delete,
+    DeleteReason,
+    ErrorClass,
+    Failure,
+    Look,
+    Memory,
+    Outcome,
+    Window,
+)
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.notes import LastingFailure, Notebook, Notes, read_notes
+from tests.unit.core import NOW, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
+
+LIMITS = limits()
+DENIED = Failure(ErrorClass.DENIED, "pods is forbidden")
+SEEN = snapshot(machine(0), machine(1))
+
+
+class Desk:
+    """A notebook, one cycle a second, and what it has left."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDir(path)
+        self.refused = ""
+        self.limits = LIMITS
+        self.wall = 100.0
+        self.notebook = Notebook(self.state, lambda: self.refused)
+
+    def cycle(
+        self, *looks: Look, held: Memory | None = None, problem: str = "", outcomes: tuple[Outcome, ...] = ()
+    ) -> Notes:
+        """What stands in the file after another cycle."""
+        results = (Results("a", outcomes, ()),) if outcomes else ()
+        seen = {look.pool: look for look in looks}
+        report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem)
+        self.wall += 1.0
+        self.notebook.take(report, self.limits, self.wall)
+        return read_notes(self.state)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def delete(number: int, failure: Failure | None = None) -> Outcome:
+    return Outcome(Delete(name(number), "a", DeleteReason.RETURNED), failure)
+
+
+def create(failure: Failure | None = None) -> Outcome:
+    return Outcome(Create(name(0), "a", TEMPLATE, "aaaaaaaaaa"), failure)
+
+
+def refusing(**changes: object) -> Memory:
+    """What a refused create leaves in memory."""
+    learned = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
+    return memory(pressures={("a", TEMPLATE): learned})
+
+
+def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:
+    troubled = replace(SEEN, problems=("someone else shrinks the group",))
+    blind = unobserved("b")
+    notes = desk.cycle(troubled, blind)
+    assert notes.pools == {"a": ["someone else shrinks the group"], "b": [f"cannot be seen: {blind.failure.text}"]}
+    written = Path(desk.state.notes.path).stat().st_ino
+    desk.cycle(troubled, blind)
+    assert Path(desk.state.notes.path).stat().st_ino == written, "it is written when it changes"
+    assert desk.cycle(SEEN).pools == {}
+
+
+def test_a_problem_lasts_until_a_cycle_could_plan_also_in_other_words(desk: Desk) -> None:
+    assert desk.cycle().problem is None
+    assert desk.cycle(problem="not seen yet: a, b").problem == LastingFailure(102.0, "not seen yet: a, b")
+    assert desk.cycle(problem="not seen yet: b").problem == LastingFailure(102.0, "not seen yet: b")
+    assert desk.cycle().problem is None
+    assert desk.cycle(problem="not seen yet: b").problem == LastingFailure(105.0, "not seen yet: b")
+
+
+def test_a_refused_configuration_lasts_until_it_is_in_force(desk: Desk) -> None:
+    desk.refused = "nonsense: unknown setting"
+    assert desk.cycle().configuration == LastingFailure(101.0, "nonsense: unknown setting")
+    assert desk.cycle().configuration == LastingFailure(101.0, "nonsense: unknown setting")
+    desk.refused = ""
+    assert desk.cycle().configuration is None
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def refused(notes: Notes) -> list[tuple[str, str, float]]:
+    return [(one.operation, one.template, one.since) for one in notes.refused]
+
+
+def test_creates_count_as_refused_while_the_last_one_was(desk: Desk) -> None:
+    assert refused(desk.cycle(held=refusing())) == [("create", TEMPLATE, 101.0)]
+    assert refused(desk.cycle(held=refusing(level=2))) == [("create", TEMPLATE, 101.0)]
+    assert refused(desk.cycle(held=memory())) == []
+    desk.limits = limits(pool("b"))
+    assert refused(desk.cycle(held=refusing())) == [], "no template names the pool any more"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"failure": Failure(ErrorClass.STOCKOUT, "none left")}, id="it passes by itself"),
+        pytest.param({"level": 0}, id="a later one was taken"),
+        pytest.param({"boot": True}, id="the create was taken, and its machine failed"),
+    ],
+)
+def test_what_another_try_may_mend_is_no_refusal(desk: Desk, changes: dict[str, object]) -> None:
+    assert refused(desk.cycle(held=refusing(**changes))) == []
+
+
+def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED),))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, outcomes=(delete(1, DENIED),))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, outcomes=(create(),))) == [("delete", "", 101.0)], (
+        "a create tells nothing of deletes"
+    )
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1)))) == []
+
+
+def test_no_delete_is_refused_of_machines_that_are_gone_or_where_it_failed_otherwise(desk: Desk) -> None:
+    assert refused(desk.cycle(SEEN, outcomes=(delete(0, Failure(ErrorClass.TIMEOUT, "slow")),))) == []
+    desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1, DENIED)))
+    assert refused(desk.cycle(unobserved("a"))), "a failed look is no empty one"
+    assert refused(desk.cycle(snapshot(machine(1))))
+    assert refused(desk.cycle(snapshot())) == []
+
+
+# --- orphans ----------------------------------------------------------------------------------------------------------
+
+
+def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk: Desk) -> None:
+    held = memory(orphans={name(0): 0.0, name(1): 0.0, name(7): 0.0})
+    there = snapshot(machine(1), pool="b")
+    assert desk.cycle(snapshot(machine(0)), there, held=held).orphans == {"a": [name(0)], "b": [name(1)]}
+    assert desk.cycle(unobserved("a"), there, held=held).orphans == {"a": [name(0)], "b": [name(1)]}
+    assert desk.cycle(SEEN, there, held=memory()).orphans == {}
+
+
+def test_limits_are_left(desk: Desk) -> None:
+    desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
+    desk.limits = replace(desk.limits, orphan_cap_per_hour=3, delete_unlisted_after=None)
+    notes = desk.cycle()
+    shown = notes.limits
+    assert shown is not None
+    assert (shown.orphan_cap_per_hour, shown.orphan_grace, shown.delete_unlisted_after) == (3, 600.0, None)
+    assert (shown.pools, shown.templates) == (desk.limits.pools, desk.limits.templates)
+    assert notes.paused == ["b"]
+
+
+def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:
+    notes = desk.cycle(replace(SEEN, problems=("someone else shrinks the group",)), unobserved("b"))
+    assert notes.unseen == {"b": unobserved("b").failure.text}
+
+
+@pytest.mark.parametrize("wall", [1e18, -1e18, float("inf"), float("nan")])
+def test_a_time_that_no_calendar_has_is_said_to_be_impossible(wall: float) -> None:
+    assert utc(wall) == f"an impossible time ({wall:g})"

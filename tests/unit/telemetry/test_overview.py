@@ -1,0 +1,148 @@
+"""The overview: machines by template and pool, what it says of a part, and that its parts agree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.model import Limits, RequestStatus, Verdict, Window
+from provisioner.telemetry.notes import LastingFailure, StandingRefusal
+from provisioner.telemetry.overview import Overview, Row, narrowed, overview
+from tests.support.desk import facts
+from tests.unit.core import (
+    NOW,
+    OTHER,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    giving_back,
+    limits,
+    memory,
+    pool,
+    record,
+    running,
+    slot,
+)
+
+TWO_POOLS = limits(pool("a", max_machines=7), pool("b"), maximum=20)
+
+
+def row(rows: Any, name: str) -> Row:
+    (found,) = (one for one in rows if one.name == name)
+    assert isinstance(found, Row)
+    return found
+
+
+def test_a_template_sums_up_its_pools_and_what_waits() -> None:
+    failed = slot(3, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 240)
+    held = memory(
+        record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, gone=True), count=9),
+        pressures={("a", TEMPLATE): Window(1)},
+    )
+    seen = overview(facts(held, TWO_POOLS))
+    both, first, second = row(seen.templates, TEMPLATE), row(seen.pools, "a"), row(seen.pools, "b")
+    assert (both.running, both.pending, both.failed, both.lost) == (2, 1, 1, 1)
+    assert both.wanted == 9
+    assert (both.wanted, both.running) == (first.wanted + second.wanted, first.running + second.running)
+    assert (both.cap, first.cap, second.cap, first.window) == (20, 7, None, 1)
+    assert first.last_error == both.last_error
+    assert first.last_error
+    assert (first.last_error["error"], first.last_error["at_seconds"]) == ("stockout", 240)
+
+
+def test_machines_that_hf_holds_are_wanted_and_given_up_ones_are_not() -> None:
+    held = memory(
+        record(running(0, Verdict.SUCCEEDED), running(1, Verdict.RETURNED, gone=True), ended=RequestStatus.COMPLETE),
+        record(slot(0, Verdict.CANCELLED, OTHER, gone=True), id_=OTHER, count=1),
+    )
+    assert row(overview(facts(held, TWO_POOLS)).templates, TEMPLATE).wanted == 1
+
+
+def test_a_pool_and_a_template_without_machines_are_told_all_the_same() -> None:
+    seen = overview(facts(memory(), TWO_POOLS))
+    assert [one.name for one in (*seen.templates, *seen.pools)] == [TEMPLATE, "a", "b"]
+    assert {one.wanted for one in (*seen.templates, *seen.pools, *seen.machines)} == {0}
+    assert seen.fine
+
+
+def test_what_no_pool_can_be_named_for_counts_for_its_template() -> None:
+    seen = overview(facts(memory(record(count=3)), Limits("hf", {}, {})))
+    assert (row(seen.templates, TEMPLATE).wanted, seen.pools, seen.machines) == (3, [], [])
+
+
+FATES = st.sampled_from([*Verdict])
+
+
+@given(st.lists(st.tuples(FATES, st.booleans(), st.sampled_from(["a", "b"])), max_size=12), st.integers(0, 5))
+def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool, str]], more: int) -> None:
+    made = [
+        (running if ran or verdict is Verdict.SUCCEEDED else slot)(number, verdict, pool=where)
+        for number, (verdict, ran, where) in enumerate(slots)
+    ]
+    seen = overview(facts(memory(record(*made, count=len(made) + more)), TWO_POOLS))
+    for name in ("wanted", "running", "pending", "failed", "lost"):
+        sums = [sum(getattr(one, name) for one in rows) for rows in (seen.templates, seen.pools, seen.machines)]
+        assert len(set(sums)) == 1, name
+    for one in seen.templates:
+        assert one.wanted >= one.running + one.pending
+    assert sum(one["running"] for one in seen.requests) == sum(one.running for one in seen.pools)
+
+
+# --- a part of it -----------------------------------------------------------------------------------------------------
+
+
+def everything() -> Overview:
+    """Two requests of two templates in a pool each, with something to say of each."""
+    first, second = limits(pool("a"), pool("b")), "U"
+    allowed = replace(
+        first,
+        templates={
+            TEMPLATE: replace(first.templates[TEMPLATE], pools=("a",)),
+            second: replace(first.templates[TEMPLATE], id=second, pools=("b",)),
+        },
+    )
+    held = memory(
+        record(running(0, stuck=True), count=2),
+        record(slot(0, request=OTHER, pool="b"), id_=OTHER, template=second, count=1),
+        giving_back("hf-bbbbbbbbbb-000000"),
+        pressures={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
+    )
+    refused = [StandingRefusal("a", "create", TEMPLATE, 0.0, "no"), StandingRefusal("b", "delete", "", 0.0, "no")]
+    return overview(
+        facts(
+            held,
+            allowed,
+            refused=refused,
+            paused=["a", "b"],
+            pools={"a": ["odd"], "b": ["odd"]},
+            problem=LastingFailure(0, "x"),
+        )
+    )
+
+
+@pytest.mark.parametrize("by", [{"pool": "a"}, {"template": TEMPLATE}, {"request": REQUEST}])
+def test_a_part_holds_what_concerns_it_and_nothing_else(by: dict[str, str]) -> None:
+    whole = everything()
+    part = narrowed(whole, **by)
+    assert [one["id"] for one in part.requests] == [REQUEST]
+    assert ([one.name for one in part.pools], [one.name for one in part.templates]) == (["a"], [TEMPLATE])
+    assert [one["pool"] for one in part.pressure] == ["a"]
+    assert [one["pool"] for one in part.refused] == ["a"]
+    assert (part.paused, list(part.problems), part.returns) == (["a"], ["a"], [])
+    assert ([one["pool"] for one in whole.stuck], [one["pool"] for one in part.stuck]) == (["a"], ["a"])
+    assert "NOTHING IS PLANNED" in part.alarms[0]
+
+
+def test_a_return_is_a_part_too_and_no_name_is_no_condition() -> None:
+    whole = everything()
+    part = narrowed(whole, request="ret-aaaaaaaaaa")
+    assert ([one["id"] for one in part.returns], part.requests) == (["ret-aaaaaaaaaa"], [])
+    assert narrowed(whole) == whole
+    document = json.loads(json.dumps(whole.document()))
+    assert document["pools"][0]["pool"] == "a"
+    assert set(document) == set(Overview.__dataclass_fields__)

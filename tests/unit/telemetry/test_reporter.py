@@ -1,0 +1,52 @@
+"""What a cycle was reaches everybody who tells of it: metrics, notes, health, log, samples and the page."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provisioner.hostfactory.digest import Digests
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import DeferReason, Plan, Verdict, evolve
+from provisioner.state.directory import StateDir
+from provisioner.telemetry.metrics import Metrics
+from provisioner.telemetry.reporter import Reporter
+from provisioner.telemetry.samples import ALL
+from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot, snapshot
+
+PRICED = limits(pool("a", price_per_hour=2.0), pool("b", paused=True))
+
+
+def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    metrics, state = Metrics(CollectorRegistry()), StateDir(tmp_path)
+    metrics.configure(PRICED)
+    loop, scripts = Digests("0" * 8, "1" * 8), Digests("0" * 8, "2" * 8)
+    state.config.note("scripts", scripts)
+    later = time.time() + 10.0
+    os.utime(Path(state.config.path, "-".join(("scripts", *scripts))), (later, later))
+    reporter = Reporter(metrics, state, limits=PRICED, refused=lambda: "no YAML", digests=lambda: loop)
+    held = memory(record(running(0), slot(1), count=3))
+    refused = evolve(held.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
+    report = CycleReport(1, NOW, 0.5, {"a": snapshot()}, held, Plan(held), {("a", "T", DeferReason.CAP): 1})
+    for one in (report, replace(report, number=2, memory=memory(record(running(0), refused, count=3)))):
+        reporter(one)
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"hf_provisioner_{name}", labels)
+
+    assert value("machines_desired", pool="a", template="T") == 1
+    assert value("refusals_total", pool="a", error="stockout") == 1
+    assert value("cost_per_hour") == 2.0
+    assert value("config_differs", file="templates") == 1
+    assert (reporter.health().ready, reporter.status()["cycle"]) == (True, 2)
+    assert reporter.memory
+    assert state.notes.read()["paused"] == ["b"]
+    assert state.notes.read()["configuration"]["text"] == "no YAML"
+    assert reporter.samples.of(ALL)[0].point.running == 1
+    assert {"Cycle", "Machines are refused"} <= set(caplog.messages)

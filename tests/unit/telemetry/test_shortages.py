@@ -1,0 +1,224 @@
+"""Why requests and pools are short of machines: why, since when, and what comes next, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.loop.clock import utc
+from provisioner.model import (
+    Brake,
+    BrakeReason,
+    ErrorClass,
+    Failure,
+    Limits,
+    Memory,
+    RequestRecord,
+    RequestStatus,
+    Verdict,
+    Window,
+)
+from provisioner.telemetry.overview import Overview, overview
+from provisioner.telemetry.shortages import lasting, local, missing_lines, pool_line
+from tests.support.desk import ONE_POOL, facts
+from tests.unit.core import NOW, OTHER, REQUEST, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot, unsent
+
+FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, probing=True, failure=STOCKOUT)
+TWO_POOLS = limits(pool("a"), pool("b", paused=True))
+SPILLS = limits(pool("a", spill_after=4000.0), pool("b"))
+TIME = r"[-\d]{10} \d\d:\d\d:\d\d"
+STRAYS = {"orphans": {"a": ["hf-zzzzzzzzzz-000001", "hf-zzzzzzzzzz-000002"]}}
+OTHERS = [letter * 10 for letter in "cdefg"]
+
+
+def full(*records: RequestRecord) -> Memory:
+    """Requests while pool ``a`` has no room."""
+    return memory(*records, pressures={("a", TEMPLATE): FULL})
+
+
+def kept(id_: str, count: int) -> RequestRecord:
+    """A request that ended with so many machines, which HF holds."""
+    slots = (running(n, Verdict.SUCCEEDED, id_) for n in range(count))
+    return record(*slots, id_=id_, ended=RequestStatus.COMPLETE)
+
+
+def lines(seen: Overview) -> list[str]:
+    """What is said of the requests that are short."""
+    return [line.strip() for one in seen.requests for line in missing_lines(one, loop_acts=seen.loop_acts)]
+
+
+CAPPED = memory(record(running(0), count=3), kept(OTHER, 4))
+CAP = limits(pool("a", max_machines=7))
+MANY = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, "2 of 7 machines have no request.")
+WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
+    "a stock-out, with its words, the next try, and where else there is no room": (
+        full(record(running(0), count=6)),
+        TWO_POOLS,
+        {},
+        rf"5 in a: backoff, stockout since {TIME} \(4 min\): ZONE_RESOURCE_POOL_EXHAUSTED; next try in 60 min; "
+        r"nor in b \(paused\)",
+    ),
+    "a cap, and who holds it": (
+        CAPPED,
+        CAP,
+        STRAYS,
+        rf"2 in a: cap of 7 since {TIME} \(100 s\); "
+        rf"held by {OTHER} \(4\), 2 machines without a request, {REQUEST} \(1\)",
+    ),
+    "a cap that machines hold which the brake keeps": (
+        replace(CAPPED, brake=MANY), CAP, STRAYS, r"2 in a: .*, 2 machines without a request that the brake keeps, .*"
+    ),
+    "a cap that many hold, of whom three are named": (
+        memory(record(count=1), *(kept(id_, 1) for id_ in OTHERS)),
+        limits(pool("a", max_machines=5)),
+        {},
+        rf"1 in a: .*; held by {OTHERS[0]} \(1\), {OTHERS[1]} \(1\), {OTHERS[2]} \(1\) and 2 more",
+    ),
+    "a window, and the pool after it": (
+        memory(
+            record(slot(0, seen=True), slot(1, seen=True), count=5),
+            pressures={("a", TEMPLATE): Window(2, closed_since=NOW - 5)},
+        ),
+        SPILLS,
+        {},
+        rf"3 in a: window of 2 since {TIME} \(\d+ s\); spills over to b in 6\d min",
+    ),
+    "a pool that is blind": (
+        memory(record(count=2)),
+        ONE_POOL,
+        {"pools": {"a": ["cannot be seen: no route\nto host"]}},
+        rf"2 in a: the pool is unseen, unavailable since {TIME} \(\d+ s\): no route to host",
+    ),
+    "a gate": (
+        memory(record(slot(seen=True, gated=True))),
+        SPILLS,
+        {},
+        rf"1 in a: held back by a gate since {TIME} \(\d+ s\); spills over to b in 6\d min; "
+        r"asked for again in 58 min at the latest",
+    ),
+    "a place without room, and the pool after it": (
+        memory(record(slot(seen=True, failure=STOCKOUT))),
+        TWO_POOLS,
+        {},
+        rf"1 in a: asked for and not running, stockout since {TIME} \(\d+ s\): ZONE_RESOURCE_POOL_EXHAUSTED; "
+        r"spills over to b once it takes them; asked for again in 8 min at the latest",
+    ),
+    "a throttled pool": (
+        memory(
+            record(unsent()),
+            pressures={("a", TEMPLATE): replace(FULL, failure=Failure(ErrorClass.THROTTLED, "slow down"))},
+        ),
+        ONE_POOL,
+        {},
+        rf"1 in a: not sent yet, throttled since {TIME} \(4 min\): slow down; next try in 60 min",
+    ),
+    "no loop that has told of pools": (
+        memory(record(count=1)),
+        Limits("hf", {}, {}),
+        {},
+        rf"1: no loop has said which pools the template names since {TIME} \(\d+ s\)",
+    ),
+    "the next cycle, which no loop makes": (
+        memory(record(count=2)),
+        ONE_POOL,
+        {"ended": True},
+        rf"2 in a: to be asked for since {TIME} \(100 s\); next try once the loop acts",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "allowed", "left", "says"), WAITS.values(), ids=WAITS)
+def test_what_machines_wait_for_is_one_line(held: Memory, allowed: Limits, left: dict[str, Any], says: str) -> None:
+    shown = [line for line in lines(overview(facts(held, allowed, **left))) if "starting" not in line]
+    assert len(shown) == 1, shown
+    assert re.fullmatch(says, shown[0]), shown[0]
+
+
+def test_json_has_the_same_facts() -> None:
+    seen = overview(facts(full(record(count=5)), TWO_POOLS))
+    (request,) = json.loads(json.dumps(seen.document()))["requests"]
+    assert request["missing"] == [
+        {
+            "machines": 5,
+            "pool": "a",
+            "reason": "backoff",
+            "error": "stockout",
+            "text": STOCKOUT.text,
+            "since": utc(NOW - 240),
+            "since_seconds": 240.0,
+            "next_try": utc(NOW + 3600),
+            "next_try_seconds": 3600.0,
+            "spills_to": "",
+            "spills_at": None,
+            "spills_at_seconds": None,
+            "behind": "",
+            "bound": None,
+            "holders": {},
+            "braked": False,
+            "elsewhere": {"b": "paused"},
+            "quiet": False,
+        }
+    ]
+
+
+def test_who_waits_behind_another_is_told() -> None:
+    first, second = lines(overview(facts(full(record(count=1), record(count=2, id_=OTHER, read=NOW)))))
+    assert ("behind" in first, f"behind {REQUEST}" in second) == (False, True)
+
+
+@pytest.mark.parametrize("held", [memory(record(slot(0), running(1))), memory(record(count=2)), memory(kept(OTHER, 1))])
+def test_nothing_is_said_of_requests_whose_machines_start_or_run_or_come_with_the_next_cycle(held: Memory) -> None:
+    seen = overview(facts(held))
+    (request,) = seen.requests
+    assert lines(seen) == []
+    assert sum(one["machines"] for one in request["missing"]) == request["count"] - request["running"]
+
+
+TRIED = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 600)
+BACKS_OFF = (
+    rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min: ZONE_RESOURCE_POOL_EXHAUSTED, "
+    "last error 4 min ago"
+)
+RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
+
+
+@pytest.mark.parametrize(
+    ("one", "window", "says", "numbers"),
+    [
+        pytest.param(record(TRIED, count=5), FULL, BACKS_OFF, (5, True, 600.0, 3600.0), id="while it backs off"),
+        pytest.param(record(TRIED, running(1), count=5), Window(6), RECOVERED, (4, False, None, None), id="afterwards"),
+    ],
+)
+def test_what_was_learned_of_a_pool_is_a_line(
+    one: RequestRecord, window: Window, says: str, numbers: tuple[object, ...]
+) -> None:
+    (told,) = overview(facts(memory(one, pressures={("a", TEMPLATE): window}))).pressure
+    assert re.fullmatch(rf"  pool a, T: {says}", pool_line(told)), pool_line(told)
+    assert told["last_error"]["error"] == "stockout"
+    names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
+    assert tuple(told[name] for name in names) == numbers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172_800, "2 d")],
+)
+def test_seconds_are_said_as_people_do(seconds: float, words: str) -> None:
+    assert lasting(seconds) == words
+
+
+def test_a_time_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert local("2020-02-01T23:00:00Z") == "2020-02-02 08:00:00"
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", local(utc(time.time())))
+        assert local(utc(1e18)) == utc(1e18)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

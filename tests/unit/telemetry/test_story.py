@@ -1,0 +1,133 @@
+"""The sentences of a story: each event's, equal events as one, and lines that no loop of ours wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.model import DeleteReason, Fingerprint
+from provisioner.state.journal import stamp
+from provisioner.telemetry.story import Kind, Subject, needles, story
+from tests.unit.core import OTHER, REQUEST, giving_back, memory, name, record, running
+
+BACK = "ret-bbbbbbbbbb"
+
+EVENTS: Sequence[tuple[dict[str, Any], str]] = [
+    ({"event": "asked", "template": "T", "count": 2, "account": "risk"},
+     "asked for 2 machines of template T for account risk"),
+    ({"event": "opened", "pool": "a", "count": 2}, "2 slots opened in pool a"),
+    ({"event": "deferred", "pool": "a", "reason": "cap", "bound": 9, "count": 2},
+     "2 machines wait in pool a: the cap of 9"),
+    ({"event": "deferred", "pool": "a", "reason": "budget", "count": 1}, "1 machine waits in pool a: the budget"),
+    ({"event": "lever", "lever": "drain", "pool": "a", "result": "pulled", "who": "ann", "text": "it is ill"},
+     "Drain in pool a pulled by ann: it is ill."),
+    ({"event": "create", "machine": name(0), "pool": "a", "result": "ok"}, f"Pool a took the create of {name(0)}."),
+    ({"event": "create", "machine": name(0), "pool": "a", "result": "denied", "text": "no\nway"},
+     f"Pool a refused 1 create of {name(0)}: denied: “no way”"),
+    ({"event": "troubled", "machine": name(0), "pool": "a", "error": "other", "text": "ImagePullBackOff"},
+     f"The cloud says of {name(0)} in pool a: other: “ImagePullBackOff”."),
+    ({"event": "running", "pool": "a", "machines": [name(0)]}, f"{name(0)} runs in pool a"),
+    ({"event": "told", "answer": "running", "running": 3}, "is told that 3 machines run"),
+    ({"event": "told", "answer": "complete_with_error", "running": 1}, "the end: complete_with_error; 1 machine runs"),
+    ({"event": "told", "answer": "complete_with_error", "running": 0}, "the end: complete_with_error."),
+    ({"event": "told", "answer": "lost", "cause": "preempted", "machines": [name(0)]}, "is gone (preempted)"),
+    ({"event": "told", "answer": "lost", "cause": "node", "machines": [name(0)], "seconds": 30}, "ends in 30 s (node)"),
+    ({"event": "close", "machine": name(0), "pool": "a", "verdict": "lost", "cause": "evicted"},
+     "was lost in pool a: evicted"),
+    ({"event": "close", "machine": name(0), "pool": "a", "verdict": "returned"}, "was returned in pool a"),
+    ({"event": "close", "machine": name(0), "pool": "a", "verdict": "cancelled"}, "was cancelled in pool a"),
+    ({"event": "close", "machine": name(0), "pool": "a", "verdict": "withdrawn", "error": "timeout"},
+     "was withdrawn in pool a: timeout"),
+    ({"event": "close", "pool": "a", "verdict": "failed", "error": "other", "machines": [name(0), name(1)], "times": 2},
+     f"{name(0)}, {name(1)} failed in pool a: other"),
+    ({"event": "back", "return": BACK, "machines": [name(0)]}, f"gave back {name(0)} (return request {BACK})"),
+    ({"event": "delete", "machine": name(0), "pool": "a", "result": "ok", "reason": "returned"}, "took the delete of"),
+    ({"event": "delete", "pool": "a", "result": "denied", "text": "no", "machines": [name(0)], "times": 50},
+     "Pool a refused 50 deletes: denied: “no”"),
+    ({"event": "gone", "machines": [name(0)]}, f"Nothing is left of {name(0)}"),
+    ({"event": "cancel", "who": "ann", "reason": "a test"}, "Cancel by ann: a test."),
+]  # fmt: skip
+"""Of each event that a loop or a command writes of a request."""
+
+
+@pytest.mark.parametrize(("line", "said"), EVENTS, ids=lambda value: value["event"] if isinstance(value, dict) else "")
+def test_each_event_has_its_sentence(line: dict[str, Any], said: str) -> None:
+    if line["event"] not in ("back", "create", "close", "delete", "troubled"):
+        line = {"request": REQUEST} | line
+    (sentence,) = story(Subject(Kind.REQUEST, REQUEST), [line | {"at": 5.0}], None)
+    assert said in sentence.text
+    assert "\n" not in sentence.text
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"event": "window", "template": "T", "window": 5}, "The window of template T is 5."),
+        ({"event": "paused"}, "Paused in pool a."),
+        ({"event": "resumed", "who": "ann", "reason": "mended"}, "Resumed in pool a by ann: mended."),
+    ],
+)
+def test_each_event_of_a_pool_has_its_sentence(line: dict[str, Any], said: str) -> None:
+    (sentence,) = story(Subject(Kind.POOL, "a"), [line | {"pool": "a", "at": 5.0}], None)
+    assert sentence.text == said
+
+
+def test_a_deferral_ends_when_nothing_waits_any_more() -> None:
+    waits = {"event": "deferred", "request": REQUEST, "pool": "a", "reason": "window", "count": 5, "at": 10.0}
+    over = {"event": "deferred", "request": REQUEST, "over": True, "seconds": 300.0, "at": 310.0}
+    (sentence,) = story(Subject(Kind.REQUEST, REQUEST), [waits, over], None)
+    assert (sentence.at, sentence.until) == (10.0, 310.0)
+
+
+def test_ten_thousand_machines_are_told_by_milestones() -> None:
+    asked = {"event": "asked", "request": REQUEST, "template": "T", "count": 10_000, "at": 0.0}
+    runs = [
+        {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(n)], "at": 1.0 + n}
+        for n in range(9_500)
+    ]
+    told = [(one.at, one.text) for one in story(Subject(Kind.REQUEST, REQUEST), [asked, *runs], None)][1:]
+    assert told == [
+        (1.0, "The first machine runs: 1 of 10,000."),
+        (5000.0, "Half run: 5,000 of 10,000."),
+        (9000.0, "90 % run: 9,000 of 10,000."),
+        (9500.0, "The last so far runs: 9,500 of 10,000."),
+    ]
+
+
+def test_equal_events_are_one_sentence_until_ten_minutes_pass_without_one() -> None:
+    line = {"event": "create", "pool": "a", "result": "stockout", "text": "full"}
+    lines = [line | {"machine": name(n), "at": 300.0 * n} for n in range(5)] + [
+        line | {"machine": name(9), "at": 1801.0}
+    ]
+    told = [(one.at, one.until, one.text) for one in story(Subject(Kind.REQUEST, REQUEST), lines, None)]
+    assert told == [
+        (0.0, 1200.0, "Pool a refused 5 creates: stockout: “full”."),
+        (1801.0, 1801.0, f"Pool a refused 1 create of {name(9)}: stockout: “full”."),
+    ]
+
+
+KEYS = sorted(
+    {key for line, _ in EVENTS for key in line} | {"running", "since", "window", "backing_off", "over", "seconds"}
+)
+ODD: Sequence[Any] = [None, True, -1, 1e300, "", [], {}, [1], ["a"], {"a": []}, [[]], stamp(5.0), name(0), [name(0)]]
+WORDS = [*dict.fromkeys(line["event"] for line, _ in EVENTS), "window", REQUEST, BACK, "a"]
+LINES = st.lists(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([*ODD, *WORDS]), max_size=6), max_size=4)
+
+
+@given(LINES, st.sampled_from([Subject(Kind.REQUEST, REQUEST), Subject(Kind.RETURN, BACK), Subject(Kind.POOL, "a")]))
+def test_no_line_of_somebody_else_costs_the_story(lines: list[dict[str, Any]], subject: Subject) -> None:
+    held = memory(record(running(0, fingerprint=Fingerprint(), delete=DeleteReason.FAILED)))
+    told = story(subject, [line | {"at": float(number)} for number, line in enumerate(lines)], held)
+    assert told == sorted(told, key=lambda one: one.at)
+    assert all(one.until >= one.at for one in told)
+
+
+def test_what_the_journal_is_searched_for_finds_each_line() -> None:
+    held = memory(giving_back(name(0), name(0, OTHER), id_=BACK))
+    assert needles(Subject(Kind.RETURN, BACK), held) == (BACK, REQUEST, OTHER)
+    assert needles(Subject(Kind.REQUEST, REQUEST), held) == (REQUEST,)
+    assert needles(Subject(Kind.MACHINE, name(0)), None) == (name(0), f'"request":"{REQUEST}"')

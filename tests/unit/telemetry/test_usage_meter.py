@@ -1,0 +1,90 @@
+"""What a cycle means for the metrics of usage: machine-seconds that never fall, costs and budgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import Budget, Limits, Memory, evolve
+from provisioner.planning.draft import Draft
+from provisioner.planning.usage import count_usage
+from provisioner.telemetry.metrics import Metrics
+from provisioner.telemetry.usage_meter import UsageMeter
+from tests.unit.core import NOW, REQUEST, limits, memory, pool, record, slot, snapshot
+
+RAN = slot(1, submitted=NOW - 90, seen=True, ran=NOW - 70)
+
+
+class Meter:
+    """A usage meter, and what Prometheus is told of it."""
+
+    def __init__(self) -> None:
+        self.limits = limits()
+        self._metrics = Metrics(CollectorRegistry())
+        self._meter = UsageMeter(self._metrics.usage)
+
+    def take(self, held: Memory | None, began: float | None = None, *, later: float = 0.0, problem: str = "") -> None:
+        """Take in a cycle; ``began``: when its look at pool ``a`` began, None where it cannot be seen."""
+        looks = {} if began is None else {"a": snapshot(began=began)}
+        self._meter.take(
+            CycleReport(1, NOW + later, 0.5, looks, held, None, {}, problem=problem), self.limits, NOW + later
+        )
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self._metrics.registry.get_sample_value(f"hf_provisioner_{name}", labels)
+
+    @property
+    def seconds(self) -> float | None:
+        return self.value("machine_seconds_total", pool="a")
+
+
+def test_machine_seconds_are_those_of_machines_that_are_gone_and_of_those_that_the_last_look_showed() -> None:
+    meter = Meter()
+    boots = slot(2, submitted=NOW - 90, seen=True)
+    held = memory(record(RAN, boots), usage={"2026-11-01": {("T", "a", ""): 5000}, "": {("", "a", ""): 250}})
+    meter.take(held)
+    assert meter.seconds is None, "until it has looked, a process cannot tell as much as the one before"
+    meter.take(held, NOW - 10, later=60)
+    assert meter.seconds == 5.25 + 80.0
+    meter.take(held, NOW + 14, later=61)
+    assert meter.seconds == 5.25 + 80.0, "not summed at every cycle"
+    meter.take(held, NOW + 114, later=120, problem="it cannot plan")
+    meter.take(None, NOW + 114, later=120)
+    assert meter.seconds == 5.25 + 80.0
+
+
+def test_a_machine_that_is_found_gone_takes_no_second_back() -> None:
+    meter = Meter()
+    ran = evolve(RAN, submitted=NOW - 89.9999)
+    lacked = evolve(ran, absent=NOW - 8.99951)
+    meter.take(memory(record(ran)), NOW - 10)
+    assert meter.seconds == 80.0
+    meter.take(memory(record(lacked)), NOW + 30, later=60)
+    missed = meter.seconds
+    meter.take(counted_without(memory(record(lacked)), meter.limits), NOW + 45, later=120)
+    assert meter.seconds == missed == 81.0
+
+
+def counted_without(held: Memory, allowed: Limits) -> Memory:
+    """Memory once its machine is gone, and its usage counted."""
+    draft = Draft(held, {}, allowed, NOW)
+    (record_,) = held.requests.values()
+    draft.put(REQUEST, evolve(record_.slots[1], gone=True))
+    count_usage(draft)
+    return draft.memory()
+
+
+def test_costs_are_told_where_something_has_a_price() -> None:
+    meter = Meter()
+    held = memory(record(evolve(RAN, submitted=NOW - 3600.0)))
+    meter.take(held)
+    assert meter.value("cost_per_hour") is None
+    budget = Budget(per_hour=7.0, per_month=90.0)
+    meter.limits = replace(limits(pool("a", price_per_hour=2.0), pool("b")), budget=budget)
+    meter.take(held, later=60)
+    assert meter.value("cost_per_hour") == 2.0
+    assert meter.value("cost_this_month") == pytest.approx(2.0 * 3660 / 3600, abs=1e-3)
+    assert (meter.value("budget", per="hour"), meter.value("budget", per="month")) == (7.0, 90.0)
