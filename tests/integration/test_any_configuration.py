@@ -11,8 +11,8 @@ import requests
 
 from provisioner.settings.reload import REFUSED
 from provisioner.tools.playground import Playground
+from tests.support.hostfactory.wrong_texts import BYTES
 from tests.support.waiting import until
-from tests.unit.test_config_any_bytes import BYTES
 
 WORST = (
     "nested beyond Python's stack, in brackets",

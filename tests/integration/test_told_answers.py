@@ -15,8 +15,8 @@ from provisioner.model import BrakeReason
 from provisioner.planning.answers import RETURNED_EARLY
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.state.terminal_answers import Told
+from tests.support.cycle_bench import LIMITS, Bench, hf_calls
 from tests.support.hostfactory.in_process import Here, asking, entry
-from tests.unit.test_reconcile import LIMITS, Bench, hf_calls
 
 
 class Site:

@@ -34,6 +34,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
 from provisioner.telemetry.notes import Notebook, Notes, StandingRefusal, terms_of
 from provisioner.telemetry.story import Kind, Subject, needles, story
+from tests.support.cycle_bench import LIMITS, Bench
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -50,7 +51,6 @@ from tests.unit.core import (
     running,
     slot,
 )
-from tests.unit.test_reconcile import LIMITS, Bench
 
 NO_ROOM = Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here")
 BACK = "ret-bbbbbbbbbb"

@@ -16,8 +16,8 @@ from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateTooNew, StateUnreadable
 from provisioner.state.journal import stamp
 from provisioner.state.levers import let_go, pulled
+from tests.support.cycle_bench import Bench
 from tests.unit.core import limits
-from tests.unit.test_reconcile import Bench
 
 STOP = Lever(LeverKind.STOP_ALL, "", "ann", 1.5, "cloud is down")
 PAUSE = Lever(LeverKind.PAUSE, "a", "bob", 2.0)

@@ -17,7 +17,7 @@ from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.levers import pulled
 
-EXAMPLE = Path(__file__).parent.parent.parent / "config" / "demoinst"
+EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
 ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
 
 

@@ -10,7 +10,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.registry import built_in, longest_call
 from provisioner.loop.cycle import SupersededError
 from provisioner.loop.startup import HeldIntent
-from tests.unit.test_reconcile import Bench
+from tests.support.cycle_bench import Bench
 
 
 @pytest.fixture

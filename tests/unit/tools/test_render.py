@@ -24,7 +24,7 @@ from provisioner.tools.render import HostFactorySettings
 from provisioner.tools.render import render as rendered
 from tests.support.hostfactory.sites import ATTRIBUTES, SPEC
 
-EXAMPLES = Path(__file__).parents[2] / "config"
+EXAMPLES = Path(__file__).parents[3] / "config"
 KEPT = "conf/before-render-hf"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,8 @@ def _append_many(directory: Path, writer: int) -> None:
 
 def test_writers_at_the_same_time_lose_no_line_while_it_rotates(tmp_path: Path) -> None:
     directories(tmp_path, LOG_MAX_FILE_SIZE=0.004, LOG_MAX_ROTATE=50)
-    writers = [multiprocessing.Process(target=_append_many, args=(tmp_path, writer)) for writer in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(30)
-        assert writer.exitcode == 0
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(partial(_append_many, tmp_path), range(4)))
     files = list(tmp_path.glob("*.log*"))
     assert len(files) > 1, "the log rotated"
     written = {tuple(line["id"]) for file in files for line in lines(file)}

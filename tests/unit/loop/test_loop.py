@@ -1,4 +1,4 @@
-"""Around the cycle: loop time, wake-ups, observers, standby and succession."""
+"""The loop in a thread: its wake-ups, standby, succession and end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends import BackendError
 from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool
 from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
 from provisioner.backends.registry import built_in
 from provisioner.loop import loop as loops
 from provisioner.loop import observers
-from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
-from provisioner.loop.observers import Observer
-from provisioner.loop.wakeups import Wake, Wakeups
+from provisioner.loop.wakeups import Wake
 from provisioner.model import (
-    ErrorClass,
     Lever,
     LeverKind,
     Limits,
@@ -42,7 +38,6 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
     Unobserved,
-    Uptime,
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
@@ -118,51 +113,6 @@ class Running:
         assert not self.thread.is_alive()
 
 
-# --- loop time --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("gap", "counts"),
-    [(0.0, 0.0), (90.0, 90.0), (86400.0, 3600.0), (-86400.0, 0.0)],
-    ids=["none", "a short stop counts whole", "a day counts an hour", "a clock set back counts nothing"],
-)
-@pytest.mark.parametrize("uptime", [None, Uptime("another boot", 0.0)], ids=["of old", "of another host"])
-def test_across_a_restart_loop_time_goes_on_by_the_wall_clocks_gap_within_bounds(
-    gap: float, counts: float, uptime: Uptime | None
-) -> None:
-    clock = LoopClock(Memory("demo", time=500.0, time_wall=time.time() - gap, uptime=uptime))
-    assert clock.now() == pytest.approx(500.0 + counts, abs=1.0)
-
-
-@pytest.mark.parametrize("jump", [0.0, 600.0, -600.0, 86400.0, -86400.0])
-@pytest.mark.parametrize(("gap", "counts"), [(90.0, 90.0), (7200.0, 3600.0), (-5.0, 0.0)])
-def test_within_one_boot_it_goes_on_by_the_uptime_whatever_the_wall_clock_was_set_to(
-    monkeypatch: pytest.MonkeyPatch, gap: float, counts: float, jump: float
-) -> None:
-    monkeypatch.setattr("provisioner.loop.clock.boot_id", lambda: "this boot")
-    before = Uptime("this boot", time.monotonic() - gap)
-    clock = LoopClock(Memory("demo", time=500.0, time_wall=time.time() - jump, uptime=before))
-    assert clock.now() == pytest.approx(500.0 + counts, abs=1.0)
-
-
-def test_the_uptime_names_its_boot_or_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "boot_id"
-    monkeypatch.setattr("provisioner.loop.clock.BOOT_ID", file)
-    assert LoopClock().uptime() is None
-    file.write_text("4f2c\n")
-    uptime = LoopClock().uptime()
-    assert uptime is not None
-    assert uptime.boot == "4f2c"
-    assert uptime.seconds == pytest.approx(time.monotonic(), abs=1.0)
-
-
-def test_loop_time_ignores_a_wall_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = LoopClock()
-    before = clock.now()
-    monkeypatch.setattr("time.time", lambda: 0.0)
-    assert 0.0 <= clock.now() - before < 1.0
-
-
 # --- the garbage collector --------------------------------------------------------------------------------------------
 
 
@@ -187,49 +137,6 @@ def test_the_garbage_collector_waits_for_the_end_of_a_cycle_however_it_ends(tmp_
     assert gc.isenabled()
 
 
-# --- wake-ups ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changed", "source"),
-    [(True, Wake.INTENT), (False, Wake.TIMER)],
-    ids=["a changed intent ends the wait", "else the time does"],
-)
-def test_what_ends_a_wait_is_counted(changed: bool, source: Wake) -> None:
-    counted: list[Wake] = []
-    Wakeups(counted.append).wait(0.05, 0.01, lambda: changed)
-    assert counted == [source]
-
-
-def test_many_hints_are_one_wake_up() -> None:
-    wakeups = Wakeups()
-    for _ in range(5):
-        wakeups.wake(Wake.WATCH)
-    wakeups.wait(600.0, 0.01, lambda: False)
-    began = time.monotonic()
-    wakeups.wait(0.05, 0.01, lambda: False)
-    assert time.monotonic() - began >= 0.05, "the second wait found nothing new"
-
-
-# --- observers --------------------------------------------------------------------------------------------------------
-
-
-def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
-    place, wakes = Place(), []
-    place.error = BackendError(ErrorClass.DENIED, "no rights")
-    observer = Observer(place, LoopClock(), lambda: wakes.append(1))
-    observer.start()
-    try:
-        blind = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
-        assert isinstance(blind, Unobserved)
-        assert blind.failure.text == "no rights"
-        place.error = None
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
-        assert wakes, "the loop is told"
-    finally:
-        observer.stop()
-
-
 def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_it(tmp_path: Path) -> None:
     class Watched(Place):
         wanted = 0.0
@@ -252,110 +159,6 @@ def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_i
         assert len(running.ran()) == 8, "nothing is told of them, and nothing made in their place"
     finally:
         running.end()
-
-
-@pytest.mark.parametrize(
-    ("error", "level"),
-    [
-        (ErrorClass.UNAVAILABLE, "WARNING"),
-        (ErrorClass.THROTTLED, "WARNING"),
-        (ErrorClass.DENIED, "ERROR"),
-        (ErrorClass.NOT_FOUND, "ERROR"),
-    ],
-)
-def test_why_a_pool_cannot_be_seen_is_logged_once(
-    error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """From the first look on; as an error where no other look will mend it."""
-    place = Place()
-    place.error = BackendError(error, "why")
-    observer = Observer(place, LoopClock(), lambda: None)
-    with caplog.at_level("WARNING", "provisioner"):
-        observer.start()
-        try:
-            until(lambda: place.looks >= 3, 30)
-            place.error = None
-            until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
-            place.error = BackendError(error, "again")
-            until(lambda: isinstance(observer.latest(frozenset()), Unobserved), 30)
-        finally:
-            observer.stop()
-    told = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
-    assert told == [(level, "why"), (level, "again")]
-
-
-def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> None:
-    place = Place()
-    place.pace = 600.0
-    observer = Observer(place, LoopClock(), lambda: None)
-    observer.start()
-    try:
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
-        asked = frozenset({"theirs"})
-        until(lambda: getattr(observer.latest(asked), "asked", None) == asked, 30, what="a look that asks about them")
-        assert place.looks == 2
-    finally:
-        observer.stop()
-
-
-def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
-    """What it is about may have happened after the look began."""
-    place = Place()
-    place.pace = 600.0
-    place.slow.clear()
-    observer = Observer(place, LoopClock(), lambda: None)
-    observer.start()
-    try:
-        until(lambda: place.looks, 30, what="a look under way")
-        place.hint()
-        place.slow.set()
-        until(lambda: place.looks > 1, 30, what="another look")
-        assert place.looks == 2
-    finally:
-        observer.stop()
-
-
-def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A burst of events would be a burst of lists."""
-    monkeypatch.setattr(observers, "GATHER", 0.3)
-    place = Place()
-    place.pace = 600.0
-    observer = Observer(place, LoopClock(), lambda: None)
-    observer.start()
-    try:
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
-        began = time.monotonic()
-        place.hint()
-        until(lambda: place.looks == 2, 30, what="another look")
-        assert time.monotonic() - began >= 0.3
-    finally:
-        observer.stop()
-
-
-def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    place = Place()
-    place.slow.clear()
-    place.error = BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
-    observer = Observer(place, LoopClock(), lambda: None)
-    observer.start()
-    until(lambda: place.looks, 30, what="a look under way")
-    observer.stop(0.0)
-    place.slow.set()
-    observer.stop()
-    assert caplog.records == []
-
-
-def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
-    place = Place()
-    place.error = ZeroDivisionError("a bug")
-    observer = Observer(place, LoopClock(), lambda: None)
-    observer.start()
-    try:
-        look = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
-        assert isinstance(look, Unobserved)
-        assert "a bug" in look.failure.text
-    finally:
-        observer.stop()
 
 
 def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:

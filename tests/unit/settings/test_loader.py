@@ -1,25 +1,329 @@
-"""The configuration: what is said about each mistake."""
+"""The configuration: what it becomes, and what is said about each mistake, whatever bytes a file holds."""
 
 from __future__ import annotations
 
+import copy
+import json
+import os
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
-from provisioner.files.yaml_text import TOO_DEEP
+from provisioner.commands import cli
+from provisioner.files.yaml_text import TOO_DEEP, parse
+from provisioner.model import PoolLimits, TemplateLimits
 from provisioner.settings import loader
+from provisioner.settings.advice import advice
 from provisioner.settings.tree import Events
+from provisioner.simulator.cloud import Conditions
 from tests.support.hostfactory.sites import SPEC, Site, small_site, template
+from tests.support.hostfactory.wrong_texts import BYTES
+
+EXAMPLES = Path(__file__).parents[3] / "config" / "demoinst"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    return small_site(tmp_path)
+    """A configuration that is right until the test breaks it."""
+    made = small_site(tmp_path)
+    made.write()
+    return made
+
+
+def test_the_example_is_right_and_says_what_the_plan_needs() -> None:
+    promised = loader.load(EXAMPLES / "provisioner.yaml", {"HF_PROVIDER_NAME": "demoinst"}).limits()
+
+    assert list(promised.pools) == ["gke-main", "gke-spare", "mig-a", "mig-b"]
+    assert promised.prefix == "hf"
+    assert {name: limits.pools for name, limits in promised.templates.items()} == {
+        "GkePod": ("gke-main", "gke-spare"),
+        "GceVm": ("mig-a", "mig-b"),
+        "Mixed": ("gke-main", "mig-a"),
+    }
+    assert (promised.pools["gke-main"].max_machines, promised.pools["gke-main"].initial_window) == (200, 50)
+
+
+def test_minutes_and_hours_become_seconds(site: Site) -> None:
+    site.settings |= {
+        "request_deadline_minutes": 2,
+        "return_deadline_minutes": 3,
+        "orphan_grace_minutes": 0.5,
+        "cancel_after_minutes": 4,
+        "retention_hours": 2,
+        "orphan_cap_per_hour": 7,
+        "backoff": {"first_seconds": 1, "last_seconds": 9},
+        "adopt_prefixes": ["sym-"],
+        "delete_unlisted_after_hours": 48,
+    }
+
+    limits = site.load().limits()
+
+    assert limits.delete_unlisted_after == 48 * 3600
+    assert (limits.request_deadline, limits.return_deadline, limits.orphan_grace) == (120, 180, 30)
+    assert (limits.cancel_after, limits.retention, limits.orphan_cap_per_hour) == (240, 7200, 7)
+    assert (limits.backoff_first, limits.backoff_last, limits.adopt_prefixes) == (1, 9, ("sym-",))
+
+
+def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:
+    site.settings["pools"]["mig-a"] |= {
+        "max_machines": 5,
+        "max_machines_total": 6,
+        "max_pending": 4,
+        "initial_window": 3,
+        "boot_deadline_seconds": 60,
+        "early_loss_seconds": 0,
+        "spill_after_seconds": 20,
+        "lag_seconds": 2,
+        "mass_loss_seconds": 30,
+        "observe_seconds": 15,
+        "paused": True,
+    }
+
+    assert site.load().limits().pools["mig-a"] == PoolLimits(
+        name="mig-a",
+        max_machines=5,
+        max_machines_total=6,
+        max_pending=4,
+        initial_window=3,
+        boot_deadline=60,
+        early_loss=0,
+        spill_after=20,
+        lag=2,
+        mass_loss=30,
+        stale_after=90,
+        paused=True,
+        where="group hf-a in us-central1-a of project demo-project",
+    )
+
+
+def test_where_machines_are_does_not_depend_on_how_the_place_is_reached(site: Site) -> None:
+    first = site.load().limits().pools
+    assert first["gke-main"].where == "namespace grid"
+    site.settings["pools"]["gke-main"]["context"] = "renamed"
+    site.settings["pools"]["mig-a"]["endpoint"] = "https://compute.example.com"
+    assert {name: pool.where for name, pool in site.load().limits().pools.items()} == {
+        name: pool.where for name, pool in first.items()
+    }
+
+
+def test_gates_have_their_own_deadline_where_there_are_gates(site: Site) -> None:
+    pools = site.settings["pools"]
+    name = next(name for name, one in pools.items() if one["kind"] == "gke")
+    pools[name]["gated_deadline_seconds"] = 7200
+    limits = site.load().limits().pools
+    assert limits[name].gated_deadline == 7200
+    assert {one.gated_deadline for other, one in limits.items() if other != name} == {3600}
+
+
+def test_a_window_never_begins_above_max_pending(site: Site) -> None:
+    site.settings["pools"]["mig-a"]["max_pending"] = 10
+
+    assert site.load().limits().pools["mig-a"].initial_window == 10
+
+
+def test_a_look_at_a_mig_lags_half_a_minute_and_a_pod_cache_not_at_all(site: Site) -> None:
+    pools = site.load().limits().pools
+
+    assert (pools["gke-main"].lag, pools["mig-a"].lag) == (0, 30)
+
+
+def test_what_a_template_has_of_its_own_comes_from_its_settings_and_the_rest_has_the_defaults(site: Site) -> None:
+    site.templates.append(template("Other", pools=["mig-a"]))
+    site.settings["templates"] = {
+        "Other": {"straggler_seconds": 45, "straggler_share": 0.5, "tries": 0, "max_lifetime_seconds": 86400}
+    }
+
+    limits = site.load().limits().templates
+
+    assert limits["Other"] == TemplateLimits(
+        "Other", ("mig-a",), 10, straggler_after=45, straggler_share=0.5, tries=0, max_lifetime=86400
+    )
+    assert limits["Mixed"] == TemplateLimits("Mixed", ("gke-main", "mig-a"), 10, straggler_after=180.0)
+
+
+def test_maxnumber_minus_one_is_no_cap_and_zero_is_none(site: Site) -> None:
+    site.templates = [
+        template("Any", pools=["mig-a"]) | {"maxNumber": -1},
+        template("None", pools=["mig-a"]) | {"maxNumber": 0},
+    ]
+
+    limits = site.load().template_limits
+
+    assert (limits["Any"].max_machines, limits["None"].max_machines) == (None, 0)
+
+
+def test_paths_are_relative_to_the_configuration_and_absolute_ones_stay(site: Site) -> None:
+    site.settings["pools"]["gke-main"]["kubeconfig"] = "keys/kubeconfig"
+    site.settings["pools"]["mig-a"]["credentials"] = "/etc/key.json"
+    site.settings["server"] = {"token_file": "keys/token"}
+    site.settings["ca_bundle"] = "keys/all.pem"
+
+    settings = site.load()
+    pools: Mapping[str, Any] = settings.pools
+
+    assert settings.ca_bundle == site.directory / "keys/all.pem"
+    assert settings.server.token_file == site.directory / "keys/token"
+    assert pools["gke-main"].pod_spec == site.directory / "spec.yaml"
+    assert pools["gke-main"].kubeconfig == site.directory / "keys/kubeconfig"
+    assert pools["mig-a"].credentials == Path("/etc/key.json")
+
+
+def test_an_empty_file_takes_every_default_and_googles_fields(site: Site) -> None:
+    site.settings = {}
+    site.provider = {
+        "GCP_PROJECT_ID": "their-project",
+        "GCP_CREDENTIALS_FILE": "key.json",
+        "GCP_INSTANCE_PREFIX": "Sym-",
+        "GKE_CRD_NAMESPACE": "their-pods",
+        "GKE_KUBECONFIG": "kubeconfig",
+    }
+    site.templates = [
+        template("Pod", podSpecYaml="spec.yaml"),
+        template("Vm", gcp_zone="us-central1-a", gcp_instance_group="group"),
+        template("Vms", gcp_region="us-central1", gcp_instance_group="group"),
+    ]
+
+    settings = site.load()
+
+    assert (settings.id, settings.name_prefix) == ("t", "sym")
+    assert settings.pools == {
+        "Pod": GkePool(
+            name="Pod",
+            namespace="their-pods",
+            pod_spec=site.directory / "spec.yaml",
+            kubeconfig=site.directory / "kubeconfig",
+        ),
+        "Vm": MigPool(
+            name="Vm",
+            project="their-project",
+            zone="us-central1-a",
+            group="group",
+            credentials=site.directory / "key.json",
+        ),
+        "Vms": MigPool(
+            name="Vms",
+            project="their-project",
+            region="us-central1",
+            group="group",
+            credentials=site.directory / "key.json",
+        ),
+    }
+    assert settings.template_limits["Vm"].pools == ("Vm",)
+
+
+def test_templates_whose_fields_name_one_place_share_its_pool(site: Site) -> None:
+    site.provider = {"GCP_PROJECT_ID": "demo-project"}
+    site.templates = [
+        template("Written", gcp_zone="us-central1-a", gcp_instance_group="hf-a"),
+        template("First", gcp_zone="us-central1-b", gcp_instance_group="hf-b"),
+        template("Second", gcp_zone="us-central1-b", gcp_instance_group="hf-b"),
+    ]
+
+    limits = site.load().template_limits
+
+    assert [limits[name].pools for name in ("Written", "First", "Second")] == [("mig-a",), ("First",), ("First",)]
+
+
+def test_pools_that_a_template_names_win_over_googles_fields(site: Site) -> None:
+    site.templates = [template("Both", pools=["mig-a"], podSpecYaml="absent.yaml")]
+
+    assert site.load().template_limits["Both"].pools == ("mig-a",)
+
+
+def test_the_environment_gives_endpoints_only_where_the_file_is_silent(site: Site) -> None:
+    site.environment = {"KUBECONFIG": "/env/kubeconfig", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
+    pools = site.settings["pools"]
+    pools["gke-own"] = pools["gke-main"] | {"kubeconfig": "/own/kubeconfig"}
+    pools["mig-own"] = pools["mig-a"] | {"endpoint": "http://127.0.0.1:2"}
+
+    by_name: Mapping[str, Any] = site.load().pools
+
+    assert by_name["gke-main"].kubeconfig == Path("/env/kubeconfig")
+    assert by_name["gke-own"].kubeconfig == Path("/own/kubeconfig")
+    assert by_name["mig-a"].endpoint == "http://127.0.0.1:1"
+    assert by_name["mig-own"].endpoint == "http://127.0.0.1:2"
+
+
+def test_a_pool_with_an_endpoint_takes_credentials_and_no_kubeconfig_from_elsewhere(site: Site) -> None:
+    site.environment = {"KUBECONFIG": "/env/kubeconfig"}
+    site.provider = {"GKE_KUBECONFIG": "kubeconfig", "GCP_CREDENTIALS_FILE": "key.json"}
+    site.settings["pools"]["gke-main"] |= {"endpoint": "https://10.0.0.1", "ca_file": "ca.pem"}
+
+    pool: Any = site.load().pools["gke-main"]
+
+    assert (pool.kubeconfig, pool.context) == (None, None)
+    assert (pool.credentials, pool.ca_file) == (site.directory / "key.json", site.directory / "ca.pem")
+
+
+def test_two_endpoints_are_two_places(site: Site) -> None:
+    for name, endpoint in (("gke-east", "https://10.0.0.1"), ("gke-west", "https://10.0.0.2")):
+        site.settings["pools"][name] = site.settings["pools"]["gke-main"] | {"endpoint": endpoint}
+
+    assert {"gke-east", "gke-west"} <= site.load().pools.keys()
+
+
+def test_pods_are_forced_only_where_that_is_configured_and_instances_never(site: Site) -> None:
+    site.settings["pools"]["gke-hard"] = site.settings["pools"]["gke-main"] | {"namespace": "other"}
+    site.settings["pools"]["gke-hard"]["force_delete_after_seconds"] = 90
+
+    pools = site.load().limits().pools
+
+    assert {name: (pool.stuck_after, pool.force_after) for name, pool in pools.items()} == {
+        "gke-main": (60.0, None),
+        "gke-hard": (60.0, 90.0),
+        "mig-a": (None, None),
+    }
+
+
+def test_a_section_without_content_takes_its_defaults(site: Site) -> None:
+    site.settings |= {"loop": None, "backoff": None, "events": None}
+
+    settings = site.load()
+
+    assert (settings.loop, settings.backoff, settings.events) == (loader.Loop(), loader.Backoff(), None)
+
+
+def test_a_lower_limit_may_be_the_upper_one(site: Site) -> None:
+    site.settings |= {"loop": {"floor_seconds": 5}, "backoff": {"first_seconds": 2, "last_seconds": 2}}
+
+    assert site.load().loop.floor_seconds == 5
+
+
+def test_a_full_manifest_and_a_spec_body_are_both_pods(site: Site) -> None:
+    site.settings["pools"]["gke-full"] = {"kind": "gke", "namespace": "grid", "pod_spec": "full.yaml"}
+    (site.directory / "full.yaml").write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: a, image: b}]}\n"
+    )
+
+    pools: Mapping[str, Any] = site.load().pools
+
+    assert pools["gke-full"].pod_spec == site.directory / "full.yaml"
+
+
+def test_a_directory_of_links_as_kubernetes_mounts_it_is_read(site: Site) -> None:
+    inner = site.directory / "..data"
+    inner.mkdir()
+    (site.directory / "spec.yaml").rename(inner / "spec.yaml")
+    (site.directory / "spec.yaml").symlink_to(Path("..data") / "spec.yaml")
+
+    assert "gke-main" in site.load().pools
+
+
+def test_settings_cannot_be_changed(site: Site) -> None:
+    settings = site.load()
+
+    with pytest.raises(ValueError, match="frozen"):
+        settings.listen = "0.0.0.0:1"  # type: ignore[misc]
 
 
 def test_every_mistake_is_said_at_once_in_the_promised_form(site: Site) -> None:
@@ -548,3 +852,287 @@ def test_every_setting_says_what_it_is_its_unit_and_its_default(model: str, name
         assert text.startswith(name.rpartition("_")[2].capitalize()) or f" {name.rpartition('_')[2]} " in text
     if type(info.default) in (int, float):
         assert re.search(rf"\b{info.default:g}\b", text)
+
+
+FUZZ = settings(
+    max_examples=150,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+QUICK = (
+    "nested a little deeper than it may be",
+    "aliases that stand for a billion values",
+    "an alias that holds itself",
+    "a NUL",
+    "a number without digits",
+    "a date",
+    "a tab",
+    "no UTF-8",
+    "two documents",
+    "more than it may hold",
+)
+"""Enough of them in `make test` for whatever reads such texts by the same way."""
+
+OFTEN = [
+    pytest.param(content, id=name, marks=[] if name in QUICK else pytest.mark.slow) for name, content in BYTES.items()
+]
+
+
+def complaint(site: Site) -> str:
+    """What is said of the configuration; empty where it can be used."""
+    try:
+        settings = loader.load(site.path, {})
+        advice(settings, loader.templates.load(site.directory, {}).templates)
+    except loader.ConfigError as error:
+        problems = error.problems
+    else:
+        return ""
+    assert problems
+    assert all(problem.file for problem in problems)
+    return str(loader.ConfigError(problems))
+
+
+@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES.keys())
+def test_each_text_that_is_no_configuration_is_refused_with_its_file(site: Site, content: bytes) -> None:
+    site.path.write_bytes(content)
+    words = complaint(site)
+    assert words.startswith(f"{site.path}: ")
+    assert len(words) < 1000
+
+
+@pytest.mark.parametrize("content", OFTEN)
+def test_each_text_that_is_no_pod_is_refused_with_its_file(site: Site, content: bytes) -> None:
+    (site.directory / "spec.yaml").write_bytes(content)
+    assert "pools.gke-main.pod_spec: 'spec.yaml'" in complaint(site)
+
+
+@pytest.mark.parametrize("file", ["tprov_config.json", "tprov_templates.json"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"[" * 100_000, id="nested beyond Python's stack"),
+        pytest.param(b'{"a":' * 500 + b"1" + b"}" * 500, id="nested deeper than it may be"),
+        pytest.param(b'{"GCP_PROJECT_ID": ' + b"1" * 10_000 + b"}", id="a number of ten thousand digits"),
+        pytest.param(b"\xff\xfe\x00", id="no text"),
+        pytest.param(b'{"a": 1}\0', id="a NUL"),
+        pytest.param(b" " * 20_000_000, id="more than it may hold"),
+    ],
+)
+def test_each_text_that_is_none_of_hf_s_files_is_refused_with_its_name(site: Site, file: str, content: bytes) -> None:
+    (site.directory / file).write_bytes(content)
+    assert complaint(site).startswith(f"{site.directory / file}: 1 problem\n")
+
+
+@pytest.mark.parametrize("file", ["provisioner.yaml", "spec.yaml", "tprov_config.json", "tprov_templates.json"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a FIFO", "a directory"])
+def test_what_is_no_regular_file_is_refused_at_once(site: Site, file: str, make: Callable[[Path], None]) -> None:
+    (site.directory / file).unlink()
+    make(site.directory / file)
+    assert file in (words := complaint(site))
+    assert "is no regular file" in words
+
+
+def test_a_pod_spec_that_goes_while_it_is_checked_is_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = loader.load
+
+    def lost(*arguments: Any) -> loader.Settings:
+        loaded = load(*arguments)
+        (site.directory / "spec.yaml").unlink()
+        return loaded
+
+    monkeypatch.setattr(loader, "load", lost)
+    assert cli.run(["check", str(site.path)]) == 2
+    assert "spec.yaml" in capsys.readouterr().err
+
+
+def test_templates_that_go_while_they_are_checked_are_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = loader.load
+
+    def lost(*arguments: Any) -> loader.Settings:
+        loaded = load(*arguments)
+        (site.directory / "tprov_templates.json").unlink()
+        return loaded
+
+    monkeypatch.setattr(loader, "load", lost)
+    monkeypatch.setenv("HF_PROVIDER_NAME", "t")
+    assert cli.run(["check", str(site.path)]) == 2
+    assert "tprov_templates.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", OFTEN)
+def test_check_says_what_is_wrong_and_ends_with_2(
+    site: Site, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.path.write_bytes(content)
+    assert cli.run(["check", str(site.path)]) == 2
+    assert str(site.path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", OFTEN)
+def test_the_simulator_s_file_of_faults_is_read_as_safely(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "faults.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=str(file)):
+        Conditions.read(file)
+
+
+# --- at random --------------------------------------------------------------------------------------------------------
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "[",
+            "]",
+            "{",
+            "}",
+            ": ",
+            "- ",
+            "? ",
+            ", ",
+            "\n",
+            "  ",
+            "\t",
+            "&a ",
+            "*a",
+            "<<: ",
+            "!!int ",
+            "!!set ",
+            "| ",
+            "'",
+        ),
+        *(
+            "!!omap ",
+            "!!binary ",
+            "!!timestamp ",
+            "!!float ",
+            "!!merge ",
+            '"',
+            "#",
+            "%YAML 1.1\n",
+            "---\n",
+            "...\n",
+            "~",
+        ),
+        *("id", "pools", "kind", "gke", "mig", "pod_spec", "zone", "loop", "\ufeff", "\\ud800", "\0", "\x85", "é", "="),
+        *(
+            "0x",
+            "0b",
+            "1",
+            "9" * 30,
+            "1:30",
+            ".nan",
+            ".inf",
+            "1e999",
+            "-",
+            "_",
+            "2024-13-01",
+            "12:00:00",
+            "null",
+            "yes",
+        ),
+    ]
+)
+TEXTS = st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode("utf-8"))
+
+
+@FUZZ
+@given(content=TEXTS | st.binary(max_size=80))
+def test_random_bytes_are_settings_or_a_config_error(site: Site, content: bytes) -> None:
+    for file in ("provisioner.yaml", "spec.yaml", "tprov_config.json", "tprov_templates.json"):
+        site.write()
+        (site.directory / "spec.yaml").write_text(SPEC)
+        (site.directory / file).write_bytes(content)
+        complaint(site)
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=8),
+        st.dates(),
+        st.datetimes(),
+        st.binary(max_size=4),
+        st.sampled_from(["gke", "mig", "~", "~x", "..", "/", "http://", "us-central1-a", "x" * 300, 2**63, -(2**64)]),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4) | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)
+FULL = {
+    "loop": {"interval_seconds": 5, "floor_seconds": 1},
+    "backoff": {"first_seconds": 1, "last_seconds": 2},
+    "compute": {"calls_per_minute": 60},
+    "events": {"project": "demo-project", "subscription": "s"},
+    "listen": "127.0.0.1:0",
+    "adopt_prefixes": ["sym-"],
+    "name_prefix": "hf",
+    "retention_hours": 1,
+}
+
+
+def places(document: object, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to each value of a document."""
+    inner = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    return [where, *(place for key, value in inner for place in places(value, (*where, key)))]
+
+
+def changed(document: Any, value: Any, chance: random.Random) -> Any:
+    """The document with another value in one place."""
+    *way, last = chance.choice([place for place in places(document) if place])
+    made = outer = copy.deepcopy(document)
+    for key in way:
+        outer = outer[key]
+    outer[last] = value
+    return made
+
+
+@FUZZ
+@given(value=VALUES, chance=st.randoms(use_true_random=False))
+def test_a_setting_of_any_value_is_taken_or_named(site: Site, value: Any, chance: random.Random) -> None:
+    full = {**site.settings, **FULL}
+    site.path.write_text(yaml.safe_dump(changed(full, value, chance), sort_keys=False), encoding="utf-8")
+    complaint(site)
+
+
+@FUZZ
+@given(value=VALUES, chance=st.randoms(use_true_random=False))
+def test_a_field_of_a_pod_of_any_value_is_taken_or_named(site: Site, value: Any, chance: random.Random) -> None:
+    container = {
+        "name": "main",
+        "image": "x",
+        "env": [{"name": "A", "value": "b"}],
+        "resources": {"limits": {"cpu": 1}},
+    }
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container], "hostname": "x"}}
+    text = yaml.safe_dump(changed(pod, value, chance), sort_keys=False)
+    (site.directory / "spec.yaml").write_text(text, encoding="utf-8")
+    complaint(site)
+
+
+@FUZZ
+@given(value=VALUES.filter(lambda value: "date" not in repr(value) and "b'" not in repr(value)), chance=st.randoms())
+def test_a_field_of_hf_s_files_of_any_value_is_taken_or_named(site: Site, value: Any, chance: random.Random) -> None:
+    provider = {"GCP_PROJECT_ID": "p", "GKE_KUBECONFIG": "k", "LOG_MAX_FILE_SIZE": 1, "HF_TEMPLATES_FILENAME": ""}
+    templates = {"templates": [{**site.templates[0], "podSpecYaml": "spec.yaml", "gcp_zone": "us-central1-a"}]}
+    for name, document in (("tprov_config.json", provider), ("tprov_templates.json", templates)):
+        site.write()
+        (site.directory / name).write_text(json.dumps(changed(document, value, chance), default=str))
+        complaint(site)
+
+
+@FUZZ
+@given(content=TEXTS)
+def test_random_yaml_is_a_document_or_a_yaml_error(content: bytes) -> None:
+    with suppress(yaml.YAMLError):
+        parse(content.decode())

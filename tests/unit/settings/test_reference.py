@@ -18,7 +18,7 @@ from provisioner.commands import cli
 from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader, reference
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config" / "demoinst" / "provisioner.yaml"
 SCHEMA = ROOT / "config" / "provisioner.schema.json"
 KINDS = registry.built_in()

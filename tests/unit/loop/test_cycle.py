@@ -5,184 +5,32 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from provisioner.backends import MayStart
-from provisioner.backends.fake import Entry, FakeBackend, FakePool, Mark
+from provisioner.backends.fake import Mark
 from provisioner.loop.clock import LONGEST_GAP
-from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
+from provisioner.loop.cycle import SupersededError
 from provisioner.model import (
     NEWS_SECONDS,
     Brake,
     BrakeReason,
-    Create,
-    Delete,
     DeleteReason,
     ErrorClass,
     Failure,
-    Limits,
-    Look,
     LossCause,
     Memory,
-    Outcome,
-    PoolLimits,
-    TemplateLimits,
-    Unobserved,
     Verdict,
     evolve,
 )
-from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnwritable
-from tests.support.inline_actors import InlineActors
-from tests.support.steered_place import SteeredPlace
-
-LIMITS = Limits(
-    "hf",
-    {"pool": PoolLimits("pool", initial_window=1000), "other": PoolLimits("other")},
-    {"T": TemplateLimits("T", ("pool",)), "U": TemplateLimits("U", ("other",))},
-)
-BLIND = Failure(ErrorClass.UNAVAILABLE, "no route")
-
+from tests.support.cycle_bench import LIMITS, Bench, hf_calls
 
 DAY = 86400.0
 SKEWS = {"HF's clock is right": 0.0, "a day behind": -DAY, "a day ahead": DAY}
-
-
-class Clock:
-    time = 1_000_000.0
-    ahead = 0.0
-    """Seconds from loop time to the wall clock."""
-
-    def now(self) -> float:
-        return self.time
-
-    def wall(self) -> float:
-        return self.time + self.ahead
-
-    def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
-
-
-class Place(FakeBackend):
-    """The fake, whose machines boot when they are told to, and which refuses creates by their number."""
-
-    place: SteeredPlace
-
-    def __init__(self, name: str, state: StateDir, clock: Clock) -> None:
-        pool = FakePool(name=name, boot_seconds=1e12)
-        super().__init__(pool, SteeredPlace(pool, clock.now), provisioner="demo")
-        self.fails: dict[int, Failure] = {}
-        """The creates that fail, by their number among all so far."""
-        self.created: list[str] = []
-        self.deleted: list[Delete] = []
-        self.recorded: list[bool] = []
-        """For each create: whether memory.json named the machine when the call came."""
-        self._state = state
-
-    @property
-    def machines(self) -> dict[str, Entry]:
-        return self.place.present()
-
-    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        outcomes = []
-        for create in creates:
-            if not may_start():
-                break
-            self.recorded.append(bool(memory_of(self._state, create.name)))
-            failure = self.fails.get(len(self.created))
-            self.created.append(create.name)
-            outcomes += [Outcome(create, failure)] if failure else super().create([create], lambda: True)
-        return outcomes
-
-    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        self.deleted += deletes
-        return super().delete(deletes, may_start)
-
-    def lose(self, *names: str) -> None:
-        """Delete these machines as others do."""
-        for name in names:
-            self.place.delete(self.machines[name], at_once=True)
-
-
-def memory_of(state: StateDir, name: str) -> bool:
-    records = state.memory.read().requests.values()
-    return any(slot.name == name for record in records for slot in record.slots.values())
-
-
-class Bench:
-    """A state directory, two places and a reconciler, driven by hand."""
-
-    def __init__(self, path: Path) -> None:
-        self.state = StateDir(path)
-        self.clock = Clock()
-        self.places = {name: Place(name, self.state, self.clock) for name in LIMITS.pools}
-        self.superseded = False
-        self.reconciler = self.restarted()
-
-    @property
-    def place(self) -> Place:
-        return self.places["pool"]
-
-    def restarted(self) -> Reconciler:
-        self.reconciler = Reconciler(
-            clock=self.clock,
-            state=self.state,
-            actors=InlineActors(self.places),
-            limits=LIMITS,
-            provisioner="demo",
-            mandate=Mandate(check=self.check),
-        )
-        return self.reconciler
-
-    def check(self) -> None:
-        if self.superseded:
-            raise SupersededError("a newer loop")
-
-    def request(self, count: int, template: str = "T", *, skew: float = 0.0) -> str:
-        """``skew``: seconds by which the clock of HF's host is ahead of the loop's."""
-        with self.state.intent.additions(create_for="demo") as intent:
-            return intent.add_request(template, count, created_wall=self.clock.time + skew)
-
-    def give_back(self, *names: str) -> str:
-        with self.state.intent.additions() as intent:
-            return intent.add_return(names, created_wall=self.clock.time)
-
-    def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:
-        for _ in range(times):
-            self.clock.time += 5.0
-            looks: dict[str, Look] = {
-                name: Unobserved(name, self.clock.time, BLIND)
-                if name in blind
-                else place.observe(self.clock.time, self.reconciler.strangers())
-                for name, place in self.places.items()
-            }
-            report = self.reconciler.cycle(looks)
-        return report
-
-    def succeed(self, count: int) -> str:
-        """A request that HF was told is complete."""
-        id_ = self.request(count)
-        self.cycle(2)
-        self.place.place.boot()
-        self.cycle(2)
-        assert json.loads(self.answer(id_))["status"] == "complete"
-        self.hears(id_)
-        self.cycle()
-        return id_
-
-    def hears(self, id_: str) -> None:
-        """Poll, as HF does, what has ended."""
-        self.state.seen.touch(id_)
-        self.state.told.tell(id_, self.answer(id_))
-
-    def answer(self, id_: str) -> str:
-        answer = self.state.status.read_answers([id_]).get(id_)
-        assert answer is not None
-        return answer.text
 
 
 def raise_(error: Exception) -> None:
@@ -771,14 +619,6 @@ def test_a_request_is_cancelled_only_when_hf_calls_on_without_it(bench: Bench, e
     answer = json.loads(bench.answer(id_))
     assert (answer["status"] == "complete_with_error") is cancelled
     assert bool(bench.place.deleted) is cancelled
-
-
-def hf_calls(bench: Bench, seconds: float) -> None:
-    """HF lists other hosts every minute for so long."""
-    for _ in range(round(seconds / 60)):
-        bench.clock.time += 55.0
-        bench.state.inventory.write([f"other{bench.clock.time:.0f}"])
-        bench.cycle()
 
 
 def test_nothing_is_cancelled_before_hf_could_read_that_it_will_be(

@@ -1,4 +1,4 @@
-"""A list of hosts of a whole grid: taken a piece at a time, and whatever it holds understood as if read at once."""
+"""What the commands take from HostFactory: liberal in the writing, strict in the meaning, piece by piece."""
 
 from __future__ import annotations
 
@@ -12,11 +12,94 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_scripts import documents
+from hf_scripts import commands, documents
 from hf_scripts.documents import Document, Refused
-from provisioner.hostfactory.answer import Answer, Loss
-from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateUnreadable
+from tests.support.hostfactory.in_process import Here
+from tests.support.hostfactory.provider import requesting
+
+
+@pytest.fixture
+def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Here:
+    return Here(tmp_path, capfd)
+
+
+@pytest.mark.parametrize("name", [name for name in commands.COMMANDS if name != "getAvailableTemplates"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "the file is empty", id="empty"),
+        pytest.param(b" \n", "the file is empty", id="blank"),
+        pytest.param(b'{"template":{', "not JSON", id="truncated"),
+        pytest.param(b"[]", "expected a JSON object, got []", id="a list"),
+        pytest.param(b'"x"', 'expected a JSON object, got "x"', id="a text"),
+        pytest.param(b"null", "expected a JSON object, got null", id="null"),
+        pytest.param(b"[" * 100_000, "not JSON", id="nested without end"),
+        pytest.param(b'{"a": "\xff"}', "not JSON", id="not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_json_object_is_refused_and_nothing_is_recorded(
+    hf: Here, name: str, content: bytes, words: str
+) -> None:
+    hf.input.write_bytes(content)
+    code, out = hf.ask(name, "-f", str(hf.input))
+    assert code == 1
+    assert out.startswith(f"{hf.input}: ")
+    assert words in out
+    assert list(hf.work.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\r\n", b"{\n}", b"{}", b"\xef\xbb\xbf{\r\n}\r\n"])
+def test_get_available_templates_takes_an_empty_file_too(hf: Here, content: bytes) -> None:
+    hf.input.write_bytes(content)
+    code, out = hf.ask("getAvailableTemplates", "-f", str(hf.input))
+    assert code == 0
+    assert [template["templateId"] for template in json.loads(out)["templates"]] == ["T1", "T2", "T0"]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b'{"a":'])
+def test_get_available_templates_refuses_what_is_no_object(hf: Here, content: bytes) -> None:
+    hf.input.write_bytes(content)
+    assert hf.ask("getAvailableTemplates", "-f", str(hf.input))[0] == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b'{\n\t"template":\t{\n\t\t"templateId":\t"T1",\n\t\t"machineCount":\t3\n\t}\n}', id="HF's"),
+        pytest.param(b'\xef\xbb\xbf{"template": {"templateId": "T1", "machineCount": 3}}', id="byte order mark"),
+        pytest.param(b'{\r\n"template": {"templateId": "T1",\r\n"machineCount": 3}}\r\n', id="CRLF"),
+        pytest.param(b'{"x": [1], "template": {"y": null, "templateId": "T1", "machineCount": 3}}', id="unknown keys"),
+        pytest.param(b'{"template": {"templateId": "T0", "templateId": "T1", "machineCount": 3}}', id="a key twice"),
+        pytest.param(b'{"template": {"templateId": "T1", "machineCount": "3"}}', id="the count as text"),
+        pytest.param(b'{"template": {"templateId": "T1", "machineCount": 3.0}}', id="the count with a point"),
+    ],
+)  # fmt: skip
+def test_hf_s_ways_of_writing_are_understood(hf: Here, content: bytes) -> None:
+    hf.input.write_bytes(content)
+    code, out = hf.ask("requestMachines", "-f", str(hf.input))
+    assert code == 0
+    assert hf.recorded() == ({json.loads(out)["requestId"]: ("T1", 3)}, {})
+
+
+def test_the_json_argument_wins_over_the_file(hf: Here) -> None:
+    text = json.dumps(requesting(machines=2))
+    for arguments in ([text], ["-f", "/nowhere", text], [text, "-f", "/nowhere"]):
+        code, out = hf.ask("requestMachines", *arguments)
+        assert hf.recorded()[0][json.loads(out)["requestId"]] == ("T1", 2)
+        assert code == 0
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("arguments", [[], ["-f"], ["--file", "x"], ["-x"], ["{}", "{}"], ["-f", "a", "-h"]])
+def test_wrong_arguments_are_answered_with_the_usage(hf: Here, name: str, arguments: list[str]) -> None:
+    assert hf.ask(name, *arguments) == (1, f"usage: {name}.sh [--record TRACE] -f FILE, or {name}.sh JSON")
+    assert list(hf.work.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_named_on_one_line(hf: Here) -> None:
+    assert hf.ask("requestMachines", "-f", "/no\nsuch\udcff") == (1, "/no?such?: No such file or directory")
+    assert hf.ask("requestMachines", "-f", str(hf.work)) == (1, f"{hf.work}: is no regular file")
+
 
 TEXTS = st.text(st.sampled_from('ab.-"\\{}[],:\n é\ud800'), max_size=5) | st.sampled_from(
     ["},{", "]}", '"},{"', "machines"]
@@ -135,69 +218,3 @@ def test_a_grid_of_hosts_takes_no_more_memory_than_its_names() -> None:
         tracemalloc.stop()
     assert parsed.machines == names
     assert peak < 250 * len(names), "bytes: two texts and two references for each host, and one piece"
-
-
-# --- what is lost, in a status with many answers ----------------------------------------------------------------------
-
-ODD_NAMES = ["answers", ',"answers":{', '"},"answers":{', "é", "}}"]
-"""Hosts that look like the place where the answers begin."""
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> StateDir:
-    return StateDir(tmp_path)
-
-
-def publish(state: StateDir, lost: dict[str, Loss], answers: int = 3) -> None:
-    texts = {f"r{number}": Answer(json.dumps({"machines": ["x" * 100]}), ended=True) for number in range(answers)}
-    state.status.write(texts, lost, {"T": 7})
-
-
-def test_what_is_lost_is_read_without_the_answers(state: StateDir) -> None:
-    publish(state, {"a": Loss(3, "node")}, answers=20_000)
-    tracemalloc.start()
-    try:
-        read = (state.status.read_lost(), state.status.read_available())
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert read == ({"a": Loss(3, "node")}, {"T": 7})
-    assert peak < 500_000 < Path(state.status.path).stat().st_size / 5
-
-
-@pytest.mark.parametrize("hosts", [[], ODD_NAMES, *([name] for name in ODD_NAMES), [f"h{n}" for n in range(5000)]])
-@pytest.mark.parametrize("answers", [0, 1, 2000])
-def test_what_is_lost_is_found_however_many_and_whatever_they_are_called(
-    state: StateDir, hosts: list[str], answers: int
-) -> None:
-    lost = {name: Loss(number) for number, name in enumerate(hosts)}
-    publish(state, lost, answers)
-    assert state.status.read_lost() == lost
-    assert state.status.read_available() == {"T": 7}
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        pytest.param(lambda tables: json.dumps(tables, separators=(",", ":")), id="answers first, as it once was"),
-        pytest.param(lambda tables: json.dumps(tables, indent=2), id="by hand"),
-        pytest.param(lambda tables: json.dumps(tables) + "\n", id="with an empty line"),
-    ],
-)
-def test_a_status_that_others_wrote_is_read_as_well(state: StateDir, write: Callable[[object], str]) -> None:
-    publish(state, {"a": Loss(1)})
-    tables = json.loads(Path(state.status.path).read_bytes())
-    order = ("meta", "answers", "lost", "available")
-    Path(state.status.path).write_text(write({name: tables[name] for name in order}))
-    assert state.status.read_lost() == {"a": Loss(1)}
-    assert state.status.read_available() == {"T": 7}
-
-
-def test_a_status_that_was_cut_off_tells_of_no_loss(state: StateDir) -> None:
-    publish(state, {"a": Loss(1)}, answers=1)
-    content = Path(state.status.path).read_bytes()
-    for at in range(len(content)):
-        Path(state.status.path).write_bytes(content[:at])
-        for read in (state.status.read_lost, state.status.read_available):
-            with pytest.raises(StateUnreadable, match="not valid JSON"):
-                read()
