@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from provisioner.backends import MayStart
@@ -135,14 +136,29 @@ class Bench:
     def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:
         for _ in range(times):
             self.clock.time += 5.0
-            looks: dict[str, Look] = {
-                name: Unobserved(name, self.clock.time, BLIND)
-                if name in blind
-                else place.observe(self.clock.time, self.reconciler.strangers())
-                for name, place in self.places.items()
-            }
-            report = self.reconciler.cycle(looks)
+            report = self.reconciler.cycle(self.looks(blind))
         return report
+
+    def looks(self, blind: Collection[str] = ()) -> dict[str, Look]:
+        """Look at each pool; those in ``blind`` cannot be seen."""
+        return {
+            name: Unobserved(name, self.clock.time, BLIND)
+            if name in blind
+            else place.observe(self.clock.time, self.reconciler.strangers())
+            for name, place in self.places.items()
+        }
+
+    def anew(self, looks: Mapping[str, Look]) -> dict[str, Look]:
+        """Newer looks that show the same."""
+        return {name: replace(look, began=self.clock.time) for name, look in looks.items()}
+
+    def at_rest(self) -> dict[str, Look]:
+        """Looks on which nothing is planned any more."""
+        looks = self.looks()
+        for _ in range(2):
+            self.reconciler.cycle(looks)
+        assert self.reconciler.cycle(looks).plan is None
+        return looks
 
     def succeed(self, count: int) -> str:
         """A request that HF was told is complete."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hypothesis import strategies as st
+
 from provisioner.files.yaml_text import DEEPEST, LARGEST, MOST_VALUES
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -50,3 +52,11 @@ BYTES = {
     "more than it may hold": b"#" * (LARGEST + 1),
     "more values than it may hold": b"[" + b"1," * (MOST_VALUES + 1) + b"]",
 }
+
+WORDS = (
+    "[ ] { } : - ? , &a *a <<: !!int !!set | ' !!omap !!binary !!timestamp !!float !!merge \" # --- ... ~ "
+    "id pools kind gke mig pod_spec zone loop \\ud800 é = 0x 0b 1 1:30 .nan .inf 1e999 _ 2024-13-01 12:00:00 null yes"
+)
+PIECES = st.sampled_from([*WORDS.split(), " ", "\n", "  ", "\t", "%YAML 1.1\n", "\ufeff", "\0", "\x85", "9" * 30])
+RANDOM = st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode("utf-8"))
+"""Texts of YAML's own pieces, at random."""

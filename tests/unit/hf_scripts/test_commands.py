@@ -21,7 +21,7 @@ from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.names import REQUEST_ID_LENGTH, short_name
 from provisioner.state.hf_signals import Seen
 from provisioner.state.status import StatusStore
-from tests.support.hostfactory.in_process import Here, asking, entry, heartbeat_before, publish
+from tests.support.hostfactory.in_process import Here, asking, call_here, entry, heartbeat_before, publish
 from tests.support.hostfactory.provider import GOLDEN, TEMPLATES, golden, requesting
 from tests.support.hostfactory.schemas import check_input, check_output, mistakes, parsed
 
@@ -100,15 +100,7 @@ def test_a_note_of_the_numbers_shown_that_cannot_be_read_is_left_and_told(hf: He
         assert note.read_text() == content
 
 
-@pytest.mark.parametrize(
-    "content", ["", '{"templates": [', '{"templates": []}', '{"templates": [{"templateId": "x"}]}']
-)
-def test_without_one_usable_template_the_call_fails_rather_than_listing_none(hf: Here, content: str) -> None:
-    hf.templates_file.write_text(content)
-    assert hf.refusal("getAvailableTemplates", {}).startswith(f"{hf.templates_file}: ")
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
 def test_a_number_that_is_none_in_json_is_refused_rather_than_printed(hf: Here, number: str) -> None:
     hf.templates_file.write_text(json.dumps(TEMPLATES).replace('"maxNumber": 10', f'"maxNumber": 10, "x": {number}'))
     assert hf.refusal("getAvailableTemplates", {}) == f"{hf.templates_file}: not JSON: {number} is no number of JSON"
@@ -119,15 +111,6 @@ def test_what_an_earlier_answer_said_of_its_moment_is_not_repeated(hf: Here) -> 
     hf.templates_file.write_text(json.dumps({"templates": [TEMPLATES["templates"][0] | stale]}))
     [shown] = hf.answer("getAvailableTemplates", {})["templates"]
     assert shown.keys() & stale.keys() == set()
-
-
-def test_an_invalid_template_is_left_out_and_logged(hf: Here) -> None:
-    hf.templates_file.write_text(json.dumps({"templates": [*TEMPLATES["templates"], {"templateId": "bad"}]}))
-    assert len(hf.answer("getAvailableTemplates", {})["templates"]) == 3
-    assert [(line["severity"], line.get("problem")) for line in hf.log] == [
-        ("WARNING", f"{hf.templates_file}: templates[3].maxNumber: expected a whole number from -1 to 10000, got null"),
-        ("INFO", None),
-    ]
 
 
 def test_settings_without_use_are_logged_when_hf_asks_for_the_templates(hf: Here) -> None:
@@ -152,47 +135,9 @@ def test_a_request_is_recorded_before_its_id_is_printed(hf: Here) -> None:
     assert len(answer["requestId"]) == REQUEST_ID_LENGTH
 
 
-def test_two_equal_calls_are_two_requests(hf: Here) -> None:
-    first, second = (hf.answer("requestMachines", requesting())["requestId"] for _ in range(2))
-    assert hf.recorded() == ({first: ("T1", 3), second: ("T1", 3)}, {})
-
-
-def test_more_than_max_number_and_ten_thousand_are_recorded(hf: Here) -> None:
-    assert hf.answer("requestMachines", requesting("T1", 11))
-    assert hf.answer("requestMachines", requesting("T2", 10_000))
-    assert sorted(hf.recorded()[0].values()) == [("T1", 11), ("T2", 10_000)]
-
-
-def test_lsf_s_account_is_recorded_and_its_user_data_accepted(hf: Here) -> None:
-    document = golden("requestMachines-input-lsf")
-    check_input("requestMachines", document)
-    request = hf.answer("requestMachines", document | requesting("T1", 2))["requestId"]
-    assert hf.state.intent.read().requests[request].rc_account == "default"
-
-
 @pytest.mark.parametrize(
     "machines",
-    [
-        0,
-        -1,
-        1.5,
-        0.0,
-        1e20,
-        float("inf"),
-        float("nan"),
-        "abc",
-        "",
-        "-3",
-        "1.0",
-        "²",
-        None,
-        True,
-        [],
-        {},
-        100_001,
-        10**30,
-        "9" * 50,
-    ],
+    [0.0, 1e20, float("inf"), float("nan"), "", "-3", "1.0", "²", True, [], {}, 100_001, 10**30, "9" * 50],
 )
 def test_a_count_that_is_no_whole_number_from_one_is_refused(hf: Here, machines: object) -> None:
     text = hf.refusal("requestMachines", requesting("T1", machines))
@@ -205,22 +150,42 @@ def test_a_count_that_is_no_whole_number_from_one_is_refused(hf: Here, machines:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        pytest.param({}, "template: is missing", id="no template"),
-        pytest.param({"template": "T1"}, 'template: expected an object, got "T1"', id="template is a text"),
         pytest.param({"template": {"machineCount": 1}}, "template.templateId: is missing", id="no id"),
-        pytest.param(requesting("", 1), 'template.templateId: expected a text, got ""', id="empty id"),
         pytest.param(requesting(7, 1), "template.templateId: expected a text, got 7", id="id is a number"),
-        pytest.param({"template": {"templateId": "T1"}}, "template.machineCount: is missing", id="no count"),
-        pytest.param(requesting("nosuch"), 'template.templateId: expected one of T1, T2, T0, got "nosuch"',
-                     id="unknown"),
-        pytest.param(requesting("T0", 1), "template.templateId: maxNumber of T0 is 0: none may be requested",
-                     id="none may"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_template_is_refused_and_nothing_is_recorded(hf: Here, document: object, words: str) -> None:
+    """The other ways to be wrong are cases of tests/conformance."""
     assert hf.refusal("requestMachines", document) == f"the argument: {words}"
-    assert hf.recorded() == ({}, {})
     assert not hf.state.intent.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("getAvailableTemplates", "HF_PROVIDER_CONFDIR"),
+        ("requestMachines", "HF_PROVIDER_CONFDIR"),
+        ("getRequestStatus", "HF_PROVIDER_WORKDIR"),
+        ("requestReturnMachines", "HF_PROVIDER_WORKDIR"),
+        ("getReturnRequests", "HF_PROVIDER_WORKDIR"),
+    ],
+)
+def test_a_missing_variable_is_named(name: str, variable: str) -> None:
+    documents = {"requestMachines": requesting(), "getRequestStatus": asking("r-1"), "getAvailableTemplates": {}}
+    document = documents.get(name, {"machines": {"name": "a"}})
+    called = call_here(name, [json.dumps(document)], {"HF_PROVIDER_NAME": "demoinst"})
+    assert called.refusal.startswith(variable)
+
+
+def test_lsf_s_variables_serve_too(hf: Here) -> None:
+    (hf.work / hf.instance).mkdir()
+    lsf = {"PROVIDER_NAME": hf.instance, "PRO_CONF_DIR": str(hf.conf), "PRO_DATA_DIR": str(hf.work)}
+    lsf["PRO_LSF_LOGDIR"] = str(hf.logs)
+    listed = call_here("getAvailableTemplates", ["{}"], lsf).document
+    assert listed["templates"][0]["attributes"]["mem"] == ["Numeric", "8192"]
+    assert call_here("requestMachines", [json.dumps(requesting())], lsf).document
+    assert (hf.work / hf.instance / "intent.json").exists()
+    assert {line["command"] for line in hf.log} == {"getAvailableTemplates", "requestMachines"}
 
 
 def test_where_memory_is_left_a_missing_intent_is_not_made_anew(hf: Here) -> None:
@@ -273,18 +238,6 @@ def test_the_named_machines_are_recorded(hf: Here, machines: object, names: tupl
     assert hf.recorded() == ({}, {answer["requestId"]: names})
 
 
-def test_the_same_machine_may_be_returned_twice(hf: Here) -> None:
-    first, second = (hf.answer("requestReturnMachines", {"machines": {"name": "a"}})["requestId"] for _ in range(2))
-    assert hf.recorded() == ({}, {first: ("a",), second: ("a",)})
-
-
-def test_a_name_that_is_not_the_machine_s_id_is_logged(hf: Here) -> None:
-    hf.answer(
-        "requestReturnMachines", {"machines": [{"name": "b.x", "machineId": "a"}, {"name": "c", "machineId": "c"}]}
-    )
-    assert hf.log[-1]["name_is_not_machine_id"] == ["b.x"]
-
-
 def test_a_pod_s_uid_is_passed_over_where_a_name_stands_beside_it(hf: Here) -> None:
     uid = "40212ef7-cca5-45a1-9e4d-6e3c1846d424"
     back = hf.answer("requestReturnMachines", {"machines": [{"name": "Sym-1.x", "machineId": uid}, {"machineId": uid}]})
@@ -294,12 +247,9 @@ def test_a_pod_s_uid_is_passed_over_where_a_name_stands_beside_it(hf: Here) -> N
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        pytest.param({}, "machines: is missing", id="missing"),
-        pytest.param({"machines": []}, "machines: the list is empty", id="empty"),
         pytest.param({"machines": {}}, "machines: the list is empty", id="empty object"),
         pytest.param({"machines": None}, "machines: expected a list or an object, got null", id="null"),
         pytest.param({"machines": ["a"]}, 'machines[0]: expected an object, got "a"', id="list of texts"),
-        pytest.param({"machines": [{"name": "a"}, {}]}, "machines[1]: name and machineId are missing", id="neither"),
         pytest.param({"machines": {"name": 7}}, "machines.name: expected a host name, got 7", id="name is a number"),
         pytest.param({"machines": {"name": ""}}, "machines: name and machineId are missing", id="empty text"),
         pytest.param({"machines": {"name": ".x"}}, 'machines.name: expected a host name, got ".x"', id="only a domain"),
@@ -317,9 +267,7 @@ def hosts(*names: str) -> dict[str, object]:
     return {"machines": [{"name": name, "machineId": short_name(name)} for name in names]}
 
 
-@pytest.mark.parametrize(
-    "document", [{}, {"machines": []}, {"machines": {}}, {"machines": None}, {"machines": [{"name": "a"}]}]
-)
+@pytest.mark.parametrize("document", [{"machines": {}}, {"machines": None}, {"machines": [{"name": "a"}]}])
 def test_without_losses_the_list_is_there_and_empty(hf: Here, document: object) -> None:
     answer = hf.answer("getReturnRequests", document)
     assert (answer["status"], answer["requests"]) == ("complete", [])
@@ -356,20 +304,6 @@ def test_the_recorded_loss_is_reported_as_it_was_recorded(hf: Here) -> None:
 def test_a_host_that_is_listed_twice_is_reported_once(hf: Here) -> None:
     publish(hf, {}, {"a": 0})
     assert len(hf.answer("getReturnRequests", hosts("a.x", "a.x"))["requests"]) == 1
-
-
-def test_hosts_without_an_id_are_matched_by_name(hf: Here) -> None:
-    publish(hf, {}, {"a": 0})
-    answer = hf.answer("getReturnRequests", {"machines": [{"name": "A.x"}]})
-    assert [entry["machine"] for entry in answer["requests"]] == ["A.x"]
-
-
-def test_a_loss_is_reported_again_until_hf_gives_the_host_back(hf: Here) -> None:
-    publish(hf, {}, {"a": 0})
-    for _ in range(2):
-        assert len(hf.answer("getReturnRequests", hosts("a.x"))["requests"]) == 1
-    hf.answer("requestReturnMachines", hosts("a.x"))
-    assert hf.answer("getReturnRequests", hosts("a.x"))["requests"] == []
 
 
 def test_what_hf_lists_is_noted_only_when_it_lists(hf: Here) -> None:
@@ -456,14 +390,6 @@ def test_every_recorded_input_is_answered(hf: Here, name: str) -> None:
     assert hf.answer(command, golden(name))
 
 
-def test_a_recorded_request_without_an_answer_is_running(hf: Here) -> None:
-    request = hf.answer("requestMachines", requesting())["requestId"]
-    back = hf.answer("requestReturnMachines", {"machines": {"name": "a"}})["requestId"]
-    assert hf.answer("getRequestStatus", asking(request, back))["requests"] == [
-        json.loads(entry(name, message="Waiting for the provisioner.")) for name in (request, back)
-    ]
-
-
 def test_the_published_text_is_printed_byte_for_byte(hf: Here) -> None:
     request = hf.answer("requestMachines", requesting())["requestId"]
     text = entry(request, "complete", "é")[:-1] + ',  "extra":1.50}'
@@ -493,7 +419,7 @@ def test_each_id_is_answered_once_in_the_order_asked(hf: Here) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["abcdefghij", "ret-abcdefghij", "r-010d8f03b13097efd", "../intent.json", "/etc/passwd", "é", "\ud800", "x" * 5000],
+    ["/etc/passwd", "é", "\ud800", "x" * 5000],
 )  # fmt: skip
 def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: str) -> None:
     request = hf.answer("requestMachines", requesting())["requestId"]
@@ -507,16 +433,10 @@ def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: st
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        pytest.param({}, "requests: is missing", id="missing"),
-        pytest.param({"requests": []}, "requests: the list is empty", id="empty"),
         pytest.param({"requests": None}, "requests: expected a list or an object, got null", id="null"),
         pytest.param({"requests": "abc"}, 'requests: expected a list or an object, got "abc"', id="text"),
         pytest.param({"requests": ["abc"]}, 'requests[0]: expected an object, got "abc"', id="list of texts"),
         pytest.param({"requests": {}}, "requests: the list is empty", id="empty object"),
-        pytest.param({"requests": {"x": 1}}, "requests.requestId: is missing", id="object without id"),
-        pytest.param({"requests": [{"requestId": "a"}, {}]}, "requests[1].requestId: is missing", id="one without"),
-        pytest.param({"requests": {"requestId": None}}, "requests.requestId: expected a text, got null", id="id null"),
-        pytest.param({"requests": {"requestId": 7}}, "requests.requestId: expected a text, got 7", id="id a number"),
         pytest.param({"requests": {"requestId": ""}}, 'requests.requestId: expected a text, got ""', id="id empty"),
     ],
 )  # fmt: skip
@@ -607,13 +527,6 @@ def test_a_silent_loop_is_told_in_the_message_of_what_has_not_ended(hf: Here) ->
     assert third["status"] == "running"
 
 
-def test_a_loop_that_beat_within_a_minute_is_not_called_silent(hf: Here) -> None:
-    request = hf.answer("requestMachines", requesting())["requestId"]
-    publish(hf, {request: Answer(entry(request), ended=False)})
-    heartbeat_before(hf, 52)
-    assert hf.answer("getRequestStatus", asking(request))["requests"] == [json.loads(entry(request))]
-
-
 def test_requests_and_returns_tell_of_a_silent_loop_too(hf: Here) -> None:
     assert "has not run" not in hf.answer("requestMachines", requesting())["message"]
     heartbeat_before(hf, 120)
@@ -621,16 +534,15 @@ def test_requests_and_returns_tell_of_a_silent_loop_too(hf: Here) -> None:
         assert hf.answer(name, document)["message"].startswith("The provisioner has not run for 12")
 
 
-@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES], ids=errno.errorcode.get)
 def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
-    hf: Here, monkeypatch: pytest.MonkeyPatch, code: int
+    hf: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf.state.heartbeat.touch()
     stat = os.lstat
 
     def refused(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
         if path == hf.state.heartbeat.path:
-            raise OSError(code, os.strerror(code), path)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
         return stat(path, *arguments, **options)
 
     monkeypatch.setattr(os, "lstat", refused)
@@ -642,7 +554,7 @@ def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
     ]
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{", b"[]", b"{}", b'{"meta": {"state": {"schema": 99}}}'])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{}", b'{"meta": {"state": {"schema": 99}}}'])
 @pytest.mark.parametrize("file", ["status.json", "intent.json"])
 def test_an_unreadable_state_is_exit_1_and_left_as_it_is(hf: Here, file: str, content: bytes) -> None:
     request = hf.answer("requestMachines", requesting())["requestId"]
@@ -666,7 +578,7 @@ def test_of_an_id_like_ours_nothing_is_said_where_no_state_is(hf: Here) -> None:
 
 
 FUZZ = settings(
-    max_examples=50,
+    max_examples=80,
     deadline=None,
     database=None,
     derandomize=True,
@@ -737,25 +649,28 @@ def changed(document: Any, chance: int, what: object) -> Any:
     return document
 
 
-@pytest.mark.parametrize("name", COMMANDS)
 @FUZZ
-@given(document=DOCUMENTS)
+@given(name=st.sampled_from(list(COMMANDS)), document=DOCUMENTS)
 def test_any_document_is_answered_or_refused(hf: Here, name: str, document: dict[str, object]) -> None:
     judge(hf, name, json.dumps(document))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
 @FUZZ
-@given(document=st.sampled_from([*RECORDED, requesting("T1", 3)]), chance=st.integers(0, 200), what=VALUES)
+@given(
+    name=st.sampled_from(list(COMMANDS)),
+    document=st.sampled_from([*RECORDED, requesting("T1", 3)]),
+    chance=st.integers(0, 200),
+    what=VALUES,
+)
 def test_a_recorded_document_with_one_thing_changed_is_answered_or_refused(
     hf: Here, name: str, document: object, chance: int, what: object
 ) -> None:
     judge(hf, name, json.dumps(changed(document, chance, what)))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
 @FUZZ
 @given(
+    name=st.sampled_from(list(COMMANDS)),
     document=st.sampled_from([*RECORDED, requesting()]),
     at=st.floats(0, 1),
     cut=st.integers(0, 9),
@@ -771,13 +686,13 @@ def test_a_recorded_document_with_bytes_changed_is_answered_or_refused(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("depth", [100, 300, 900, 990, 1000, 2000, 100_000])
+@pytest.mark.parametrize("depth", [100, 990, 100_000])
 def test_a_document_as_deep_as_it_may_be_is_answered_or_refused(hf: Here, name: str, depth: int) -> None:
     for key in ("template", "requests", "machines", "templates", "x"):
         judge(hf, name, f'{{"{key}": ' + "[" * depth + "]" * depth + "}")
 
 
-@FUZZ
+@settings(FUZZ, max_examples=30)
 @given(chance=st.integers(0, 200), what=VALUES, name=st.sampled_from(["getAvailableTemplates", "requestMachines"]))
 def test_any_templates_file_is_used_or_refused(hf: Here, chance: int, what: object, name: str) -> None:
     (hf.work / "announced.json").unlink(missing_ok=True)
@@ -788,7 +703,7 @@ def test_any_templates_file_is_used_or_refused(hf: Here, chance: int, what: obje
 CONFIG = {"LOG_LEVEL": "INFO", "LOG_MAX_FILE_SIZE": 1, "LOG_MAX_ROTATE": 2, "HF_TEMPLATES_FILENAME": "", "LOGFILE": ""}
 
 
-@FUZZ
+@settings(FUZZ, max_examples=30)
 @given(chance=st.integers(0, 50), what=LEAVES | DOCUMENTS, name=st.sampled_from(list(COMMANDS)))
 def test_any_provider_config_is_used_or_refused(hf: Here, chance: int, what: object, name: str) -> None:
     if what == "../x":  # a log's place is the site's choice, and it would be taken
@@ -808,7 +723,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("file", ["status.json", "intent.json", "announced.json", "hf-inventory.json"])
-@settings(FUZZ, max_examples=25)
+@settings(FUZZ, max_examples=15)
 @given(damage=st.sampled_from(list(DAMAGES)), share=st.floats(0, 0.999), name=st.sampled_from(list(COMMANDS)))
 def test_a_damaged_state_file_is_exit_1_or_does_not_matter(
     hf: Here, file: str, damage: str, share: float, name: str

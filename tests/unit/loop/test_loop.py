@@ -7,23 +7,19 @@ import gc
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool
 from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
 from provisioner.backends.registry import built_in
+from provisioner.interrupts import Latch
 from provisioner.loop import loop as loops
-from provisioner.loop import observers
 from provisioner.loop.cycle import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
@@ -35,7 +31,6 @@ from provisioner.model import (
     Memory,
     PoolLimits,
     Slot,
-    Snapshot,
     TemplateLimits,
     Unobserved,
 )
@@ -43,45 +38,18 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.levers import let_go, pulled
 from provisioner.state.locks import LoopLock
+from tests.support.slow_place import SlowPlace
 from tests.support.waiting import until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
 QUICK = Pace(interval=0.2, floor=0.0, act=1.0, intent_poll=0.01)
 
 
-class Place(FakeBackend):
-    """The fake, whose looks can be made to fail or to take long."""
-
-    def __init__(self) -> None:
-        pool = FakePool(name="pool", observe_seconds=0.02)
-        super().__init__(pool, FakePlace(pool), provisioner="demo")
-        self.error: Exception | None = None
-        self.slow = threading.Event()
-        self.slow.set()
-        self.looks = 0
-
-    @property
-    def machines(self) -> dict[str, Entry]:
-        return self.place.entries()
-
-    def hint(self) -> None:
-        """Tell the loop that something may have changed."""
-        for wake in self.place.wakes:
-            wake()
-
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
-        self.looks += 1
-        self.slow.wait(10)
-        if self.error is not None:
-            raise self.error
-        return super().observe(now, strangers)
-
-
 class Running:
     """A loop in a thread."""
 
     def __init__(
-        self, path: Path, *places: Place, pace: Pace | None = None, hints: Hints | None = None, **options: object
+        self, path: Path, *places: SlowPlace, pace: Pace | None = None, hints: Hints | None = None, **options: object
     ) -> None:
         self.state = StateDir(path)
         self.reports: list[CycleReport] = []
@@ -127,7 +95,7 @@ def test_the_garbage_collector_waits_for_the_end_of_a_cycle_however_it_ends(tmp_
         return limits
 
     loop = Loop(
-        Setup(StateDir(tmp_path), {"pool": Place()}, LIMITS, "demo", QUICK),
+        Setup(StateDir(tmp_path), {"pool": SlowPlace()}, LIMITS, "demo", QUICK),
         lambda _: enabled.append(gc.isenabled()),
         refresh=refresh,
     )
@@ -138,7 +106,7 @@ def test_the_garbage_collector_waits_for_the_end_of_a_cycle_however_it_ends(tmp_
 
 
 def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_it(tmp_path: Path) -> None:
-    class Watched(Place):
+    class Watched(SlowPlace):
         wanted = 0.0
 
         def list_after(self, when: float) -> None:
@@ -162,7 +130,7 @@ def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_i
 
 
 def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
-    place = Place()
+    place = SlowPlace()
     place.slow.clear()
     running = Running(tmp_path, place)
     try:
@@ -173,30 +141,11 @@ def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
         running.end()
 
 
-def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twelve groups whose cloud does not answer would take a minute: the service would be killed meanwhile."""
-    monkeypatch.setattr(observers, "LOOK_ENDS", 2.0)
-    places = [Place() for _ in range(12)]
-    for number, place in enumerate(places):
-        place.pool = f"pool-{number}"
-        place.slow.clear()
-    running = Running(tmp_path, *places)
-    try:
-        until(lambda: running.reports and all(place.looks for place in places), 30, what="looks under way")
-        running.end()  # in ten seconds, not in twenty-four
-        assert [place.looks for place in places] == [1] * 12
-    finally:
-        for place in places:
-            place.slow.set()
-
-
 # --- one loop ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
-    place = Place()
+    place = SlowPlace()
     running = Running(tmp_path, place)
     try:
         until(lambda: len(running.reports) >= 2, 30)
@@ -210,7 +159,7 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
 
 
 def test_a_lever_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
-    running = Running(tmp_path, Place(), pace=replace(QUICK, interval=60.0))
+    running = Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval=60.0))
     try:
         until(lambda: len(running.reports) >= 2, 30)
         running.state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL, who="ann")))
@@ -222,13 +171,21 @@ def test_a_lever_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
         running.end()
 
 
-def test_a_second_loop_stands_by_until_the_first_ends(tmp_path: Path) -> None:
-    first = Running(tmp_path, Place())
+def stands_by(caplog: pytest.LogCaptureFixture) -> None:
+    """Wait until a loop says that it stands by."""
+    until(lambda: "Standing by: another loop runs" in caplog.messages, 30)
+
+
+def test_a_second_loop_stands_by_until_the_first_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "provisioner")
+    first = Running(tmp_path, SlowPlace())
     until(lambda: first.reports, 30)
-    second = Running(tmp_path, Place())
-    time.sleep(0.3)
-    assert second.reports == [], "it waits"
+    assert not first.state.loop_lock.holder().get("ended")
+    second = Running(tmp_path, SlowPlace())
+    stands_by(caplog)
+    assert second.reports == []
     first.end()
+    assert first.state.loop_lock.holder()["ended"] is True
     try:
         until(lambda: second.reports, 30)
         assert second.state.loop_lock.epoch() == 2
@@ -236,59 +193,48 @@ def test_a_second_loop_stands_by_until_the_first_ends(tmp_path: Path) -> None:
         second.end()
 
 
-def test_a_loop_that_ends_signs_off(tmp_path: Path) -> None:
-    running = Running(tmp_path, Place())
-    until(lambda: running.reports, 30)
-    assert not running.state.loop_lock.holder().get("ended")
-    running.end()
-    assert running.state.loop_lock.holder()["ended"] is True
-    assert running.state.loop_lock.epoch() == 1
-
-
-def test_standing_by_can_be_ended(tmp_path: Path) -> None:
-    first = Running(tmp_path, Place())
+def test_standing_by_can_be_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "provisioner")
+    first = Running(tmp_path, SlowPlace())
     until(lambda: first.reports, 30)
-    second = Running(tmp_path, Place())
+    second = Running(tmp_path, SlowPlace())
+    stands_by(caplog)
     second.end()
     assert second.error is None
     first.end()
 
 
 def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) -> None:
-    place = Place()
+    place = SlowPlace()
     running = Running(tmp_path, place)
     until(lambda: running.reports, 30)
     file = Path(running.state.loop_lock.path)
     file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 9').replace('"epoch":1', '"epoch":9'))
     with running.state.intent.additions(create_for="demo") as intent:
         intent.add_request("T", 2, created_wall=time.time())
-    running.thread.join(10)
-    assert isinstance(running.error, SupersededError)
+    assert isinstance(until(lambda: running.error, 30), SupersededError)
     assert place.machines == {}
     assert not running.state.memory.exists()
 
 
-def test_a_loop_at_rest_ends_when_another_process_has_its_lock(
-    tmp_path: Path,
-) -> None:
-    running = Running(tmp_path, Place())
+def test_a_loop_at_rest_ends_when_another_process_has_its_lock(tmp_path: Path) -> None:
+    running = Running(tmp_path, SlowPlace())
     until(lambda: running.reports, 30)
     fcntl.flock(running.state.loop_lock._file._descriptor, fcntl.LOCK_UN)  # as a file server forgets it
     other = LoopLock(running.state.loop_lock.path)
     assert other.acquire(30)
-    running.thread.join(10)
-    assert isinstance(running.error, SupersededError)
+    assert isinstance(until(lambda: running.error, 30), SupersededError)
     assert "this loop has lost its lock" in str(running.error)
     other.release()
 
 
 def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Path) -> None:
-    place = Place()
+    place = SlowPlace()
     state = StateDir(tmp_path)
     with state.intent.additions(create_for="demo") as intent:
         intent.add_request("T", 3, created_wall=time.time())
     running = Running(tmp_path, place, once=True)
-    running.thread.join(10)
+    until(lambda: not running.thread.is_alive(), 30)
     assert running.error is None
     assert {report.number for report in running.reports} == {1}
     assert sum(len(done.outcomes) for report in running.reports for done in report.results) == 3, "they are reported"
@@ -313,12 +259,15 @@ class Stream:
         self.ended = True
 
 
-def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(tmp_path: Path) -> None:
+def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "provisioner")
     streams = [Stream(), Stream()]
-    first = Running(tmp_path, Place(), hints=streams[0])
+    first = Running(tmp_path, SlowPlace(), hints=streams[0])
     until(lambda: first.reports, 30)
-    second = Running(tmp_path, Place(), hints=streams[1])
-    until(lambda: second.thread.is_alive(), 30)
+    second = Running(tmp_path, SlowPlace(), hints=streams[1])
+    stands_by(caplog)
     assert [stream.began for stream in streams] == [True, False]
     first.end()
     assert streams[0].ended
@@ -330,7 +279,7 @@ def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(tmp_
 
 
 def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
-    places = [Place(), Place()]
+    places = [SlowPlace(), SlowPlace()]
     for number, place in enumerate(places):
         place.pool, place.pace = f"pool-{number}", 600.0
     running = Running(tmp_path, *places)
@@ -344,7 +293,7 @@ def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
 
 
 def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
-    place = Place()
+    place = SlowPlace()
     state = StateDir(tmp_path)
     with state.intent.additions(create_for="demo") as intent:
         intent.add_request("T", 2, created_wall=time.time())
@@ -366,17 +315,15 @@ def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> No
 # --- succession -------------------------------------------------------------------------------------------------------
 
 
-def gone_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
-    process.wait()
-    return process.pid
+GONE = 2**22 + 1
+"""The id of no process: Linux gives none above 2**22."""
 
 
 @pytest.mark.parametrize(
     ("holder", "lives"),
     [
         pytest.param({}, False, id="nobody signed before"),
-        pytest.param({"host": socket.gethostname(), "pid": gone_pid()}, False, id="its process on this host is gone"),
+        pytest.param({"host": socket.gethostname(), "pid": GONE}, False, id="its process on this host is gone"),
         pytest.param({"host": socket.gethostname(), "pid": os.getpid()}, False, id="it was this very process"),
         pytest.param({"host": socket.gethostname(), "pid": os.getppid()}, True, id="its process runs on this host"),
         pytest.param({"host": "elsewhere", "pid": 1}, True, id="it ran on another host"),
@@ -399,22 +346,23 @@ def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
 
 
 def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pace = replace(QUICK, longest_call=0.25)
-    before = Running(tmp_path, Place(), pace=pace)
+    waited: list[float | None] = []
+
+    class Waits(Latch):
+        def wait(self, seconds: float | None = None) -> bool:
+            waited.append(seconds)
+            return self.is_set()
+
+    pace = replace(QUICK, longest_call=30.0)
+    before = Running(tmp_path, SlowPlace(), pace=pace)
     until(lambda: before.reports, 30)
     before.end()
     file = Path(before.state.loop_lock.path)
-    signed = json.loads(file.read_text())
-    file.write_text(json.dumps({**signed, "host": "elsewhere", "ended": False}))
-    began = time.monotonic()
-    with caplog.at_level("INFO", "provisioner"):
-        successor = Running(tmp_path, Place(), pace=pace)
-        try:
-            until(lambda: successor.reports, 30)
-            assert time.monotonic() - began >= QUICK.act + 0.25
-        finally:
-            successor.end()
-    loops = [record for record in caplog.records if "loop before" in record.message]
-    assert [vars(record)["seconds"] for record in loops] == [QUICK.act + 0.25]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "host": "elsewhere", "ended": False}))
+    monkeypatch.setattr(loops, "Latch", Waits)
+    successor = Running(tmp_path, SlowPlace(), pace=pace)
+    until(lambda: successor.reports, 30)
+    successor.end()
+    assert waited[0] == QUICK.act + 30.0
