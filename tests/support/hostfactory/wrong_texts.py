@@ -13,7 +13,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 
 CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 3000))
 
 BYTES = {
-    "nested beyond Python's stack, in brackets": b"[" * 100_000,
+    "nested beyond Python's stack, in brackets": b"[" * 20_000,
     "nested beyond Python's stack, in braces": b"{a: " * 5_000 + b"}" * 5_000,
     "nested beyond Python's stack, in dashes": b"- " * 5_000,
     "nested beyond Python's stack, in keys": b"? " * 5_000,

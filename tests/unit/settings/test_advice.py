@@ -46,10 +46,6 @@ def test_a_template_that_promises_more_than_its_pod_has_is_named(
         assert part in line
 
 
-def test_a_container_without_requests_adds_nothing(tmp_path: Path) -> None:
-    assert advised(tmp_path, "- {name: c, image: c}\n", ncpus=4, nram=8192) == []
-
-
 @pytest.mark.parametrize(
     ("written", "number"),
     [
@@ -101,28 +97,10 @@ def warnings(site: Site) -> list[str]:
     return [line for line in advice(settings, provider.templates) if line.startswith(("listen", "server"))]
 
 
-def test_paths_are_relative_to_the_configuration(site: Site) -> None:
-    site.settings["server"] = {"token_file": "token", "tls_cert": "cert", "tls_key": "key"}
-    server = site.load().server
-    assert (server.token_file, server.tls_key) == (site.directory / "token", site.directory / "key")
-    assert warnings(site) == []
-
-
 def test_by_default_only_this_host_reads_and_nobody_is_asked(site: Site) -> None:
     settings = site.load()
     assert (settings.listen, settings.server.token_file, settings.server.tls_cert) == ("127.0.0.1:9464", None, None)
     assert warnings(site) == []
-
-
-@pytest.mark.parametrize("half", [{"tls_cert": "cert"}, {"tls_key": "key"}])
-def test_half_a_certificate_is_a_mistake(site: Site, half: dict[str, str]) -> None:
-    site.settings["server"] = half
-    assert site.problems() == ["provisioner.yaml: server: tls_cert and tls_key need one another: name both, or neither"]
-
-
-def test_a_misspelt_setting_of_the_server_is_a_mistake(site: Site) -> None:
-    site.settings["server"] = {"token": "x"}
-    assert site.problems() == ["provisioner.yaml: server.token: unknown setting; did you mean 'token_file'?"]
 
 
 WARNINGS: dict[str, tuple[str, dict[str, str], list[str]]] = {
