@@ -238,7 +238,7 @@ def trimmed(hf: Grid) -> None:
     assert (entry["status"], entry["machines"]) == ("complete_with_error", [])
 
 
-@case(67, "1000 machines → one whole document through a pipe, in time")
+@case(67, "1000 machines → one whole document through a pipe, in time", processes=True)
 def a_thousand(hf: Grid) -> None:
     hf.write_templates(template("T1", maxNumber=3))
     hf.stop_loop()

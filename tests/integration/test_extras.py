@@ -35,19 +35,14 @@ def site(tmp_path: Path) -> Site:
 @pytest.mark.parametrize(
     ("package", "arguments", "extra"),
     [
-        pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
         ("yaml", ["check"], "loop"),
-        pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
-        ("urllib3", ["check"], "gke"),
-        pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         ("google.cloud.pubsub_v1", ["events", "--seconds", "1"], "events"),
-        pytest.param(
-            "google.cloud.pubsub_v1", ["run", "--once", "--state-dir", "state"], "events", marks=pytest.mark.slow
-        ),
+        pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
+        pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
+        pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         pytest.param("aiohttp", ["simulator"], "demo", marks=pytest.mark.slow),
-        ("rich", ["demo"], "demo"),
-        ("rich", ["simulate", "few"], "simulate"),
-        ("matplotlib", ["simulate", "few", "--out", "out"], "simulate"),
+        pytest.param("rich", ["demo"], "demo", marks=pytest.mark.slow),
+        pytest.param("matplotlib", ["simulate", "few", "--out", "out"], "simulate", marks=pytest.mark.slow),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )

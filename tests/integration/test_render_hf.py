@@ -74,7 +74,6 @@ def test_a_user_without_rights_looks_installs_and_takes_it_back(top: Path) -> No
     assert (looked.returncode, looked.stderr) == (1, "")
     assert '+      "name": "gridinst",' in looked.stdout
     assert registered(top) == {name: {"version": 2} | document for name, document in OTHERS.items()}
-
     done = render_hf(top)
     assert (done.returncode, done.stderr) == (0, "")
     again = render_hf(top, "--dry-run")
@@ -82,13 +81,11 @@ def test_a_user_without_rights_looks_installs_and_takes_it_back(top: Path) -> No
     [(_, requestors)] = [item for item in registered(top).items() if "Requestors" in item[0]]
     assert [entry["providers"] for entry in requestors["requestors"]] == [["awsinst", "gridinst"], ["gridinst"]]  # type: ignore[index]
     assert {path.stat().st_uid for path in top.rglob("*")} == {top.stat().st_uid}
-
     environment = {"HF_TOP": str(top), "HF_PROVIDER_NAME": "gridinst", "HF_PYTHON": sys.executable}
     listed = subprocess.run(
         [SCRIPTS / "getAvailableTemplates.sh", "{}"], env=environment, capture_output=True, text=True, check=True
     )
     assert [one["templateId"] for one in json.loads(listed.stdout)["templates"]] == ["Grid8"]
-
     taken = render_hf(top, "--uninstall")
     assert (taken.returncode, taken.stderr) == (0, "")
     left = {name: {"version": 2} | document for name, document in OTHERS.items()}

@@ -650,12 +650,6 @@ def changed(document: Any, chance: int, what: object) -> Any:
 
 
 @FUZZ
-@given(name=st.sampled_from(list(COMMANDS)), document=DOCUMENTS)
-def test_any_document_is_answered_or_refused(hf: Here, name: str, document: dict[str, object]) -> None:
-    judge(hf, name, json.dumps(document))
-
-
-@FUZZ
 @given(
     name=st.sampled_from(list(COMMANDS)),
     document=st.sampled_from([*RECORDED, requesting("T1", 3)]),

@@ -27,9 +27,7 @@ def test_an_old_memory_beside_a_lost_intent_is_neither_used_nor_written(bench: B
     file.write_bytes(old)
     Path(bench.state.intent.path).unlink()
     bench.restarted()
-
     report = bench.cycle(2)
-
     assert "intent.json" in report.problem
     assert bench.reconciler.memory is None
     assert file.read_bytes() == old
