@@ -141,11 +141,19 @@ def test_a_loop_that_does_not_start_says_why(grid: Playground, monkeypatch: pyte
         grid.start_loop()
 
 
-def test_it_is_ready_only_after_a_complete_cycle_and_exports_every_pool(grid: Playground) -> None:
-    until(lambda: grid.loop_answers("readyz"), 20, what="it is ready")
+def test_a_request_is_complete_and_given_back_and_every_pool_is_exported(grid: Playground) -> None:
+    until(lambda: grid.loop_answers("readyz"), 30, what="a complete cycle")
     metrics = requests.get(f"{grid.url}/metrics", timeout=10 * PATIENCE).text
     for pool in ("gke-main", "gke-spare", "mig-a", "mig-b"):
         assert f'hf_provisioner_observation_timestamp_seconds{{pool="{pool}"}}' in metrics
+    machines = []
+    for template in ("GkePod", "GceVm"):
+        id_ = grid.hf.request(template, 2)
+        assert complete(grid, id_)["status"] == "complete"
+        machines += running(grid, id_)
+    assert len(machines) == len(grid.cloud()) == 4
+    assert complete(grid, grid.hf.give_back(machines))["status"] == "complete"
+    assert grid.cloud() == []
 
 
 def directories(place: Path) -> list[str]:
@@ -153,24 +161,21 @@ def directories(place: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_playground_takes_its_directory_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Playground() as made:
-        assert directories(tmp_path) == [made.directory.name]
-    assert directories(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy_and_takes_its_directory_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing listens at the proxy's port."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, ".bank.example")
     with Playground() as made:
+        assert directories(tmp_path) == [made.directory.name]
         assert made.cloud() == []
         until(lambda: made.loop_answers("readyz"), 60, what="a cycle that saw every pool")
         assert "export no_proxy=.bank.example,metadata.google.internal," in made.exports()
+    assert directories(tmp_path) == []
 
 
 @pytest.mark.slow

@@ -68,22 +68,6 @@ def test_a_filter_leaves_out_what_does_not_fit(hf: Here, filters: object, ids: l
     assert [template["templateId"] for template in answer["templates"]] == ids
 
 
-@pytest.mark.parametrize(
-    ("filters", "words"),
-    [
-        ([{"templateId": "none"}], 'templates: expected what fits one of T1, T2, T0, got [{"templateId": "none"}]'),
-        ([{"attributes": {"zone": "a"}}], "templates: expected what fits one of T1, T2, T0, got "),
-        ("T1", 'templates: expected a list or an object, got "T1"'),
-        ([3], "templates[0]: expected an object, got 3"),
-        ([{"templateId": 7}], "templates[0].templateId: expected a text, got 7"),
-        ({"attributes": []}, "templates.attributes: expected an object, got []"),
-        ([{"attributes": {"ncpus": "many"}}], 'templates[0].attributes.ncpus: expected a number above 0, got "many"'),
-    ],
-)
-def test_a_filter_that_fits_nothing_is_refused(hf: Here, filters: object, words: str) -> None:
-    assert hf.refusal("getAvailableTemplates", {"templates": filters}).startswith(f"the argument: {words}")
-
-
 def test_what_the_caps_leave_is_shown_as_the_loop_published_it(hf: Here) -> None:
     assert all("availableNumber" not in one for one in hf.answer("getAvailableTemplates", {})["templates"])
     publish(hf, {}, available={"T1": 7, "T0": 0})
@@ -145,19 +129,6 @@ def test_a_count_that_is_no_whole_number_from_one_is_refused(hf: Here, machines:
         f"the argument: template.machineCount: expected a whole number from 1 to 100000, got {json.dumps(machines)}"
     )
     assert hf.recorded() == ({}, {})
-
-
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        pytest.param({"template": {"machineCount": 1}}, "template.templateId: is missing", id="no id"),
-        pytest.param(requesting(7, 1), "template.templateId: expected a text, got 7", id="id is a number"),
-    ],
-)
-def test_a_wrong_template_is_refused_and_nothing_is_recorded(hf: Here, document: object, words: str) -> None:
-    """The other ways to be wrong are cases of tests/conformance."""
-    assert hf.refusal("requestMachines", document) == f"the argument: {words}"
-    assert not hf.state.intent.exists()
 
 
 @pytest.mark.parametrize(
@@ -242,22 +213,6 @@ def test_a_pod_s_uid_is_passed_over_where_a_name_stands_beside_it(hf: Here) -> N
     uid = "40212ef7-cca5-45a1-9e4d-6e3c1846d424"
     back = hf.answer("requestReturnMachines", {"machines": [{"name": "Sym-1.x", "machineId": uid}, {"machineId": uid}]})
     assert hf.recorded()[1] == {back["requestId"]: ("sym-1", uid)}
-
-
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        pytest.param({"machines": {}}, "machines: the list is empty", id="empty object"),
-        pytest.param({"machines": None}, "machines: expected a list or an object, got null", id="null"),
-        pytest.param({"machines": ["a"]}, 'machines[0]: expected an object, got "a"', id="list of texts"),
-        pytest.param({"machines": {"name": 7}}, "machines.name: expected a host name, got 7", id="name is a number"),
-        pytest.param({"machines": {"name": ""}}, "machines: name and machineId are missing", id="empty text"),
-        pytest.param({"machines": {"name": ".x"}}, 'machines.name: expected a host name, got ".x"', id="only a domain"),
-    ],
-)  # fmt: skip
-def test_a_return_of_nothing_is_refused(hf: Here, document: object, words: str) -> None:
-    assert hf.refusal("requestReturnMachines", document) == f"the argument: {words}"
-    assert not hf.state.intent.exists()
 
 
 # --- getReturnRequests ------------------------------------------------------------------------------------------------
@@ -356,33 +311,18 @@ def test_an_answer_is_printed_whole_however_little_is_taken_at_a_time(
 # --- the schemas and the fixtures -------------------------------------------------------------------------------------
 
 
+def recorded_names(kind: str) -> list[str]:
+    """The recorded documents of this kind, without the recorded failure."""
+    return sorted(file.stem for file in GOLDEN.glob(f"*-{kind}*.json") if not file.stem.endswith("failure"))
+
+
 def test_every_recorded_document_passes_its_schema_but_the_recorded_failure() -> None:
-    for name in (
-        "getAvailableTemplates-output",
-        "requestMachines-output",
-        "getRequestStatus-output",
-        "requestReturnMachines-output",
-        "requestReturnMachines-output-nothing-left",
-        "getReturnRequests-output",
-    ):
+    for name in recorded_names("output"):
         check_output(name.split("-")[0], golden(name))
     assert mistakes("out_accepted", golden("requestMachines-output-failure"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "getAvailableTemplates-input",
-        "getAvailableTemplates-input-filter",
-        "requestMachines-input",
-        "requestMachines-input-lsf",
-        "getRequestStatus-input",
-        "getRequestStatus-input-object",
-        "requestReturnMachines-input",
-        "requestReturnMachines-input-object",
-        "getReturnRequests-input",
-    ],
-)
+@pytest.mark.parametrize("name", recorded_names("input"))
 def test_every_recorded_input_is_answered(hf: Here, name: str) -> None:
     hf.templates_file.write_text(json.dumps({"templates": golden("getAvailableTemplates-output")["templates"]}))
     command = name.split("-")[0]
@@ -417,10 +357,7 @@ def test_each_id_is_answered_once_in_the_order_asked(hf: Here) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["/etc/passwd", "é", "\ud800", "x" * 5000],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["/etc/passwd", "é", "\ud800", "x" * 5000])
 def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: str) -> None:
     request = hf.answer("requestMachines", requesting())["requestId"]
     hf.answer("getRequestStatus", asking(request))
@@ -430,18 +367,38 @@ def test_an_unknown_id_ends_with_an_error_and_leaves_no_trace(hf: Here, name: st
     assert sorted(path for path in hf.work.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        pytest.param({"requests": None}, "requests: expected a list or an object, got null", id="null"),
-        pytest.param({"requests": "abc"}, 'requests: expected a list or an object, got "abc"', id="text"),
-        pytest.param({"requests": ["abc"]}, 'requests[0]: expected an object, got "abc"', id="list of texts"),
-        pytest.param({"requests": {}}, "requests: the list is empty", id="empty object"),
-        pytest.param({"requests": {"requestId": ""}}, 'requests.requestId: expected a text, got ""', id="id empty"),
-    ],
-)  # fmt: skip
-def test_a_status_call_without_ids_is_refused(hf: Here, document: object, words: str) -> None:
-    assert hf.refusal("getRequestStatus", document) == f"the argument: {words}"
+LIST, REQUEST, POLL, GIVE_BACK = (name for name in COMMANDS if name != "getReturnRequests")
+NO_LIST = "expected a list or an object, got"
+WRONG = [
+    (LIST, {"templates": [{"templateId": "none"}]}, "templates: expected what fits one of T1, T2, T0, got [{"),
+    (LIST, {"templates": [{"attributes": {"zone": "a"}}]}, "templates: expected what fits one of T1, T2, T0, got "),
+    (LIST, {"templates": "T1"}, f'templates: {NO_LIST} "T1"'),
+    (LIST, {"templates": [3]}, "templates[0]: expected an object, got 3"),
+    (LIST, {"templates": [{"templateId": 7}]}, "templates[0].templateId: expected a text, got 7"),
+    (LIST, {"templates": {"attributes": []}}, "templates.attributes: expected an object, got []"),
+    (LIST, {"templates": [{"attributes": {"ncpus": "x"}}]}, "templates[0].attributes.ncpus: expected a number above 0"),
+    (REQUEST, {"template": {"machineCount": 1}}, "template.templateId: is missing"),
+    (REQUEST, requesting(7, 1), "template.templateId: expected a text, got 7"),
+    (GIVE_BACK, {"machines": {}}, "machines: the list is empty"),
+    (GIVE_BACK, {"machines": None}, f"machines: {NO_LIST} null"),
+    (GIVE_BACK, {"machines": ["a"]}, 'machines[0]: expected an object, got "a"'),
+    (GIVE_BACK, {"machines": {"name": 7}}, "machines.name: expected a host name, got 7"),
+    (GIVE_BACK, {"machines": {"name": ""}}, "machines: name and machineId are missing"),
+    (GIVE_BACK, {"machines": {"name": ".x"}}, 'machines.name: expected a host name, got ".x"'),
+    (POLL, {"requests": None}, f"requests: {NO_LIST} null"),
+    (POLL, {"requests": ["abc"]}, 'requests[0]: expected an object, got "abc"'),
+    (POLL, {"requests": {}}, "requests: the list is empty"),
+    (POLL, {"requests": {"requestId": ""}}, 'requests.requestId: expected a text, got ""'),
+]
+"""Beside those that are cases of tests/conformance."""
+
+
+@pytest.mark.parametrize(("name", "document", "words"), WRONG, ids=[f"{name}: {words}" for name, _, words in WRONG])
+def test_a_document_without_what_is_needed_is_refused_and_nothing_is_recorded(
+    hf: Here, name: str, document: object, words: str
+) -> None:
+    assert hf.refusal(name, document).startswith(f"the argument: {words}")
+    assert not hf.state.intent.exists()
 
 
 def test_a_poll_is_noted_before_the_answer_is_read(hf: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -694,7 +651,7 @@ def test_any_templates_file_is_used_or_refused(hf: Here, chance: int, what: obje
     judge(hf, name, json.dumps(requesting("T1", 1) if name == "requestMachines" else {}))
 
 
-CONFIG = {"LOG_LEVEL": "INFO", "LOG_MAX_FILE_SIZE": 1, "LOG_MAX_ROTATE": 2, "HF_TEMPLATES_FILENAME": "", "LOGFILE": ""}
+CONFIG = {"LOG_LEVEL": "INFO", "LOG_MAX_FILE_SIZE": 1, "LOG_MAX_ROTATE": 2, "HF_LISTFILENAME": "", "LOGFILE": ""}
 
 
 @settings(FUZZ, max_examples=30)

@@ -12,6 +12,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -39,7 +40,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.levers import let_go, pulled
 from provisioner.state.locks import LoopLock
 from tests.support.slow_place import SlowPlace
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
 QUICK = Pace(interval=0.2, floor=0.0, act=1.0, intent_poll=0.01)
@@ -64,6 +65,12 @@ class Running:
         self.thread = threading.Thread(target=self._run, kwargs=options)
         self.thread.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def _run(self, **options: bool) -> None:
         try:
             self.loop.run(**options)
@@ -77,8 +84,14 @@ class Running:
 
     def end(self) -> None:
         self.loop.stop()
-        self.thread.join(10)
+        self.thread.join(10 * PATIENCE)
         assert not self.thread.is_alive()
+
+
+def ask(state: StateDir, count: int) -> None:
+    """Record a request, as a script does."""
+    with state.intent.additions(create_for="demo") as intent:
+        intent.add_request("T", count, created_wall=time.time())
 
 
 # --- the garbage collector --------------------------------------------------------------------------------------------
@@ -113,32 +126,24 @@ def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_i
             self.wanted = when
 
     place = Watched()
-    StateDir(tmp_path).intent.create("demo")
-    with StateDir(tmp_path).intent.additions() as intent:
-        intent.add_request("T", 8, created_wall=time.time())
-    running = Running(tmp_path, place)
-    try:
+    ask(StateDir(tmp_path), 8)
+    with Running(tmp_path, place) as running:
         until(lambda: len(running.ran()) == 8, 30)
         place.place._entries = {}  # all at once, and no event says why
         until(lambda: place.wanted, 30)
         problems = until(lambda: getattr(running.reports[-1].looks["pool"], "problems", ()), 30)
         assert problems[0].startswith("8 of 8 machines are missing since ")
-        assert place.wanted == pytest.approx(running.reports[-1].now + 60.0, abs=10.0)
+        assert any(0 <= place.wanted - report.now <= 60.0 for report in running.reports)
         assert len(running.ran()) == 8, "nothing is told of them, and nothing made in their place"
-    finally:
-        running.end()
 
 
 def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
     place = SlowPlace()
     place.slow.clear()
-    running = Running(tmp_path, place)
-    try:
+    with Running(tmp_path, place) as running:
         until(lambda: len(running.reports) >= 3, 30, what="cycles go on")
         assert isinstance(running.reports[-1].looks["pool"], Unobserved)
-    finally:
         place.slow.set()
-        running.end()
 
 
 # --- one loop ---------------------------------------------------------------------------------------------------------
@@ -146,29 +151,22 @@ def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
 
 def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
     place = SlowPlace()
-    running = Running(tmp_path, place)
-    try:
+    with Running(tmp_path, place) as running:
         until(lambda: len(running.reports) >= 2, 30)
-        with running.state.intent.additions(create_for="demo") as intent:
-            intent.add_request("T", 2, created_wall=time.time())
+        ask(running.state, 2)
         until(lambda: len(place.machines) == 2, 30)
         assert Wake.INTENT in running.wakes
         assert running.state.heartbeat.age_against(running.state.intent.path) is not None
-    finally:
-        running.end()
 
 
 def test_a_lever_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
-    running = Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval=60.0))
-    try:
+    with Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval=60.0)) as running:
         until(lambda: len(running.reports) >= 2, 30)
         running.state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL, who="ann")))
         until(lambda: running.reports[-1].levers.stop is not None, 30)
         running.state.levers.change(lambda held: let_go(held, [LeverKind.STOP_ALL], Lever(LeverKind.STOP_ALL)))
         until(lambda: running.reports[-1].levers.stop is None, 30)
         assert Wake.INTENT in running.wakes
-    finally:
-        running.end()
 
 
 def stands_by(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,32 +174,45 @@ def stands_by(caplog: pytest.LogCaptureFixture) -> None:
     until(lambda: "Standing by: another loop runs" in caplog.messages, 30)
 
 
-def test_a_second_loop_stands_by_until_the_first_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+class Stream:
+    """Hints that nobody sends."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = False
+
+    def start(self) -> None:
+        self.began = True
+
+    def close(self) -> None:
+        self.ended = True
+
+
+def test_a_second_loop_stands_by_and_reads_no_hints_until_the_first_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "provisioner")
-    first = Running(tmp_path, SlowPlace())
+    streams = [Stream(), Stream()]
+    first = Running(tmp_path, SlowPlace(), hints=streams[0])
     until(lambda: first.reports, 30)
     assert not first.state.loop_lock.holder().get("ended")
-    second = Running(tmp_path, SlowPlace())
-    stands_by(caplog)
-    assert second.reports == []
-    first.end()
-    assert first.state.loop_lock.holder()["ended"] is True
-    try:
-        until(lambda: second.reports, 30)
+    with Running(tmp_path, SlowPlace(), hints=streams[1]) as second:
+        stands_by(caplog)
+        assert (second.reports, [stream.began for stream in streams]) == ([], [True, False])
+        first.end()
+        assert streams[0].ended
+        assert first.state.loop_lock.holder()["ended"] is True
+        until(lambda: second.reports and streams[1].began, 30)
         assert second.state.loop_lock.epoch() == 2
-    finally:
-        second.end()
+    assert streams[1].ended
 
 
 def test_standing_by_can_be_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "provisioner")
-    first = Running(tmp_path, SlowPlace())
-    until(lambda: first.reports, 30)
-    second = Running(tmp_path, SlowPlace())
-    stands_by(caplog)
-    second.end()
-    assert second.error is None
-    first.end()
+    with Running(tmp_path, SlowPlace()) as first:
+        until(lambda: first.reports, 30)
+        with Running(tmp_path, SlowPlace()) as second:
+            stands_by(caplog)
+        assert second.error is None
 
 
 def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) -> None:
@@ -210,8 +221,7 @@ def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) ->
     until(lambda: running.reports, 30)
     file = Path(running.state.loop_lock.path)
     file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 9').replace('"epoch":1', '"epoch":9'))
-    with running.state.intent.additions(create_for="demo") as intent:
-        intent.add_request("T", 2, created_wall=time.time())
+    ask(running.state, 2)
     assert isinstance(until(lambda: running.error, 30), SupersededError)
     assert place.machines == {}
     assert not running.state.memory.exists()
@@ -231,8 +241,7 @@ def test_a_loop_at_rest_ends_when_another_process_has_its_lock(tmp_path: Path) -
 def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Path) -> None:
     place = SlowPlace()
     state = StateDir(tmp_path)
-    with state.intent.additions(create_for="demo") as intent:
-        intent.add_request("T", 3, created_wall=time.time())
+    ask(state, 3)
     running = Running(tmp_path, place, once=True)
     until(lambda: not running.thread.is_alive(), 30)
     assert running.error is None
@@ -243,73 +252,31 @@ def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Pat
     assert all(slot.accepted for slot in record.slots.values()), "the outcomes are recorded too"
 
 
-# --- hints ------------------------------------------------------------------------------------------------------------
-
-
-class Stream:
-    """Hints that nobody sends."""
-
-    def __init__(self) -> None:
-        self.began = self.ended = False
-
-    def start(self) -> None:
-        self.began = True
-
-    def close(self) -> None:
-        self.ended = True
-
-
-def test_hints_are_read_by_the_loop_that_runs_and_not_by_one_that_stands_by(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "provisioner")
-    streams = [Stream(), Stream()]
-    first = Running(tmp_path, SlowPlace(), hints=streams[0])
-    until(lambda: first.reports, 30)
-    second = Running(tmp_path, SlowPlace(), hints=streams[1])
-    stands_by(caplog)
-    assert [stream.began for stream in streams] == [True, False]
-    first.end()
-    assert streams[0].ended
-    try:
-        until(lambda: streams[1].began, 30)
-    finally:
-        second.end()
-    assert streams[1].ended
-
-
 def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
     places = [SlowPlace(), SlowPlace()]
     for number, place in enumerate(places):
         place.pool, place.pace = f"pool-{number}", 600.0
-    running = Running(tmp_path, *places)
-    try:
+    with Running(tmp_path, *places) as running:
         until(lambda: running.reports and all(place.looks == 1 for place in places), 30, what="the first looks")
         running.loop.look_now(Wake.PUBSUB)
         until(lambda: all(place.looks > 1 for place in places), 30, what="another look at each")
         assert [place.looks for place in places] == [2, 2]
-    finally:
-        running.end()
 
 
 def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
     place = SlowPlace()
     state = StateDir(tmp_path)
-    with state.intent.additions(create_for="demo") as intent:
-        intent.add_request("T", 2, created_wall=time.time())
-    running = Running(tmp_path, place)
-    try:
+    ask(state, 2)
+    with Running(tmp_path, place) as running:
         until(lambda: state.status.exists() and all(one.ended for one in state.status.read_all().values()), 30)
         until(lambda: len(state.status.read_all()) == 1, 30)
         name = sorted(place.machines)[0]
-        running.loop.announce(name, LossCause.PREEMPTED, 30.0)
+        running.loop.announce(name, LossCause.PREEMPTED, 3000.0)
         running.loop.look_now(Wake.PUBSUB)
         lost = until(state.status.read_lost, 30)
         assert set(lost) == {name}
-        assert 20 <= lost[name].grace <= 30
+        assert 2900 <= lost[name].grace <= 3000
         assert Wake.PUBSUB in running.wakes
-    finally:
-        running.end()
 
 
 # --- succession -------------------------------------------------------------------------------------------------------

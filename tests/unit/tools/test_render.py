@@ -374,18 +374,6 @@ def test_a_template_id_is_given_once(tmp_path: Path) -> None:
     assert str(problem) == "templates.1.templateId: 'Vm' is that of templates.0 too; rename one"
 
 
-def test_a_template_id_of_two_directories_is_told_with_both(tmp_path: Path) -> None:
-    sources = two(tmp_path)
-    group = {"templateId": "Vm", "gcp_zone": "us-central1-a", "gcp_instance_group": "other"}
-    keys: dict[str, object] = {"GCP_PROJECT_ID": "demo-project"}
-    instance(tmp_path / "third", "third", keys, group)
-    with pytest.raises(ConfigError) as caught:
-        render(settings(tmp_path, merge=[*sources, "third"]), tmp_path / "out")
-    [text] = [problem.text for problem in caught.value.problems if problem.where == "templates"]
-    first, second = (tmp_path / name / f"{name}prov_templates.json" for name in ("gcpgceinst", "third"))
-    assert text == f"'Vm' is in {first} and in {second}: rename one"
-
-
 # --- own pools --------------------------------------------------------------------------------------------------------
 
 
@@ -532,11 +520,6 @@ def test_a_plug_in_that_another_instance_uses_stays(tmp_path: Path) -> None:
     assert run(["render-hf", str(tmp_path / "hf.yaml"), "--out", str(tmp_path / "out"), "--uninstall"]) == 0
     [plugin] = json.loads((tmp_path / "out" / "conf" / PLUGINS).read_text())["providerplugins"]
     assert plugin["name"] == "provisioner"
-
-
-def test_uninstalling_where_nothing_is_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(capsys, own(tmp_path), "--out", tmp_path / "out", "--uninstall")[0] == 0
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
