@@ -117,7 +117,7 @@ def _copy(name: str, site_packages: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_base_is_enough_for_the_scripts(base: Path, tmp_path: Path) -> None:
+def test_the_base_is_enough_for_the_scripts_and_the_loop_says_which_extra_it_lacks(base: Path, tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
     (scripts,) = base.glob("lib/python3.*/site-packages/hf_scripts")
     for name, document in (
@@ -131,11 +131,6 @@ def test_the_base_is_enough_for_the_scripts(base: Path, tmp_path: Path) -> None:
     assert libraries == {"provisioner", "hf_scripts", "tinydb"}
     packed = {path.name for path in (scripts.parent / "provisioner" / "telemetry" / "templates").iterdir()}
     assert packed == {path.name for path in (ROOT / "provisioner" / "telemetry" / "templates").iterdir()}
-
-
-@pytest.mark.slow
-def test_the_loop_says_which_extra_it_lacks(base: Path, tmp_path: Path) -> None:
-    hf = HostFactory(tmp_path)
     (hf.conf / "provisioner.yaml").write_text(yaml.safe_dump({"id": "demo", "pools": {}}))
     done = hf.run([str(base / "bin" / "provisioner"), "run"])
     assert (done.code, done.out) == (2, "")

@@ -511,7 +511,7 @@ def test_a_heartbeat_that_cannot_be_looked_at_turns_no_record_into_a_failure(
     ]
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"{}", b'{"meta": {"state": {"schema": 99}}}'])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"[]", b"{}", b'{"meta": {"state": {"schema": 99}}}'])
 @pytest.mark.parametrize("file", ["status.json", "intent.json"])
 def test_an_unreadable_state_is_exit_1_and_left_as_it_is(hf: Here, file: str, content: bytes) -> None:
     request = hf.answer("requestMachines", requesting())["requestId"]

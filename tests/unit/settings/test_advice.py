@@ -91,10 +91,13 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
-def warnings(site: Site) -> list[str]:
+def advised_of(site: Site) -> list[str]:
     settings = site.load()
-    provider = templates.load(site.directory, site.environment)
-    return [line for line in advice(settings, provider.templates) if line.startswith(("listen", "server"))]
+    return advice(settings, templates.load(site.directory, site.environment).templates)
+
+
+def warnings(site: Site) -> list[str]:
+    return [line for line in advised_of(site) if line.startswith(("listen", "server"))]
 
 
 def test_by_default_only_this_host_reads_and_nobody_is_asked(site: Site) -> None:
@@ -126,9 +129,12 @@ def test_check_warns_of_who_can_read(site: Site, listen: str, server: dict[str, 
     assert warnings(site) == says
 
 
-def test_check_warns_of_a_token_file_that_is_missing(site: Site) -> None:
+def test_check_warns_of_files_that_are_missing(site: Site) -> None:
     site.settings["server"] = {"token_file": "nothing"}
-    assert warnings(site) == [f"server.token_file: no such file: '{site.directory / 'nothing'}'"]
+    site.settings["pools"]["mig-a"]["credentials"] = "key.json"
+    lines = [f"{name}: no such file: '{site.directory / file}'" for name, file in
+             (("server.token_file", "nothing"), ("pools.mig-a.credentials", "key.json"))]  # fmt: skip
+    assert set(lines) <= set(advised_of(site))
 
 
 def test_another_name_of_this_host_may_be_anybody() -> None:

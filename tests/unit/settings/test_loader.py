@@ -234,38 +234,40 @@ def test_a_pool_with_an_endpoint_takes_credentials_and_no_kubeconfig_from_elsewh
     assert (pool.credentials, pool.ca_file) == (site.directory / "key.json", site.directory / "ca.pem")
 
 
-def test_two_endpoints_are_two_places(site: Site) -> None:
-    for name, endpoint in (("gke-east", "https://10.0.0.1"), ("gke-west", "https://10.0.0.2")):
-        site.settings["pools"][name] = site.settings["pools"]["gke-main"] | {"endpoint": endpoint}
-    assert {"gke-east", "gke-west"} <= site.load().pools.keys()
-
-
 def test_a_section_without_content_takes_its_defaults(site: Site) -> None:
     site.settings |= {"loop": None, "backoff": None, "events": None}
     settings = site.load()
     assert (settings.loop, settings.backoff, settings.events) == (loader.Loop(), loader.Backoff(), None)
 
 
-def test_a_lower_limit_may_be_the_upper_one(site: Site) -> None:
-    site.settings |= {"loop": {"floor_seconds": 5}, "backoff": {"first_seconds": 2, "last_seconds": 2}}
-    assert site.load().loop.floor_seconds == 5
+POD = {"kind": "gke", "namespace": "grid", "pod_spec": "spec.yaml"}
+USABLE: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
+    "two endpoints": (
+        {},
+        {"one": POD | {"endpoint": "https://10.0.0.1"}, "two": POD | {"endpoint": "https://10.0.0.2"}},
+    ),
+    "a namespace for pools of different pod specs": ({}, {"other": POD | {"pod_spec": "other.yaml"}}),
+    "a full manifest": ({}, {"full": POD | {"pod_spec": "full.yaml"}}),
+    "a directory of links, as Kubernetes mounts it": ({}, {"linked": POD | {"pod_spec": "link.yaml"}}),
+    "a lower limit that is the upper one": (
+        {"loop": {"floor_seconds": 5}, "backoff": {"first_seconds": 2, "last_seconds": 2}},
+        {},
+    ),
+}
 
 
-def test_a_full_manifest_and_a_spec_body_are_both_pods(site: Site) -> None:
-    site.settings["pools"]["gke-full"] = {"kind": "gke", "namespace": "grid", "pod_spec": "full.yaml"}
+@pytest.mark.parametrize(("settings", "pools"), USABLE.values(), ids=USABLE)
+def test_usable(site: Site, settings: dict[str, Any], pools: dict[str, dict[str, str]]) -> None:
+    (site.directory / "..data").mkdir()
+    (site.directory / "..data" / "link.yaml").write_text(SPEC)
+    (site.directory / "link.yaml").symlink_to(Path("..data") / "link.yaml")
+    (site.directory / "other.yaml").write_text(SPEC)
     (site.directory / "full.yaml").write_text(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: a, image: b}]}\n"
     )
-    pools: Mapping[str, Any] = site.load().pools
-    assert pools["gke-full"].pod_spec == site.directory / "full.yaml"
-
-
-def test_a_directory_of_links_as_kubernetes_mounts_it_is_read(site: Site) -> None:
-    inner = site.directory / "..data"
-    inner.mkdir()
-    (site.directory / "spec.yaml").rename(inner / "spec.yaml")
-    (site.directory / "spec.yaml").symlink_to(Path("..data") / "spec.yaml")
-    assert "gke-main" in site.load().pools
+    site.settings |= settings
+    site.settings["pools"] |= pools
+    assert set(pools) <= set(site.load().pools)
 
 
 def test_settings_cannot_be_changed(site: Site) -> None:
@@ -294,9 +296,7 @@ GKE = "pools.gke-main"
 MIG = "pools.mig-a"
 NAME = "1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
 PREFIX = "a lower-case letter, then letters, digits or '-', not ending in '-', at most 45 in all"
-NO_PLACE = (
-    "templates.T.pools: expected names of pools, or podSpecYaml, or gcp_instance_group with gcp_zone or gcp_region"
-)
+NO_PLACE = ".T.pools: expected names of pools, or podSpecYaml, or gcp_instance_group with gcp_zone or gcp_region"
 PLACE = "lower-case letters, digits and '-', beginning with a letter"
 
 ADDRESS = "expected an address beginning with http:// or https://"
@@ -357,6 +357,7 @@ WRONG_SETTINGS = {
     ),
     "settings of templates in a list": ("templates", ["M"], ": expected a mapping of templates, got ['M']"),
     "settings of a template that HF does not have": ("templates.Mixd", {}, ": no such template; did you mean 'Mixed'?"),
+    "settings of a template that are none": ("templates.Mixed", 3, ": expected a mapping of settings, got 3"),
     "an unknown setting of a template": (
         "templates.Mixed.straggler_secs",
         3,
@@ -416,22 +417,6 @@ def test_one_mistake_does_not_hide_another(site: Site) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("pool", "otherwise"),
-    [("mig-a", {}), ("mig-a", {"endpoint": "https://compute.googleapis.com/compute/v1/"}), ("gke-main", {})],
-    ids=["one MIG", "one MIG, its address written otherwise", "one namespace with one pod spec"],
-)
-def test_two_pools_are_two_places(site: Site, pool: str, otherwise: dict[str, str]) -> None:
-    site.settings["pools"]["twin"] = site.settings["pools"][pool] | otherwise
-    assert site.problems() == [f"provisioner.yaml: pools.twin: the same place as pool '{pool}'"]
-
-
-def test_one_namespace_holds_pools_of_different_pod_specs(site: Site) -> None:
-    (site.directory / "other.yaml").write_text(SPEC)
-    site.settings["pools"]["gke-other"] = site.settings["pools"]["gke-main"] | {"pod_spec": "other.yaml"}
-    assert "gke-other" in site.load().pools
-
-
 POD_SPECS = {
     "that is absent": (None, "no such file: 'pod.yaml'"),
     "that is not YAML": ("a: [", "'pod.yaml': line 1, column 5: expected the node content, but found '<stream end>'"),
@@ -474,52 +459,56 @@ def test_a_pod_spec_outside_the_directory_is_refused(
     ]
 
 
-CLUSTERS = {
+ONE_OF = "not used with an endpoint; leave out one of them"
+ALONE = "used only with an endpoint; name one, or leave this out"
+COMPUTE = "https://compute.googleapis.com/compute/v1/"
+WRONG_POOLS = {
+    "a twin of a MIG": ("mig-a", {}, {"": "the same place as pool 'mig-a'"}),
+    "a twin of a MIG by another address": (
+        "mig-a",
+        {"endpoint": COMPUTE},
+        {"": "the same place as pool 'mig-a'"},
+    ),
+    "a twin of a namespace with one pod spec": ("gke-main", {}, {"": "the same place as pool 'gke-main'"}),
     "a kubeconfig and an endpoint": (
+        "gke-main",
         {"endpoint": "https://10.0.0.1", "kubeconfig": "kubeconfig", "context": "c"},
-        dict.fromkeys(("kubeconfig", "context"), "not used with an endpoint; leave out one of them"),
+        {".kubeconfig": ONE_OF, ".context": ONE_OF},
     ),
     "an authority and credentials without an endpoint": (
-        {"ca_file": "ca.pem", "credentials": "key.json"},
-        dict.fromkeys(("ca_file", "credentials"), "used only with an endpoint; name one, or leave this out"),
+        "gke-main",
+        {"namespace": "other", "ca_file": "ca.pem", "credentials": "key.json"},
+        {".ca_file": ALONE, ".credentials": ALONE},
     ),
     "credentials that would be sent in the clear": (
+        "gke-main",
         {"endpoint": "http://10.0.0.1", "credentials": "key.json"},
-        {"credentials": "not used with an endpoint of http://; leave this out"},
+        {".credentials": "not used with an endpoint of http://; leave this out"},
     ),
-    "an endpoint without a scheme": ({"endpoint": "10.0.0.1"}, {"endpoint": f"{ADDRESS}, got '10.0.0.1'"}),
+    "an endpoint without a scheme": ("gke-main", {"endpoint": "10.0.0.1"}, {".endpoint": f"{ADDRESS}, got '10.0.0.1'"}),
 }
 
 
-@pytest.mark.parametrize(("settings", "texts"), CLUSTERS.values(), ids=CLUSTERS)
-def test_a_pool_with(site: Site, settings: dict[str, Any], texts: dict[str, str]) -> None:
-    site.settings["pools"]["gke-main"] |= settings
-    assert site.problems() == [f"provisioner.yaml: pools.gke-main.{name}: {text}" for name, text in texts.items()]
+@pytest.mark.parametrize(("pool", "otherwise", "texts"), WRONG_POOLS.values(), ids=WRONG_POOLS)
+def test_another_pool_that_is(site: Site, pool: str, otherwise: dict[str, str], texts: dict[str, str]) -> None:
+    site.settings["pools"]["twin"] = site.settings["pools"][pool] | otherwise
+    assert site.problems() == [f"provisioner.yaml: pools.twin{name}: {text}" for name, text in texts.items()]
 
 
-WRONG_TEMPLATES = {
-    "an unknown pool": (
-        {"pools": ["mig-a", "mig-q"]},
-        ["templates.T.pools: unknown pool 'mig-q'; did you mean 'mig-a'?"],
-    ),
-    "no place at all": (
-        {},
-        [NO_PLACE],
-    ),
-    "two kinds of place": (
-        {"podSpecYaml": "spec.yaml", "gcp_instance_group": "g"},
-        [NO_PLACE],
-    ),
+WRONG_TEMPLATES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "an unknown pool": ({"pools": ["mig-q"]}, [".T.pools: unknown pool 'mig-q'; did you mean 'mig-a'?"]),
+    "no place at all": ({}, [NO_PLACE]),
+    "two kinds of place": ({"podSpecYaml": "spec.yaml", "gcp_instance_group": "g"}, [NO_PLACE]),
     "a group without a zone, and no project": (
         {"gcp_instance_group": "g"},
         [
-            f"templates.T.(GCP_PROJECT_ID): missing; expected {PLACE}",
-            "templates.T.gcp_zone: expected either zone or region, got neither",
+            f".T.(GCP_PROJECT_ID): missing; expected {PLACE}",
+            ".T.gcp_zone: expected either zone or region, got neither",
         ],
     ),
     "a maxNumber beyond HF's": (
         {"pools": ["mig-a"], "maxNumber": 10_001},
-        ["templates[1].maxNumber: expected a whole number from -1 to 10000, got 10001"],
+        ["[1].maxNumber: expected a whole number from -1 to 10000, got 10001"],
     ),
 }
 
@@ -527,7 +516,7 @@ WRONG_TEMPLATES = {
 @pytest.mark.parametrize(("fields", "texts"), WRONG_TEMPLATES.values(), ids=WRONG_TEMPLATES)
 def test_a_template_with(site: Site, fields: dict[str, Any], texts: list[str]) -> None:
     site.templates.append(template("T") | fields)
-    assert site.problems() == [f"tprov_templates.json: {text}" for text in texts]
+    assert site.problems() == [f"tprov_templates.json: templates{text}" for text in texts]
 
 
 def test_a_template_of_pods_alone_needs_an_id_that_is_a_label_value(site: Site) -> None:
@@ -592,7 +581,7 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-ALSO = {name: BYTES[name] for name in ("aliases that stand for a billion values", "a NUL", "no UTF-8")}
+ALSO = {name: BYTES[name] for name in ("aliases that stand for a billion values", "a date", "no UTF-8")}
 """Enough of them for whatever else reads such texts by the same way."""
 
 
