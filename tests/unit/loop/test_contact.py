@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.loop.contact import LISTED_FOR, ONE_LIST, Contacts
@@ -14,6 +14,7 @@ NAMES = st.sampled_from([f"hf-{number}" for number in range(4)])
 LISTS = st.lists(st.tuples(st.sampled_from((30.0, ONE_LIST, LISTED_FOR)), st.frozensets(NAMES)), min_size=1)
 
 
+@settings(max_examples=40)
 @given(LISTS)
 def test_the_inventory_is_what_lists_named_within_minutes(lists: list[tuple[float, frozenset[str]]]) -> None:
     state, now = VirtualState(seed=1), 0.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, Repeats
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.floats(0, 900)), max_size=40))
 def test_nothing_that_is_counted_is_lost_or_counted_twice(met: list[tuple[str, int, float]]) -> None:
     repeats, wall, written = Repeats(), 0.0, Counter[str]()
