@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE
+
 SECONDS = 60.0
+"""In which a process ends that does not wait for itself."""
 
 
 AT_EACH_LINE = """
@@ -47,7 +50,7 @@ def test_a_signal_at_any_line_of_a_wait_ends_it() -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=SECONDS * PATIENCE,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("True True True\n", "")

@@ -1,6 +1,10 @@
-"""Texts that no reader of a YAML file may stumble over: each is refused, within moments."""
+"""Texts that each reader of a YAML file refuses within moments, and documents changed at random."""
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -60,3 +64,26 @@ WORDS = (
 PIECES = st.sampled_from([*WORDS.split(), " ", "\n", "  ", "\t", "%YAML 1.1\n", "\ufeff", "\0", "\x85", "9" * 30])
 RANDOM = st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode("utf-8"))
 """Texts of YAML's own pieces, at random."""
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) within a document."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+def changed(document: Any, chance: int, what: object) -> Any:
+    """The document with one of its values taken out, doubled, or replaced."""
+    document = copy.deepcopy(document)
+    leaves = list(places(document))
+    if not leaves:
+        return what
+    container, key = leaves[chance % len(leaves)]
+    if chance % 3 == 0:
+        del container[key]
+    elif chance % 3 == 1 and isinstance(container, list):
+        container.append(container[key])
+    else:
+        container[key] = what
+    return document

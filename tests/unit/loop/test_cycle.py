@@ -64,9 +64,9 @@ def test_a_create_that_fails_does_not_stop_the_others(bench: Bench) -> None:
 def test_nothing_is_planned_when_nothing_changed_and_nothing_is_due(bench: Bench) -> None:
     bench.succeed(3)
     looks = bench.at_rest()
-    before = bench.state.memory.signature()
+    before = bench.state.memory.signature(), bench.state.status.signature()
     assert bench.reconciler.cycle(looks).plan is None
-    assert bench.state.memory.signature() == before, "a quiet cycle writes nothing"
+    assert (bench.state.memory.signature(), bench.state.status.signature()) == before, "a quiet cycle writes nothing"
 
 
 def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Bench) -> None:
