@@ -15,7 +15,7 @@ import pytest
 
 from tests.conformance.stage import SECONDS, Ahead, Cases, Grid, loop_time, names
 from tests.support.hostfactory.provider import golden
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 CASES = Cases()
 case = CASES.case
@@ -84,7 +84,7 @@ def goes_on_listing(hf: Grid, ahead: Ahead, seconds: float, *hosts: str) -> None
     """So much loop time passes; HF lists these hosts alone, often enough to be no HF that was away."""
     end = ahead.seconds + seconds
     while ahead.seconds < end:
-        ahead.seconds += 280
+        ahead.seconds += 240  # and what the calls take: HF counts as away after 300
         hf.reclaimed(*hosts)
         hf.cycles()
 
@@ -101,7 +101,12 @@ def unlisted(hf: Grid) -> list[str]:
     """What `provisioner status` shows of machines that HF seems to have forgotten."""
     command = [sys.executable, "-m", "provisioner", "status", "-o", "json"]
     done = subprocess.run(
-        command, env={**os.environ, **hf.environment}, capture_output=True, text=True, timeout=60, check=False
+        command,
+        env={**os.environ, **hf.environment},
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        check=False,
     )
     shown: list[str] = json.loads(done.stdout)["unlisted"]
     return shown
@@ -117,7 +122,12 @@ def upgraded(hf: Grid) -> None:
     assert hf.request() in hf.state.intent.read().requests
 
 
-@case(99, "this host's clock is an hour off → launchtime is the cloud's, positive, not in the future", loop=False)
+@case(
+    99,
+    "this host's clock is an hour off → launchtime is the cloud's, positive, not in the future",
+    loop=False,
+    processes=True,
+)
 def skewed_clock(hf: Grid) -> None:
     now = time.time
     for skew in (-3600, 3600):

@@ -11,7 +11,7 @@ from itertools import permutations
 
 from tests.conformance.stage import SECONDS, Cases, Grid, names
 from tests.support.hostfactory.provider import golden, requesting
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 CASES = Cases()
 case = CASES.case
@@ -57,7 +57,7 @@ def beyond_the_cap(hf: Grid) -> None:
     assert hf.cloud() == sorted(names(entry, "succeed"))
 
 
-@case(40, "T2 (no limit) x 10000 → accepted in time", loop=False)
+@case(40, "T2 (no limit) x 10000 → accepted in time", loop=False, processes=True)
 def ten_thousand(hf: Grid) -> None:
     assert hf.call("requestMachines", requesting("T2", 10_000), seconds=30)["requestId"]
 
@@ -89,14 +89,14 @@ def good_names(hf: Grid) -> None:
     assert not any(one.startswith(other) for one, other in permutations(machines, 2))
 
 
-@case(45, "x 1000 → answered in time, whatever the creates take", pool={"max_machines": 2})
+@case(45, "x 1000 → answered in time, whatever the creates take", pool={"max_machines": 2}, processes=True)
 def a_thousand(hf: Grid) -> None:
     request = hf.call("requestMachines", requesting("T2", 1000), seconds=30)["requestId"]
     assert hf.shows(request, "succeed", "succeed")["status"] == "running"
 
 
 @case(46, "killed after the request is durable, before its id is printed → made, never polled, and cancelled",
-      cancel_after_minutes=0.02)  # fmt: skip
+      cancel_after_minutes=0.02, processes=True)  # fmt: skip
 def killed_before_printing(hf: Grid) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"x" * fcntl.fcntl(writer, F_GETPIPE_SZ))  # now whoever prints waits
@@ -105,7 +105,7 @@ def killed_before_printing(hf: Grid) -> None:
         until(lambda: hf.recorded() == 1, SECONDS, what="the request is recorded")
         assert process.poll() is None
         process.send_signal(signal.SIGKILL)
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(30 * PATIENCE) == -signal.SIGKILL
     finally:
         os.close(reader)
         os.close(writer)

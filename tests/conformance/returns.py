@@ -5,7 +5,7 @@ from __future__ import annotations
 import requests
 
 from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 CASES = Cases()
 case = CASES.case
@@ -70,10 +70,10 @@ def strangers(hf: Grid) -> None:
     kept = hf.complete(1)
     lookalike = kept[0].removesuffix("000000") + "\u0660" * 6
     pods = f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods"
-    labels = requests.get(f"{pods}/{kept[0]}", timeout=10).json()["metadata"]["labels"]
+    labels = requests.get(f"{pods}/{kept[0]}", timeout=10 * PATIENCE).json()["metadata"]["labels"]
     for name, marks in (("other-1", {}), (COPY, labels), ("sym-1", {}), ("sym-2", labels)):
         pod = {"metadata": {"name": name, "labels": marks}, "spec": {"containers": [{"name": "main", "image": "b"}]}}
-        requests.post(pods, json=pod, timeout=10).raise_for_status()
+        requests.post(pods, json=pod, timeout=10 * PATIENCE).raise_for_status()
     gone, foreign = [UNKNOWN, lookalike, "sym-1", "sym-2"], ["other-1", COPY]
     entry = given_back(hf, [{"name": name} for name in gone + foreign])
     assert results(entry) == dict.fromkeys(gone, "succeed") | dict.fromkeys(foreign, "fail")
@@ -126,7 +126,7 @@ def unfinished(hf: Grid) -> None:
     assert hf.cloud() == []
 
 
-@case(81, "100 and 1000 machines in a call → answered in time", loop=False)
+@case(81, "100 and 1000 machines in a call → answered in time", loop=False, processes=True)
 def many(hf: Grid) -> None:
     for count in (100, 1000):
         machines = [{"name": f"hf-zzzzzzzzzz-{number:06d}"} for number in range(count)]

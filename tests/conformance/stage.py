@@ -1,6 +1,7 @@
 """Where the cases play: one embedded cloud for a whole run, and for each case a provider instance of its own on it.
 
-HostFactory's calls are processes; the loop is the real one, in a thread of the test.
+HostFactory's calls run in the test's process, or are processes if a case is about processes; the loop is the real one,
+in a thread of the test.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
-from tests.support.hostfactory.provider import INSTANCE, TEMPLATES, HostFactory
-from tests.support.waiting import until
+from tests.support.hostfactory.in_process import InProcess
+from tests.support.hostfactory.provider import INSTANCE, TEMPLATES
+from tests.support.waiting import PATIENCE, until
 
 SECONDS = 30.0
 """How long anything may take that the loop does; on an idle machine it takes a tenth of a second."""
@@ -56,6 +58,8 @@ class Case:
     """Settings of provisioner.yaml, beside those that every case has."""
     pool: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the one pool, beside those that every case has."""
+    processes: bool = False
+    """True if the case is about what only a process has: stdin, signals, limits, seconds until its answer."""
     slow: bool = False
     """True when it takes many seconds."""
 
@@ -75,13 +79,14 @@ class Cases(list[Case]):
         *,
         loop: bool = True,
         pool: Mapping[str, Any] | None = None,
+        processes: bool = False,
         slow: bool = False,
         **settings: object,
     ) -> Callable[[Callable[[Grid], None]], Callable[[Grid], None]]:
         """Makes the function a case."""
 
         def add(play: Callable[[Grid], None]) -> Callable[[Grid], None]:
-            self.append(Case(number, condition, play, loop, settings, pool or {}, slow))
+            self.append(Case(number, condition, play, loop, settings, pool or {}, processes, slow))
             return play
 
         return add
@@ -96,7 +101,7 @@ def stage() -> Simulator:
     )
 
 
-class Instance(HostFactory):
+class Instance(InProcess):
     """A provider instance on the embedded cloud. A context manager: the loop and the faults end with it."""
 
     def __init__(self, directory: Path, cloud: Simulator, place: str, *, instance: str = INSTANCE) -> None:
@@ -155,7 +160,7 @@ class Instance(HostFactory):
 
     def metric(self, name: str) -> float:
         """A metric's sum over its labels, as Prometheus is told."""
-        families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10).text)
+        families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10 * PATIENCE).text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     # --- the cloud ----------------------------------------------------------------------------------------------------
@@ -238,6 +243,7 @@ class Grid(Instance):
 
     def __init__(self, directory: Path, cloud: Simulator, case: Case) -> None:
         super().__init__(directory, cloud, case.place)
+        self.as_processes = case.processes
         (self.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
         own = {"kind": "gke", "namespace": self.place, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
         if case.number in MIG_CASES:

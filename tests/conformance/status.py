@@ -20,7 +20,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning import answers as rendering
 from provisioner.simulator.world import Fault
-from tests.conformance.stage import SECONDS, Cases, Grid, names, template
+from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names, template
 from tests.support.waiting import until
 
 CASES = Cases()
@@ -28,6 +28,8 @@ case = CASES.case
 
 NEVER = {"seconds": 3600}
 HASTY = {"request_deadline_minutes": 0.03}
+HOURS = 7200.0
+"""Loop time in which each deadline passes."""
 
 
 @case(47, "requests is an object → answered with a list of one")
@@ -45,12 +47,9 @@ def lists(hf: Grid) -> None:
     back = hf.give_back(*names(hf.ended(second)))
     hf.ended(back)
     assert [entry["requestId"] for entry in hf.status(first)] == [first]
-    mixed = hf.status(second, back, first)
-    assert [(entry["requestId"], entry["status"]) for entry in mixed] == [
-        (second, "complete"),
-        (back, "complete"),
-        (first, "complete"),
-    ]
+    mixed = hf.status(second, back, "nosuch", first)
+    assert [entry["requestId"] for entry in mixed] == [second, back, "nosuch", first]
+    assert [entry["status"] for entry in mixed] == ["complete", "complete", "complete_with_error", "complete"]
 
 
 @case(49, "the same id twice → one entry, or two that are equal", loop=False)
@@ -126,11 +125,14 @@ def _failed(hf: Grid) -> int:
     return journal.read_text().count('"verdict":"failed"') if journal.exists() else 0
 
 
-@case(56, "1 of 3 failed, the others up → complete_with_error; the failed one says why, the good ones are listed",
-      pool={"boot_deadline_seconds": 0.5}, **HASTY)  # fmt: skip
+@case(56, "1 of 3 failed, the others up → complete_with_error; the failed one says why, the good ones are listed")
 def partly(hf: Grid) -> None:
     hf.fault("slow_start", after=2, params=NEVER)
-    entry = hf.ended(hf.request("T2", 3))
+    request = hf.request("T2", 3)
+    hf.shows(request, "succeed", "succeed", "executing")
+    with loop_time() as ahead:
+        ahead.seconds = HOURS
+        entry = hf.ended(request)
     assert entry["status"] == "complete_with_error"
     assert len(names(entry, "succeed")) == 2
     [failed] = [machine for machine in entry["machines"] if machine["result"] == "fail"]
@@ -147,14 +149,16 @@ def none_up(hf: Grid) -> None:
     assert len(names(entry)) == 3
 
 
-@case(58, "pending beyond its time → deleted, fail, the request ends", pool={"boot_deadline_seconds": 0.5}, **HASTY)
+@case(58, "pending beyond its time → deleted, fail, the request ends")
 def too_slow(hf: Grid) -> None:
     hf.fault("slow_start", params=NEVER)
     request = hf.request("T2", 2)
-    hf.until_cloud(lambda machines: len(machines) == 2)
-    entry = hf.ended(request)
-    assert (entry["status"], len(names(entry, "fail"))) == ("complete_with_error", 2)
-    hf.until_cloud(lambda machines: not machines)
+    hf.shows(request, "executing", "executing")
+    with loop_time() as ahead:
+        ahead.seconds = HOURS
+        entry = hf.ended(request)
+        assert (entry["status"], len(names(entry, "fail"))) == ("complete_with_error", 2)
+        hf.until_cloud(lambda machines: not machines)
 
 
 @case(59, "deleted by others after complete → its status stays, the loss is in getReturnRequests")
@@ -238,7 +242,7 @@ def trimmed(hf: Grid) -> None:
     assert (entry["status"], entry["machines"]) == ("complete_with_error", [])
 
 
-@case(67, "1000 machines → one whole document through a pipe, in time")
+@case(67, "1000 machines → one whole document through a pipe, in time", processes=True)
 def a_thousand(hf: Grid) -> None:
     hf.write_templates(template("T1", maxNumber=3))
     hf.stop_loop()

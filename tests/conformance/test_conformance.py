@@ -1,14 +1,16 @@
 """The hundred cases of the HostFactory interface's conformance checklist, each by its number.
 
-The scripts run as HostFactory runs them, as processes, on the embedded cloud; every answer passes its schema.
+The commands run on the embedded cloud, in this process; where a process is the point, and in the complete run, the
+scripts run as HostFactory runs them. Every answer passes its schema.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,7 +19,8 @@ from provisioner.simulator.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
 from tests.conformance.stage import MIG_CASES, Case, Grid, stage
 from tests.support.clouds.switches import FLIPS
-from tests.support.hostfactory.provider import HostFactory, requesting
+from tests.support.hostfactory.in_process import InProcess
+from tests.support.hostfactory.provider import requesting
 
 PARTS = (transport, templates, requests, status, returns, reclaims, life)
 PLAYED = [case for part in PARTS for case in part.CASES]
@@ -73,20 +76,25 @@ def cloud() -> Iterator[Simulator]:
         yield simulator
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=_named(case.number, case.condition), marks=[pytest.mark.slow] * case.slow)
-        for case in PLAYED
-    ],
-)
+def _cases(cases: Iterable[Case], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [pytest.param(case, id=_named(case.number, case.condition), marks=marks) for case in cases]
+
+
+@pytest.mark.parametrize("case", _cases(case for case in PLAYED if not case.slow))
 def test_case(case: Case, cloud: Simulator, tmp_path: Path) -> None:
     with Grid(tmp_path, cloud, case) as hf:
         case.play(hf)
 
 
+@pytest.mark.parametrize("case", _cases((case for case in PLAYED if case.slow or not case.processes), pytest.mark.slow))
+def test_case_as_processes(case: Case, cloud: Simulator, tmp_path: Path) -> None:
+    with Grid(tmp_path, cloud, replace(case, processes=True)) as hf:
+        case.play(hf)
+
+
+@pytest.mark.flips
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
-@pytest.mark.parametrize("case", [case for case in PLAYED if case.number in MIG_CASES], ids=lambda case: case.place)
+@pytest.mark.parametrize("case", _cases(case for case in PLAYED if case.number in MIG_CASES))
 def test_case_whatever_is_true_of_what_nobody_documents(case: Case, switches: Switches, tmp_path: Path) -> None:
     with stage() as cloud, Grid(tmp_path, cloud, case) as hf:
         assert cloud.call(lambda world: world.groups.switches) == switches
@@ -94,8 +102,12 @@ def test_case_whatever_is_true_of_what_nobody_documents(case: Case, switches: Sw
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: _named(row.number, f"{row.words} → exit 1"))
-def test_case_refused(row: Refused, tmp_path: Path) -> None:
-    hf = HostFactory(tmp_path)
+@pytest.mark.parametrize(
+    "as_processes", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in this process", "as processes"]
+)
+def test_case_refused(row: Refused, as_processes: bool, tmp_path: Path) -> None:
+    hf = InProcess(tmp_path)
+    hf.as_processes = as_processes
     assert hf.run(hf.command(row.command, row.document)).refusal == f"{hf.input}: {row.words}"
     assert list(hf.work.iterdir()) == [], "nothing is recorded"
 

@@ -15,6 +15,7 @@ import pytest
 from tests.conformance.stage import Cases, Grid
 from tests.support.hostfactory.provider import COMMANDS, SCRIPTS, HostFactory, requesting
 from tests.support.hostfactory.schemas import check_output
+from tests.support.waiting import PATIENCE
 
 CASES = Cases()
 case = CASES.case
@@ -28,7 +29,7 @@ INPUTS: dict[str, object] = {
 }
 
 
-@case(1, "X.sh -f file → one JSON document, exit 0", loop=False)
+@case(1, "X.sh -f file → one JSON document, exit 0", loop=False, processes=True)
 def answers(hf: Grid) -> None:
     for name in COMMANDS:
         hf.call(name, INPUTS[name])
@@ -50,14 +51,14 @@ def windows(hf: Grid) -> None:
         assert hf.run([str(SCRIPTS / f"{name}.bat"), "-f", file + ".missing"]).code == 1
 
 
-@case(3, "absolute path, cwd /, HF_* alone in the environment → works", loop=False)
+@case(3, "absolute path, cwd /, HF_* alone in the environment → works", loop=False, processes=True)
 def bare(hf: Grid) -> None:
     assert all(name.startswith(("HF_", "EGOSC_")) for name in hf.environment)
     for name in COMMANDS:
         check_output(name, hf.run(["/usr/bin/env", "-C", "/", *hf.command(name, INPUTS[name])]).document)
 
 
-@case(4, "stdin closed or /dev/null → works, does not wait", loop=False)
+@case(4, "stdin closed or /dev/null → works, does not wait", loop=False, processes=True)
 def no_stdin(hf: Grid) -> None:
     for name in COMMANDS:
         command = hf.command(name, INPUTS[name])
@@ -65,10 +66,17 @@ def no_stdin(hf: Grid) -> None:
         check_output(name, hf.run(["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command]).document)
 
 
-@case(5, "warnings and DEBUG logging on → stdout is one document, the log is in HF_PROVIDER_LOGDIR", loop=False)
+@case(
+    5,
+    "warnings and DEBUG logging on → stdout is one document, the log is in HF_PROVIDER_LOGDIR",
+    loop=False,
+    processes=True,
+)
 def noisy(hf: Grid) -> None:
     (hf.conf / "demoinstprov_config.json").write_text('{"LOG_LEVEL": "DEBUG"}')
+    (hf.input.parent / "json.py").write_text("raise SystemExit('a stray module was imported')")
     noisy = {"PYTHONWARNINGS": "always", "PYTHONVERBOSE": "1", "PYTHONDEVMODE": "1", "HF_LOGLEVEL": "LOG_TRACE"}
+    noisy |= {"PYTHONPATH": str(hf.input.parent), "PYTHONHOME": "/nowhere", "LC_ALL": "C"}
     for name in COMMANDS:
         called = hf.run(hf.command(name, INPUTS[name]), environment=hf.environment | noisy)
         check_output(name, called.document)
@@ -149,7 +157,7 @@ def wrong_arguments(hf: Grid) -> None:
     assert list(hf.work.iterdir()) == []
 
 
-@case(14, "spaces and quotes in the file's name → works", loop=False)
+@case(14, "spaces and quotes in the file's name → works", loop=False, processes=True)
 def file_names(hf: Grid) -> None:
     hf.input = hf.input.with_name("hf in 'a\" $(x) é\n")
     hf.call("requestMachines", requesting())
@@ -166,7 +174,7 @@ def fallbacks(hf: Grid) -> None:
     assert hf.run(command, environment=environment).refusal.startswith("HF_PROVIDER_CONFDIR: is not set")
 
 
-@case(16, "work directory read-only or disk full → requestMachines exits 1, no machine is made")
+@case(16, "work directory read-only or disk full → requestMachines exits 1, no machine is made", processes=True)
 def no_room(hf: Grid) -> None:
     hf.complete(1)
     for command, limit, mode in ((_full_disk, 0, 0o770), (_full_disk, 256, 0o770), (_plain_user, 0, 0o550)):
@@ -190,7 +198,7 @@ def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[b
         env=hf.environment,
         capture_output=True,
         check=False,
-        timeout=30,
+        timeout=30 * PATIENCE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
 
@@ -198,9 +206,8 @@ def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[b
 def _plain_user(hf: Grid, name: str, _: int) -> subprocess.CompletedProcess[bytes]:
     """A user for whom modes count: root without its privilege to override them."""
     drop = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
-    return subprocess.run(
-        [*drop, *hf.command(name, INPUTS[name])], env=hf.environment, capture_output=True, check=False, timeout=30
-    )
+    command = [*drop, *hf.command(name, INPUTS[name])]
+    return subprocess.run(command, env=hf.environment, capture_output=True, check=False, timeout=30 * PATIENCE)
 
 
 @case(17, "a state file is corrupt → exit 1, left as it is, nothing planned until it reads cleanly")
@@ -232,7 +239,7 @@ def two_instances(hf: Grid) -> None:
     assert hf.status(request)[0]["status"] == "running"
 
 
-@case(19, "SIGTERM in the middle of each command → consistent state, no lost machine")
+@case(19, "SIGTERM in the middle of each command → consistent state, no lost machine", processes=True)
 def terminated(hf: Grid) -> None:
     machines = hf.complete(1)
     inputs = INPUTS | {
@@ -249,7 +256,7 @@ def terminated(hf: Grid) -> None:
                 process.wait(pause)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=30 * PATIENCE)
             assert (err, process.returncode in (0, -signal.SIGTERM)) == (b"", True)
             printed += [json.loads(out)["requestId"]] if out and name.startswith("request") else []
     intent = hf.state.intent.read()
@@ -270,7 +277,7 @@ def hanging_cloud(hf: Grid) -> None:
     hf.simulator.impose()
 
 
-@case(21, "50 mixed commands at once → none lost, no name twice, all exit 0", slow=True)
+@case(21, "50 mixed commands at once → none lost, no name twice, all exit 0", slow=True, processes=True)
 def at_once(hf: Grid) -> None:
     request = hf.request("T2", 1)
     inputs = INPUTS | {"getRequestStatus": {"requests": {"requestId": request}}, "requestMachines": requesting("T2", 1)}

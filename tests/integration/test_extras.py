@@ -35,19 +35,14 @@ def site(tmp_path: Path) -> Site:
 @pytest.mark.parametrize(
     ("package", "arguments", "extra"),
     [
-        pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
         ("yaml", ["check"], "loop"),
-        pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
-        ("urllib3", ["check"], "gke"),
-        pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         ("google.cloud.pubsub_v1", ["events", "--seconds", "1"], "events"),
-        pytest.param(
-            "google.cloud.pubsub_v1", ["run", "--once", "--state-dir", "state"], "events", marks=pytest.mark.slow
-        ),
+        pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
+        pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
+        pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         pytest.param("aiohttp", ["simulator"], "demo", marks=pytest.mark.slow),
-        ("rich", ["demo"], "demo"),
-        ("rich", ["simulate", "few"], "simulate"),
-        ("matplotlib", ["simulate", "few", "--out", "out"], "simulate"),
+        pytest.param("rich", ["demo"], "demo", marks=pytest.mark.slow),
+        pytest.param("matplotlib", ["simulate", "few", "--out", "out"], "simulate", marks=pytest.mark.slow),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
@@ -122,7 +117,7 @@ def _copy(name: str, site_packages: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_base_is_enough_for_the_scripts(base: Path, tmp_path: Path) -> None:
+def test_the_base_is_enough_for_the_scripts_and_the_loop_says_which_extra_it_lacks(base: Path, tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
     (scripts,) = base.glob("lib/python3.*/site-packages/hf_scripts")
     for name, document in (
@@ -136,11 +131,6 @@ def test_the_base_is_enough_for_the_scripts(base: Path, tmp_path: Path) -> None:
     assert libraries == {"provisioner", "hf_scripts", "tinydb"}
     packed = {path.name for path in (scripts.parent / "provisioner" / "telemetry" / "templates").iterdir()}
     assert packed == {path.name for path in (ROOT / "provisioner" / "telemetry" / "templates").iterdir()}
-
-
-@pytest.mark.slow
-def test_the_loop_says_which_extra_it_lacks(base: Path, tmp_path: Path) -> None:
-    hf = HostFactory(tmp_path)
     (hf.conf / "provisioner.yaml").write_text(yaml.safe_dump({"id": "demo", "pools": {}}))
     done = hf.run([str(base / "bin" / "provisioner"), "run"])
     assert (done.code, done.out) == (2, "")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 from tests.support.hosts import other_python
+from tests.support.waiting import PATIENCE
 
 ADVICE = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
 PROGRAM = re.findall(r"exec \"\$python\" -I -c '\n(.*)' \"\$root\"", (SCRIPTS / "python").read_text(), re.DOTALL)[0]
@@ -26,13 +27,12 @@ def posing_as(version: tuple[int, int, int], path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("version", [(3, 6, 8), (3, 9, 18), (3, 10, 14)], ids=["RHEL 8's", "RHEL 9's", "the last"])
+@pytest.mark.parametrize("version", [(3, 6, 8), (3, 10, 14)], ids=["RHEL 8's", "the last"])
 def test_a_python_that_is_too_old_is_named_with_the_one_needed(version: tuple[int, int, int], tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
     python = posing_as(version, tmp_path / "python3")
     environment = hf.environment | {"HF_PYTHON": str(python)}
     refusal = hf.run(hf.command("getAvailableTemplates", {}), environment=environment).refusal
-
     number = ".".join(map(str, version))
     needed = "3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11)"
     assert refusal == f"{python}: is Python {number}, and {needed}: {ADVICE}"
@@ -45,10 +45,8 @@ def test_a_real_old_python_says_so_and_nothing_else(version: str, script: str, t
     program = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
     number = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
     words = [SCRIPTS / f"{script}.sh", *([] if script == "check_install" else ["{}"])]
-    done = subprocess.run(
-        words, env=hf.environment | {"HF_PYTHON": python}, capture_output=True, text=True, check=False, timeout=60
-    )
-
+    environment = hf.environment | {"HF_PYTHON": python}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
     needed = "3.11 or newer is needed (RHEL 8 and 9: dnf install python3.11)"
     told = f"{python}: is Python {number}, and {needed}: {ADVICE}"
     assert (done.returncode, done.stderr) == (1, "")
@@ -59,7 +57,6 @@ def test_a_python_that_is_new_enough_answers(tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
     python = posing_as((3, 11, 0), tmp_path / "python3")
     environment = hf.environment | {"HF_PYTHON": str(python)}
-
     assert hf.run(hf.command("getAvailableTemplates", {}), environment=environment).document["templates"]
 
 

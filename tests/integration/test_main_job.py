@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import requests
 from provisioner.tools import playground
 from provisioner.tools.demo import demo
 from provisioner.tools.playground import HostFactory, Playground, PlaygroundError
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def running(grid: Playground, id_: str = "") -> list[str]:
 
 def end(process: subprocess.Popen[str], how: signal.Signals) -> int:
     process.send_signal(how)
-    return process.wait(timeout=30)
+    return process.wait(timeout=30 * PATIENCE)
 
 
 def loop_of(grid: Playground) -> subprocess.Popen[str]:
@@ -68,26 +67,28 @@ def test_a_loop_killed_in_the_middle_of_100_creates_and_restarted_ends_with_exac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["status.json", "memory.json", "intent.json"])
-@pytest.mark.parametrize("restart", [False, True], ids=["while the loop runs", "across a restart"])
+@pytest.mark.parametrize(
+    ("file", "restart"),
+    [("memory.json", True), ("intent.json", False)],
+    ids=["memory, across a restart", "intent, while the loop runs"],
+)
 def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, file: str, restart: bool) -> None:
+    """Which file costs what in a cycle, tests/unit/loop/test_cycle.py has."""
     id_ = grid.hf.request("GkePod", 50)
     complete(grid, id_)
-    before = sorted(running(grid))
+    before, calls = sorted(running(grid)), grid.cloud_state()["calls"]
     loop = loop_of(grid)
     if restart:
         end(loop, signal.SIGTERM)
     (grid.state / file).unlink()
     if restart:
         grid.start_loop()
-    # The loop has to notice (an idle cycle takes 2 s here), and would delete within a few cycles if it ever did.
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
+    for _ in range(3):  # the loop would delete within a few cycles if it ever did
+        beat = (grid.state / "heartbeat").stat().st_mtime_ns
+        until(lambda beat=beat: (grid.state / "heartbeat").stat().st_mtime_ns != beat, 30, what="a cycle")
         assert sorted(running(grid)) == before
-        time.sleep(0.5)
-    calls = grid.cloud_state()["calls"]
-    assert calls.get("pods.delete", 0) == 0
-    assert calls["pods.create"] == 50
+    for name in ("pods.create", "pods.delete"):
+        assert grid.cloud_state()["calls"].get(name, 0) == calls.get(name, 0)
     if file != "intent.json":
         assert grid.hf.status(id_)["status"] == "complete"
         assert grid.hf.reclaimed(before) == {}
@@ -139,11 +140,19 @@ def test_a_loop_that_does_not_start_says_why(grid: Playground, monkeypatch: pyte
         grid.start_loop()
 
 
-def test_it_is_ready_only_after_a_complete_cycle_and_exports_every_pool(grid: Playground) -> None:
-    until(lambda: grid.loop_answers("readyz"), 20, what="it is ready")
-    metrics = requests.get(f"{grid.url}/metrics", timeout=10).text
+def test_a_request_is_complete_and_given_back_and_every_pool_is_exported(grid: Playground) -> None:
+    until(lambda: grid.loop_answers("readyz"), 30, what="a complete cycle")
+    metrics = requests.get(f"{grid.url}/metrics", timeout=10 * PATIENCE).text
     for pool in ("gke-main", "gke-spare", "mig-a", "mig-b"):
         assert f'hf_provisioner_observation_timestamp_seconds{{pool="{pool}"}}' in metrics
+    machines = []
+    for template in ("GkePod", "GceVm"):
+        id_ = grid.hf.request(template, 2)
+        assert complete(grid, id_)["status"] == "complete"
+        machines += running(grid, id_)
+    assert len(machines) == len(grid.cloud()) == 4
+    assert complete(grid, grid.hf.give_back(machines))["status"] == "complete"
+    assert grid.cloud() == []
 
 
 def directories(place: Path) -> list[str]:
@@ -151,24 +160,21 @@ def directories(place: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_playground_takes_its_directory_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Playground() as made:
-        assert directories(tmp_path) == [made.directory.name]
-    assert directories(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy_and_takes_its_directory_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing listens at the proxy's port."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, ".bank.example")
     with Playground() as made:
+        assert directories(tmp_path) == [made.directory.name]
         assert made.cloud() == []
         until(lambda: made.loop_answers("readyz"), 60, what="a cycle that saw every pool")
         assert "export no_proxy=.bank.example,metadata.google.internal," in made.exports()
+    assert directories(tmp_path) == []
 
 
 @pytest.mark.slow

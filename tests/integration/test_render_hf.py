@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.hostfactory.provider import ROOT, SCRIPTS
+from tests.support.waiting import PATIENCE
 
 USER = 65501
 """A user id of nobody."""
@@ -59,7 +60,9 @@ def top() -> Iterator[Path]:
 def render_hf(top: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", AS_USER, "render-hf", str(SETTINGS), "--out", str(top), *options]
     environment = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd="/", env=environment, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
+    )
 
 
 def registered(top: Path) -> dict[str, object]:
@@ -71,7 +74,6 @@ def test_a_user_without_rights_looks_installs_and_takes_it_back(top: Path) -> No
     assert (looked.returncode, looked.stderr) == (1, "")
     assert '+      "name": "gridinst",' in looked.stdout
     assert registered(top) == {name: {"version": 2} | document for name, document in OTHERS.items()}
-
     done = render_hf(top)
     assert (done.returncode, done.stderr) == (0, "")
     again = render_hf(top, "--dry-run")
@@ -79,26 +81,14 @@ def test_a_user_without_rights_looks_installs_and_takes_it_back(top: Path) -> No
     [(_, requestors)] = [item for item in registered(top).items() if "Requestors" in item[0]]
     assert [entry["providers"] for entry in requestors["requestors"]] == [["awsinst", "gridinst"], ["gridinst"]]  # type: ignore[index]
     assert {path.stat().st_uid for path in top.rglob("*")} == {top.stat().st_uid}
-
     environment = {"HF_TOP": str(top), "HF_PROVIDER_NAME": "gridinst", "HF_PYTHON": sys.executable}
     listed = subprocess.run(
         [SCRIPTS / "getAvailableTemplates.sh", "{}"], env=environment, capture_output=True, text=True, check=True
     )
     assert [one["templateId"] for one in json.loads(listed.stdout)["templates"]] == ["Grid8"]
-
     taken = render_hf(top, "--uninstall")
     assert (taken.returncode, taken.stderr) == (0, "")
     left = {name: {"version": 2} | document for name, document in OTHERS.items()}
     admin = {"name": "admin", "enabled": 0, "providers": [], "requestMode": "REST_MANUAL"}
     left["requestors/hostRequestors.json"]["requestors"].append(admin)  # type: ignore[attr-defined]
     assert registered(top) == left
-
-
-def test_a_registration_file_that_it_would_break_is_refused_and_nothing_is_written(top: Path) -> None:
-    file = top / "conf" / "providers" / "hostProviders.json"
-    file.write_text('{"version": 2, "providers": [')
-    before = {path: path.read_bytes() for path in top.rglob("*") if path.is_file()}
-    done = render_hf(top)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert str(file) in done.stderr
-    assert {path: path.read_bytes() for path in top.rglob("*") if path.is_file()} == before

@@ -5,12 +5,14 @@ What the interface says of them is in tests/conformance.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+import termios
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import pytest
 from provisioner.hostfactory.answer import Answer, Loss
 from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
 from tests.support.hostfactory.schemas import check_output
+from tests.support.waiting import PATIENCE, until
 
 INPUTS: dict[str, object] = {
     "getAvailableTemplates": {},
@@ -48,23 +51,6 @@ def answer(request: str, status: str, *machines: dict[str, object]) -> Answer:
 # --- how they are called ----------------------------------------------------------------------------------------------
 
 
-def test_python_s_own_variables_and_locale_change_nothing(hf: HostFactory, tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text("raise SystemExit('a stray module was imported')")
-    environment = hf.environment | {
-        "PYTHONPATH": str(tmp_path),
-        "PYTHONHOME": "/nowhere",
-        "PYTHONWARNINGS": "always",
-        "PYTHONVERBOSE": "1",
-        "LC_ALL": "C",
-        "HF_LOGLEVEL": "LOG_TRACE",
-    }
-    (hf.conf / "demoinstprov_config.json").write_text('{"LOG_LEVEL": "DEBUG"}')
-    for name in COMMANDS:
-        check_output(name, hf.run(hf.command(name, INPUTS[name]), environment=environment).document)
-    assert {line["command"] for line in hf.log} == set(COMMANDS)
-    assert [path.name for path in hf.logs.iterdir()] == ["demoinst-provider.master1.log"]
-
-
 def test_links_to_the_scripts_are_followed(hf: HostFactory, tmp_path: Path) -> None:
     scripts = tmp_path / "provider plugins" / "it's scripts"
     scripts.mkdir(parents=True)
@@ -93,28 +79,21 @@ def test_a_relative_path_works_from_its_directory(hf: HostFactory) -> None:
     assert (done.code, done.out.count("requestId")) == (0, 2), done
 
 
-@pytest.mark.parametrize("name", ["requestMachines", "requestReturnMachines", "getRequestStatus", "getReturnRequests"])
-def test_a_relative_state_directory_below_one_that_is_gone_is_refused(
-    hf: HostFactory, tmp_path: Path, name: str
-) -> None:
+def test_a_relative_state_directory_below_one_that_is_gone_is_refused(hf: HostFactory, tmp_path: Path) -> None:
     command = ["/bin/sh", "-c", 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"', str(tmp_path / "gone")]
     environment = hf.environment | {"HF_PROVIDER_WORKDIR": "work"}
-    done = hf.run([*command, *hf.command(name, INPUTS[name])], environment=environment)
+    done = hf.run([*command, *hf.command("getRequestStatus", INPUTS["getRequestStatus"])], environment=environment)
     assert (done.code, done.out.count("\n")) == (1, 1)
     assert done.out.startswith("work: no such directory: the working directory is gone. Give HF_PROVIDER_WORKDIR")
     assert "Traceback" not in done.err, "the shell alone complains"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_script_is_three_lines_in_both_worlds(name: str) -> None:
-    shell, windows = SCRIPTS / f"{name}.sh", SCRIPTS / f"{name}.bat"
-    assert os.access(shell, os.X_OK)
-    for script, end in ((shell, b"\n"), (windows, b"\r\n")):
-        content = script.read_bytes()
-        assert content.endswith(end)
-        assert len(content.split(end)) == 4
-        assert f" {name} ".encode() in content
-    assert windows.read_bytes().count(b"\n") == windows.read_bytes().count(b"\r\n")
+def test_the_scripts_are_the_same_three_lines_but_for_the_name() -> None:
+    for end in (".sh", ".bat"):
+        contents = {name: (SCRIPTS / f"{name}{end}").read_bytes() for name in COMMANDS}
+        assert len({content.replace(name.encode(), b"NAME") for name, content in contents.items()}) == 1
+        assert all(os.access(SCRIPTS / f"{name}.sh", os.X_OK) for name in COMMANDS)
+    assert contents["requestMachines"].count(b"\r\n") == contents["requestMachines"].count(b"\n") == 3
 
 
 # --- which Python -----------------------------------------------------------------------------------------------------
@@ -137,7 +116,9 @@ def named(path: Path) -> Path:
 
 
 def chosen(script: Path, **environment: str) -> str:
-    done = subprocess.run([script, "{}"], env=environment, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        [script, "{}"], env=environment, capture_output=True, text=True, check=False, timeout=30 * PATIENCE
+    )
     return os.path.realpath(done.stdout.strip())
 
 
@@ -164,9 +145,8 @@ LINKS = {
 
 
 @pytest.mark.parametrize(("link", "target", "called"), LINKS.values(), ids=LINKS)
-@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
 def test_links_to_directories_lead_to_the_same_python(
-    tmp_path: Path, monkeypatch, link: str, target: str, called: str, relative: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str, target: str, called: str
 ) -> None:
     packages = "env/lib/python3.11/site-packages"
     copied(tmp_path / packages / "hf_scripts")
@@ -174,7 +154,7 @@ def test_links_to_directories_lead_to_the_same_python(
     (tmp_path / link).symlink_to(target)
     script = Path(called.format(packages=packages), "requestMachines.sh")
     monkeypatch.chdir(tmp_path)
-    assert chosen(script if relative else tmp_path / script) == str(python)
+    assert {chosen(tmp_path / script), chosen(script)} == {str(python)}
 
 
 def test_a_relative_path_from_beside_the_packages_leads_to_the_same_python(tmp_path: Path, monkeypatch) -> None:
@@ -189,7 +169,7 @@ def test_a_path_that_looks_like_an_option_is_a_path(tmp_path: Path, monkeypatch)
     python = named(tmp_path / "-x" / ".venv" / "bin" / "python")
     monkeypatch.chdir(tmp_path)
     command = ["sh", "--", "-x/hf_scripts/requestMachines.sh", "{}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30 * PATIENCE)
     assert (os.path.realpath(done.stdout.strip()), done.stderr) == (str(python), "")
 
 
@@ -207,95 +187,17 @@ def test_hf_python_is_chosen_before_all_others(tmp_path: Path) -> None:
     assert chosen(script, HF_PYTHON=str(mine)) == str(mine)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_python_that_cannot_serve_is_named_on_stdout(hf: HostFactory, tmp_path: Path, name: str) -> None:
+def test_a_python_that_cannot_serve_is_named_on_stdout(hf: HostFactory, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     for python, words in (
         ("/no/such/python", "is no program"),
         ("no-such-python", "is no program"),
         (str(tmp_path / "bare" / "bin" / "python"), "No module named 'tinydb'"),
     ):
-        refusal = hf.run(hf.command(name, INPUTS[name]), environment=hf.environment | {"HF_PYTHON": python}).refusal
+        environment = hf.environment | {"HF_PYTHON": python}
+        refusal = hf.run(hf.command("getReturnRequests", {}), environment=environment).refusal
         advice = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
         assert refusal == f"{python}: {words}: {advice}"
-
-
-# --- where they look --------------------------------------------------------------------------------------------------
-
-
-def test_hf_s_common_directories_serve_where_the_instance_s_own_are_not_set(tmp_path: Path) -> None:
-    hf = HostFactory(tmp_path / "unused")
-    for kind, source in (("conf", hf.conf), ("work", hf.work)):
-        place = tmp_path / kind / "providers" / "demoinst"
-        shutil.copytree(source, place)
-    common = {
-        "HF_PROVIDER_NAME": "demoinst",
-        "HF_CONFDIR": str(tmp_path / "conf"),
-        "HF_WORKDIR": str(tmp_path / "work"),
-    }
-    for name in COMMANDS:
-        check_output(name, hf.run(hf.command(name, INPUTS[name]), environment=common).document)
-    assert (tmp_path / "work" / "providers" / "demoinst" / "intent.json").exists()
-
-
-def test_lsf_s_variables_serve_too(tmp_path: Path) -> None:
-    hf = HostFactory(tmp_path)
-    (hf.work / "demoinst").mkdir()
-    lsf = {"PROVIDER_NAME": "demoinst", "PRO_CONF_DIR": str(hf.conf), "PRO_DATA_DIR": str(hf.work)}
-    lsf["PRO_LSF_LOGDIR"] = str(hf.logs)
-    answers = {name: hf.run(hf.command(name, INPUTS[name]), environment=lsf).document for name in COMMANDS}
-    for name, answer in answers.items():
-        check_output(name, answer)
-    assert answers["getAvailableTemplates"]["templates"][0]["attributes"]["mem"] == ["Numeric", "8192"]
-    assert {line["command"] for line in hf.log} == set(COMMANDS)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_missing_variable_is_named(hf: HostFactory, name: str) -> None:
-    variable = {"getAvailableTemplates": "HF_PROVIDER_CONFDIR", "requestMachines": "HF_PROVIDER_CONFDIR"}
-    assert hf.run(hf.command(name, INPUTS[name]), environment={"HF_PROVIDER_NAME": "demoinst"}).refusal.startswith(
-        variable.get(name, "HF_PROVIDER_WORKDIR")
-    )
-
-
-def test_a_log_directory_that_is_missing_stops_nothing(hf: HostFactory) -> None:
-    hf.logs.rmdir()
-    assert hf.request()
-    assert not hf.logs.exists()
-
-
-# --- the way of a request ---------------------------------------------------------------------------------------------
-
-
-def test_a_request_its_machines_a_loss_and_the_return_as_hf_sees_them(hf: HostFactory) -> None:
-    request = hf.request("T1", 2)
-    assert [(entry["status"], entry["machines"]) for entry in hf.status(request)] == [("running", [])]
-    good, bad = f"hf-{request}-000000", f"hf-{request}-000001"
-    hf.state.status.write({request: answer(request, "complete", machine(good), machine(bad))}, {bad: Loss(0)})
-    hf.state.heartbeat.touch()
-    first, again = hf.status(request), hf.status(request)
-    assert first == again
-    assert [(one["name"], one["result"]) for one in first[0]["machines"]] == [(good, "succeed"), (bad, "succeed")]
-    hosts = {"machines": [{"name": f"{name}.c.p.internal", "machineId": name} for name in (good, bad)]}
-    lost = hf.call("getReturnRequests", hosts)["requests"]
-    assert lost == [{"machine": f"{bad}.c.p.internal", "machineId": bad, "gracePeriod": 0}]
-    back = hf.give_back(lost[0]["machine"])
-    assert hf.call("getReturnRequests", hosts)["requests"] == []
-    assert hf.state.intent.read().returns[back].names == (bad,)
-    assert [entry["status"] for entry in hf.status(request, back)] == ["complete", "running"]
-
-
-@pytest.mark.slow
-def test_ten_thousand_machines_are_printed_whole_and_compared(hf: HostFactory) -> None:
-    request = hf.request("T2", 10_000)
-    names = [f"hf-{request}-{number:06d}" for number in range(10_000)]
-    hf.state.status.write(
-        {request: answer(request, "complete", *(machine(name) for name in names))},
-        {name: Loss(0) for name in names[::2]},
-    )
-    assert [entry["name"] for entry in hf.status(request)[0]["machines"]] == names
-    lost = hf.call("getReturnRequests", {"machines": [{"name": name} for name in names]})["requests"]
-    assert [entry["machine"] for entry in lost] == names[::2]
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -306,10 +208,20 @@ def test_nobody_reads_the_answer(hf: HostFactory) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = hf.command("requestMachines", INPUTS["requestMachines"])
-    done = subprocess.run(command, env=hf.environment, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=30)
+    done = subprocess.run(
+        command, env=hf.environment, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=30 * PATIENCE
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
     assert hf.log[-1]["severity"] == "ERROR"
+
+
+PIPE_BYTES = 65536
+
+
+def waiting(pipe: int) -> int:
+    """Bytes in a pipe that its reader has not read."""
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]  # type: ignore[no-any-return]
 
 
 def test_an_answer_comes_whole_through_a_pipe_that_refuses_to_wait_for_its_reader(hf: HostFactory) -> None:
@@ -320,67 +232,17 @@ def test_an_answer_comes_whole_through_a_pipe_that_refuses_to_wait_for_its_reade
     os.set_blocking(writer, False)
     with subprocess.Popen(command, env=hf.environment, stdout=writer, stderr=subprocess.PIPE) as script:
         os.close(writer)
-        with pytest.raises(subprocess.TimeoutExpired):  # the pipe is full
-            script.wait(1)
+        until(lambda: waiting(reader) > PIPE_BYTES - 4096, 30, what="the pipe is full")
+        assert script.poll() is None
         with open(reader, "rb") as pipe:
             document = json.loads(pipe.read())
     assert script.returncode == 0
     assert len(document["requests"][0]["machines"]) == 2000
 
 
-def pipe_without_ends(path: Path) -> None:
-    """A FIFO that nobody reads and nobody writes."""
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-def a_device(path: Path) -> None:
-    """Make a device that gives bytes for ever."""
-    path.unlink(missing_ok=True)
-    path.symlink_to("/dev/zero")
-
-
-NO_FILES = pytest.mark.parametrize("make", [pipe_without_ends, a_device])
-
-
-@NO_FILES
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_input_that_is_no_regular_file_is_refused_at_once(
-    hf: HostFactory, name: str, make: Callable[[Path], None]
-) -> None:
-    make(hf.input)
-    called = hf.run([str(SCRIPTS / f"{name}.sh"), "-f", str(hf.input)], seconds=30)
-    assert called.refusal == f"{hf.input}: is no regular file"
-    assert list(hf.work.iterdir()) == []
-
-
-@NO_FILES
-def test_a_log_or_a_trace_that_is_no_regular_file_stops_nothing(hf: HostFactory, make: Callable[[Path], None]) -> None:
-    log, trace = hf.logs / "demoinst-provider.master1.log", hf.input.with_name("trace")
-    make(log)
-    make(trace)
-    for name in COMMANDS:
-        command = [*hf.command(name, INPUTS[name]), "--record", str(trace)]
-        check_output(name, hf.run(command, seconds=30).document)
-
-
 def test_a_log_that_is_the_answer_s_own_pipe_is_not_written(hf: HostFactory) -> None:
     (hf.conf / "demoinstprov_config.json").write_text('{"LOGFILE": "/dev/stdout"}')
     check_output("getAvailableTemplates", hf.run(hf.command("getAvailableTemplates", {})).document)
-
-
-def test_a_site_that_keeps_every_log_waits_for_no_rotation(hf: HostFactory) -> None:
-    (hf.conf / "demoinstprov_config.json").write_text('{"LOG_MAX_FILE_SIZE": 0.0001, "LOG_MAX_ROTATE": 999999999999}')
-    for _ in range(3):
-        hf.run(hf.command("getReturnRequests", {}), seconds=30)
-    assert len(list(hf.logs.iterdir())) == 3
-
-
-@NO_FILES
-def test_configuration_that_is_no_regular_file_is_named(hf: HostFactory, make: Callable[[Path], None]) -> None:
-    make(hf.templates_file)
-    called = hf.run(hf.command("requestMachines", INPUTS["requestMachines"]), seconds=30)
-    assert called.refusal == f"{hf.templates_file}: is no regular file"
 
 
 # --- what they cost ---------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import RequestRecord, Slot, Verdict
 from provisioner.state.errors import StateMissing
+from tests.support.cycle_bench import LIMITS, Bench
 from tests.support.inline_actors import InlineActors
-from tests.unit.test_reconcile import LIMITS, Bench
 
 MINUTES, DAY = 600.0, 86400.0
 JUMPS = pytest.mark.parametrize("jump", [MINUTES, DAY, -DAY])

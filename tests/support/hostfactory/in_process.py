@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,38 @@ import pytest
 
 from hf_scripts import commands
 from provisioner.hostfactory.answer import Answer, Loss
-from tests.support.hostfactory.provider import HostFactory
+from tests.support.hostfactory.provider import SCRIPTS, Called, HostFactory
 from tests.support.hostfactory.schemas import check_output, parsed
+
+
+def call_here(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Called:
+    """Run a command in this process, and return its exit code and the bytes that it writes to file descriptor 1.
+
+    What other threads of this process write to stderr meanwhile is unknown, so stderr counts as empty.
+    """
+    taken, stdout = os.memfd_create("stdout"), os.dup(1)
+    os.dup2(taken, 1)
+    try:
+        code = commands.run(name, list(arguments), environment)
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+    with open(taken, "rb") as file:
+        file.seek(0)
+        return Called(code, file.read().decode(), "")
+
+
+class InProcess(HostFactory):
+    """One provider instance whose scripts run in this process, unless ``as_processes`` is set."""
+
+    as_processes = False
+
+    def run(self, command: list[str], *, environment: Mapping[str, str] | None = None, seconds: float = 60) -> Called:
+        """Run a command line: in this process if it begins with one of the clone's scripts."""
+        script = Path(command[0])
+        if self.as_processes or script.parent != SCRIPTS or script.stem not in commands.COMMANDS:
+            return super().run(command, environment=environment, seconds=seconds)
+        return call_here(script.stem, command[1:], self.environment if environment is None else environment)
 
 
 class Here(HostFactory):

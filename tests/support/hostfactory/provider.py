@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.schemas import check_output, parsed
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "hf_scripts"
@@ -111,7 +112,7 @@ class HostFactory:
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=seconds,
+            timeout=seconds * PATIENCE,
             check=False,
         )
         return Called(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))

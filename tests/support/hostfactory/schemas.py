@@ -7,167 +7,98 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+
+def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    """The schema of an object with these properties."""
+    return {"type": "object"} | ({"required": [*required]} if required else {}) | {"properties": properties} | more
+
+
+def _list(items: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items} | more
+
+
+def _pair(tag: str, **value: str) -> dict[str, Any]:
+    """The schema of a tagged attribute."""
+    return {"type": "array", "prefixItems": [{"const": tag}, {"type": "string"} | value], "minItems": 2, "maxItems": 2}
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _one_or_list(name: str) -> dict[str, Any]:
+    return {"anyOf": [_reference(name), _list(_reference(name), minItems=1)]}
+
+
+ANY, TEXT, NAME, COUNT = {"type": "object"}, {"type": "string"}, {"type": "string", "minLength": 1}, {"type": "integer"}
+FILLED = {"minLength": 1}
+
 DEFINITIONS: dict[str, Any] = {
-    "in_getAvailableTemplates": {"type": "object"},
-    "in_requestMachines": {
-        "type": "object",
-        "required": ["template"],
-        "properties": {
-            "template": {
-                "type": "object",
-                "required": ["templateId", "machineCount"],
-                "properties": {
-                    "templateId": {"type": "string", "minLength": 1},
-                    "machineCount": {"type": "integer", "minimum": 1},
-                },
-            },
-            "rc_account": {"type": "string"},
-            "userData": {"type": "object"},
+    "in_getAvailableTemplates": ANY,
+    "in_requestMachines": _object(
+        {
+            "template": _object(
+                {"templateId": NAME, "machineCount": COUNT | {"minimum": 1}}, "templateId", "machineCount"
+            ),
+            "rc_account": TEXT,
+            "userData": ANY,
         },
-    },
-    "reqref": {
-        "type": "object",
-        "required": ["requestId"],
-        "properties": {"requestId": {"type": "string", "minLength": 1}},
-    },
-    "in_getRequestStatus": {
-        "type": "object",
-        "required": ["requests"],
-        "properties": {
-            "requests": {
-                "anyOf": [
-                    {"$ref": "#/$defs/reqref"},
-                    {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/reqref"}},
-                ]
-            }
+        "template",
+    ),
+    "reqref": _object({"requestId": NAME}, "requestId"),
+    "in_getRequestStatus": _object({"requests": _one_or_list("reqref")}, "requests"),
+    "machref": _object({"name": TEXT, "machineId": TEXT}, anyOf=[{"required": ["name"]}, {"required": ["machineId"]}]),
+    "in_requestReturnMachines": _object({"machines": _one_or_list("machref")}, "machines"),
+    "in_getReturnRequests": _object({"machines": _list(_reference("machref"))}),
+    "num": _pair("Numeric", pattern="^[0-9]+(\\.[0-9]+)?$"),
+    "str": _pair("String"),
+    "template": _object(
+        {
+            "templateId": TEXT | {"pattern": "^[0-9A-Za-z_-]{1,64}$"},
+            "maxNumber": COUNT | {"minimum": -1, "maximum": 10000},
+            "availableNumber": COUNT | {"minimum": 0},
+            "attributes": _object(
+                {"type": _reference("str"), **{name: _reference("num") for name in ("ncpus", "ncores", "nram")}},
+                *("type", "ncpus", "nram"),
+            ),
         },
-    },
-    "machref": {
-        "type": "object",
-        "anyOf": [{"required": ["name"]}, {"required": ["machineId"]}],
-        "properties": {"name": {"type": "string"}, "machineId": {"type": "string"}},
-    },
-    "in_requestReturnMachines": {
-        "type": "object",
-        "required": ["machines"],
-        "properties": {
-            "machines": {
-                "anyOf": [
-                    {"$ref": "#/$defs/machref"},
-                    {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/machref"}},
-                ]
-            }
-        },
-    },
-    "in_getReturnRequests": {
-        "type": "object",
-        "properties": {"machines": {"type": "array", "items": {"$ref": "#/$defs/machref"}}},
-    },
-    "num": {
-        "type": "array",
-        "prefixItems": [{"const": "Numeric"}, {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?$"}],
-        "minItems": 2,
-        "maxItems": 2,
-    },
-    "str": {"type": "array", "prefixItems": [{"const": "String"}, {"type": "string"}], "minItems": 2, "maxItems": 2},
-    "out_getAvailableTemplates": {
-        "type": "object",
-        "required": ["templates"],
-        "properties": {
-            "message": {"type": "string"},
-            "templates": {
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "type": "object",
-                    "required": ["templateId", "maxNumber", "attributes"],
-                    "properties": {
-                        "templateId": {"type": "string", "pattern": "^[0-9A-Za-z_-]{1,64}$"},
-                        "maxNumber": {"type": "integer", "minimum": -1, "maximum": 10000},
-                        "availableNumber": {"type": "integer", "minimum": 0},
-                        "attributes": {
-                            "type": "object",
-                            "required": ["type", "ncpus", "nram"],
-                            "properties": {
-                                "type": {"$ref": "#/$defs/str"},
-                                "ncpus": {"$ref": "#/$defs/num"},
-                                "ncores": {"$ref": "#/$defs/num"},
-                                "nram": {"$ref": "#/$defs/num"},
-                            },
-                        },
-                    },
-                },
-            },
-        },
-    },
-    "out_accepted": {
-        "type": "object",
-        "required": ["requestId"],
-        "properties": {"requestId": {"type": "string", "minLength": 1}, "message": {"type": "string"}},
-    },
-    "out_machine": {
-        "type": "object",
-        "required": ["machineId", "name", "result", "privateIpAddress", "launchtime"],
-        "properties": {
-            "machineId": {"type": "string"},
-            "name": {"type": "string"},
-            "result": {"enum": ["executing", "fail", "succeed"]},
-            "status": {"type": "string"},
-            "privateIpAddress": {"type": "string"},
-            "publicIpAddress": {"type": "string"},
-            "launchtime": {"type": "integer", "minimum": 0},
-            "message": {"type": "string"},
-        },
-        "allOf": [
+        *("templateId", "maxNumber", "attributes"),
+    ),
+    "out_getAvailableTemplates": _object(
+        {"message": TEXT, "templates": _list(_reference("template"), minItems=1)}, "templates"
+    ),
+    "out_accepted": _object({"requestId": NAME, "message": TEXT}, "requestId"),
+    "out_machine": _object(
+        dict.fromkeys(("machineId", "name", "status", "privateIpAddress", "publicIpAddress", "message"), TEXT)
+        | {"result": {"enum": ["executing", "fail", "succeed"]}, "launchtime": COUNT | {"minimum": 0}},
+        *("machineId", "name", "result", "privateIpAddress", "launchtime"),
+        allOf=[
             {
                 "if": {"properties": {"result": {"const": "fail"}}},
-                "then": {"required": ["message"], "properties": {"message": {"minLength": 1}}},
+                "then": {"required": ["message"], "properties": {"message": FILLED}},
             },
             {
                 "if": {"properties": {"result": {"const": "succeed"}}},
-                "then": {"properties": {"name": {"minLength": 1}, "machineId": {"minLength": 1}}},
+                "then": {"properties": {"name": FILLED, "machineId": FILLED}},
             },
         ],
-    },
-    "out_getRequestStatus": {
-        "type": "object",
-        "required": ["requests"],
-        "properties": {
-            "requests": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["requestId", "status", "machines"],
-                    "properties": {
-                        "requestId": {"type": "string"},
-                        "status": {"enum": ["running", "complete", "complete_with_error"]},
-                        "message": {"type": "string"},
-                        "machines": {"type": "array", "items": {"$ref": "#/$defs/out_machine"}},
-                    },
-                },
-            }
+    ),
+    "answer": _object(
+        {
+            "requestId": TEXT,
+            "status": {"enum": ["running", "complete", "complete_with_error"]},
+            "message": TEXT,
+            "machines": _list(_reference("out_machine")),
         },
-    },
-    "out_getReturnRequests": {
-        "type": "object",
-        "required": ["requests"],
-        "properties": {
-            "status": {"type": "string"},
-            "message": {"type": "string"},
-            "requests": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["machine", "gracePeriod"],
-                    "properties": {
-                        "machine": {"type": "string", "minLength": 1},
-                        "machineId": {"type": "string"},
-                        "gracePeriod": {"type": "integer", "minimum": 0},
-                    },
-                },
-            },
-        },
-    },
+        *("requestId", "status", "machines"),
+    ),
+    "out_getRequestStatus": _object({"requests": _list(_reference("answer"))}, "requests"),
+    "loss": _object(
+        {"machine": NAME, "machineId": TEXT, "gracePeriod": COUNT | {"minimum": 0}}, "machine", "gracePeriod"
+    ),
+    "out_getReturnRequests": _object(
+        {"status": TEXT, "message": TEXT, "requests": _list(_reference("loss"))}, "requests"
+    ),
 }
 
 OUTPUTS = {

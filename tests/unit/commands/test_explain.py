@@ -27,6 +27,7 @@ from provisioner.model import (
 )
 from provisioner.telemetry.notes import Notebook, StandingRefusal
 from tests.support import desk as desks
+from tests.support.cycle_bench import LIMITS, Bench
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -43,7 +44,6 @@ from tests.unit.core import (
     running,
     slot,
 )
-from tests.unit.test_reconcile import LIMITS, Bench
 
 NO_ROOM = Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here")
 BACK = "ret-bbbbbbbbbb"

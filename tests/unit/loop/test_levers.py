@@ -16,10 +16,10 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError
 from provisioner.state.journal import stamp
 from provisioner.state.levers import pulled
+from tests.support.cycle_bench import Bench
 from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
 from tests.support.stores import altered, outdate
 from tests.unit.core import limits
-from tests.unit.test_reconcile import Bench
 
 LIMITS = limits()
 

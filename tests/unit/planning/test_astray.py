@@ -24,8 +24,8 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.release import without_brake
+from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, REQUEST, SEEN, limits, machine, memory, name, plan, pool, record, running, snapshot
-from tests.unit.test_reconcile import Bench
 
 ELSEWHERE = "zzzzzzzzzz"
 LIMITS = limits(pool("a", early_loss=0.0), pool("b"))

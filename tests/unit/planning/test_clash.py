@@ -11,8 +11,8 @@ import pytest
 from provisioner.backends.fake import Mark
 from provisioner.model import BrakeReason, Contact, Memory, Plan
 from provisioner.planning.clash import LOOKS, REMEMBERED, SETTLED
+from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
-from tests.unit.test_reconcile import Bench
 
 STRANGER = "zzzzzzzzzz"
 LIMITS = limits(pool("a"))

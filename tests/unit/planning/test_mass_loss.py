@@ -26,6 +26,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.mass_loss import FEW
+from tests.support.cycle_bench import Bench
 from tests.unit.core import (
     NOW,
     REQUEST,
@@ -42,7 +43,6 @@ from tests.unit.core import (
     snapshot,
     unobserved,
 )
-from tests.unit.test_reconcile import Bench
 
 APART = 60.0
 LIMITS = limits(pool("a", early_loss=0.0))

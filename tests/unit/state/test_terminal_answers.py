@@ -26,10 +26,10 @@ from provisioner.state import atomic
 from provisioner.state.errors import StateUnreadable, StateUnwritable
 from provisioner.state.status import StatusStore
 from provisioner.state.terminal_answers import Told
+from tests.support.cycle_bench import LIMITS, Bench, hf_calls
 from tests.support.hostfactory.in_process import Here, asking, entry
 from tests.support.stores import failing
 from tests.support.waiting import PATIENCE
-from tests.unit.test_reconcile import LIMITS, Bench, hf_calls
 
 ONE, OTHER = '{"requestId":"a","status":"complete"}', '{"requestId":"a","status":"complete_with_error"}'
 

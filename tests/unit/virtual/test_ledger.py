@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import PoolLimits
@@ -189,3 +191,26 @@ def test_an_orphan_that_stays_breaks_a_law_from_the_first_request_on(monkeypatch
     doubles = [{"at_minutes": 1, "do": "doubles", "machines": 1}]
     assert play(wanting(events=doubles, hours=1.0), seed=1).measures["orphan"]
     assert not play(wanting(demand=[{"machines": 0}], events=doubles, hours=1.0), seed=1).broken
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("made", "ran", "ended", "used")),
+        st.frozensets(st.sampled_from([f"hf-{number}" for number in range(4)]), min_size=1),
+    )
+)
+
+
+@given(STEPS)
+def test_usable_are_those_that_run_and_are_used(steps: list[tuple[str, frozenset[str]]]) -> None:
+    ledger = Ledger(World(), {"a": PoolLimits("a")}, {"a": 1.0}, orphan_grace=600.0)
+    members = {}
+    for step, names in steps:
+        for name in names if step != "used" else ():
+            member = members.setdefault(name, Member(name, "T", "1", 0.0))
+            if step == "ran":
+                member.ran = 0.0
+            {"made": ledger.created, "ran": ledger.ran, "ended": ledger.ended}[step]("a", member)
+        if step == "used":
+            ledger.use(names)
+        assert ledger.usable() == len(ledger.running.intersection(ledger.hosts))

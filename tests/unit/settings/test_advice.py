@@ -9,8 +9,8 @@ import pytest
 from provisioner.backends.gke.pod_size import quantity
 from provisioner.hostfactory import templates
 from provisioner.settings import loader
-from provisioner.settings.advice import advice
-from tests.support.hostfactory.sites import small_site, template
+from provisioner.settings.advice import advice, is_loopback
+from tests.support.hostfactory.sites import Site, small_site, template
 
 
 def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:
@@ -44,10 +44,6 @@ def test_a_template_that_promises_more_than_its_pod_has_is_named(
     for line, part in zip(lines, words, strict=True):
         assert line.startswith("template Mixed: ")
         assert part in line
-
-
-def test_a_container_without_requests_adds_nothing(tmp_path: Path) -> None:
-    assert advised(tmp_path, "- {name: c, image: c}\n", ncpus=4, nram=8192) == []
 
 
 @pytest.mark.parametrize(
@@ -85,3 +81,61 @@ def test_a_budget_that_counts_machines_as_nothing_is_named(tmp_path: Path) -> No
     (line,) = unpriced("budget: {per_month: 100}\n")
     assert line.startswith("template Mixed: no price_per_hour, of its own or of pool gke-main, mig-a")
     assert unpriced("budget: {per_hour: 1.5}\ntemplates: {Mixed: {price_per_hour: 0}}\n") == []
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    made = small_site(tmp_path)
+    for name in ("token", "cert", "key"):
+        (tmp_path / name).write_text("x")
+    return made
+
+
+def advised_of(site: Site) -> list[str]:
+    settings = site.load()
+    return advice(settings, templates.load(site.directory, site.environment).templates)
+
+
+def warnings(site: Site) -> list[str]:
+    return [line for line in advised_of(site) if line.startswith(("listen", "server"))]
+
+
+def test_by_default_only_this_host_reads_and_nobody_is_asked(site: Site) -> None:
+    settings = site.load()
+    assert (settings.listen, settings.server.token_file, settings.server.tls_cert) == ("127.0.0.1:9464", None, None)
+    assert warnings(site) == []
+
+
+WARNINGS: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "everybody may read": (
+        "0.0.0.0:9464",
+        {},
+        ["listen: everybody who reaches 0.0.0.0:9464 can read the status page: name a server.token_file"],
+    ),
+    "the token can be read on its way": (
+        "[::]:9464",
+        {"token_file": "token"},
+        ["listen: the token is sent to [::]:9464 in the clear: name server.tls_cert and server.tls_key"],
+    ),
+    "all is well": ("0.0.0.0:9464", {"token_file": "token", "tls_cert": "cert", "tls_key": "key"}, []),
+    "this host alone": ("[::1]:9464", {}, []),
+    "this host by its name": ("localhost:9464", {}, []),
+}
+
+
+@pytest.mark.parametrize(("listen", "server", "says"), WARNINGS.values(), ids=WARNINGS)
+def test_check_warns_of_who_can_read(site: Site, listen: str, server: dict[str, str], says: list[str]) -> None:
+    site.settings |= {"listen": listen, "server": server}
+    assert warnings(site) == says
+
+
+def test_check_warns_of_files_that_are_missing(site: Site) -> None:
+    site.settings["server"] = {"token_file": "nothing"}
+    site.settings["pools"]["mig-a"]["credentials"] = "key.json"
+    lines = [f"{name}: no such file: '{site.directory / file}'" for name, file in
+             (("server.token_file", "nothing"), ("pools.mig-a.credentials", "key.json"))]  # fmt: skip
+    assert set(lines) <= set(advised_of(site))
+
+
+def test_another_name_of_this_host_may_be_anybody() -> None:
+    assert [is_loopback(f"{host}:1") for host in ("grid.example.com", "127.9.9.9", "10.0.0.1")] == [False, True, False]

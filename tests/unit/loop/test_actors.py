@@ -9,9 +9,11 @@ import pytest
 
 from provisioner.loop.actors import Batch, Results, ThreadedActors, batches, carry_out
 from provisioner.model import Action, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 FAILED = Failure(ErrorClass.OTHER, "no")
+SECONDS = 30 * PATIENCE
+"""In which a batch of these tests ends; on an idle machine it takes a millisecond."""
 
 
 def create(name: str, pool: str = "a") -> Create:
@@ -48,7 +50,7 @@ class Place:
         return self._do("delete", deletes, may_start)
 
     def _do(self, verb: str, actions: Sequence[Action], may_start: Callable[[], bool]) -> list[Outcome]:
-        assert self.gate.wait(10)
+        assert self.gate.wait(SECONDS)
         outcomes = []
         for action in actions:
             if may_start():
@@ -162,12 +164,12 @@ def test_a_pool_is_busy_until_its_results_are_collected_and_delays_no_other() ->
     actors = ThreadedActors({"a": slow, "b": quick}, woken.set)
     actors.submit(Batch("a", (), (C1,)), always)
     actors.submit(Batch("b", (), (create("c1", "b"),)), always)
-    assert woken.wait(10), "the end of a batch wakes the loop"
+    assert woken.wait(SECONDS), "the end of a batch wakes the loop"
     assert [results.pool for results in actors.collect()] == ["b"]
     assert actors.busy() == {"a"}
     slow.gate.set()
     until(lambda: slow.calls, 30)
-    assert actors.settle(10)
+    assert actors.settle(SECONDS)
     assert actors.busy() == {"a"}, "done, but nobody has heard of it"
     assert [results.pool for results in actors.collect()] == ["a"]
     assert not actors.busy()
@@ -180,7 +182,7 @@ def test_settling_gives_up_on_a_batch_that_does_not_end() -> None:
     actors.submit(Batch("a", (), (C1,)), always)
     assert not actors.settle(0.05)
     slow.gate.set()
-    assert actors.settle(10)
+    assert actors.settle(SECONDS)
 
 
 def test_creates_come_first_once_deletes_have_left_them_no_time() -> None:
@@ -188,7 +190,7 @@ def test_creates_come_first_once_deletes_have_left_them_no_time() -> None:
     actors = ThreadedActors({"a": place}, lambda: None)
     for number in range(3):
         actors.submit(Batch("a", (delete(f"d{number}"),), (C1,)), lambda number=number: place.calls == [] or number > 0)
-        assert actors.settle(10)
+        assert actors.settle(SECONDS)
     assert place.calls == ["delete d0", "create c1", "delete d1", "delete d2", "create c1"]
 
 
@@ -197,5 +199,5 @@ def test_deletes_stay_first_where_there_was_no_time_for_them_either() -> None:
     actors = ThreadedActors({"a": place}, lambda: None)
     for may_start in (never, always):
         actors.submit(Batch("a", (D1,), (C1,)), may_start)
-        assert actors.settle(10)
+        assert actors.settle(SECONDS)
     assert place.calls == ["delete d1", "create c1"]

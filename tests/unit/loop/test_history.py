@@ -1,4 +1,4 @@
-"""The journal's events, what of them is counted, and what a week of storm leaves of the rest."""
+"""The journal's events, what of them is counted, and what a storm leaves of the rest."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from provisioner.hostfactory.answer import Loss
 from provisioner.loop.actors import Results
 from provisioner.loop.history import History, Passed
 from provisioner.loop.publisher import Edition
-from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED, Repeats
+from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED
 from provisioner.model import (
     Close,
     Create,
@@ -36,11 +34,10 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning import answers
 from provisioner.state.directory import StateDir
-from provisioner.state.journal import Journal, stamp, when
+from provisioner.state.journal import Journal, when
+from tests.support.cycle_bench import Bench
 from tests.unit.core import (
-    BEFORE,
     BROKEN,
-    NOW,
     OTHER,
     REQUEST,
     STOCKOUT,
@@ -55,7 +52,6 @@ from tests.unit.core import (
     slot,
     unsent,
 )
-from tests.unit.test_reconcile import Bench
 
 WALL = 1_790_000_000.0
 DENIED = Failure(ErrorClass.DENIED, "compute.instances.delete is not allowed")
@@ -311,35 +307,11 @@ def test_what_was_counted_is_written_as_the_loop_ends(diary: Diary) -> None:
     assert counted["times"] == 10 - IN_FULL
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.floats(0, 900)), max_size=40))
-def test_nothing_that_is_counted_is_lost_or_counted_twice(met: list[tuple[str, int, float]]) -> None:
-    repeats, wall, written = Repeats(), 0.0, Counter[str]()
-    for event, count, seconds in met:
-        wall += seconds
-        keyed: list[tuple[str, dict[str, object]]] = [(event, {"event": event, "machine": "m"})] * count
-        for line in [*repeats.take(keyed, wall), *repeats.due(wall)]:
-            written[str(line["event"])] += int(str(line.get("times", 1)))
-    for line in repeats.due(wall, ending=True):
-        written[str(line["event"])] += int(str(line["times"]))
-    expected = Counter[str]()
-    for event, count, _ in met:
-        expected[event] += count
-    assert +written == +expected
-
-
-def test_a_quiet_series_is_forgotten() -> None:
-    repeats = Repeats()
-    line: dict[str, object] = {"event": "window"}
-    assert list(repeats.take([("key", line)] * IN_FULL, 0.0)) == [line] * IN_FULL
-    assert list(repeats.due(COUNTED_SECONDS)) == []
-    assert list(repeats.take([("key", line)], COUNTED_SECONDS)) == [line]
-
-
-def test_a_week_of_storm_leaves_the_week_of_the_rest(tmp_path: Path) -> None:
+def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> None:
     """A thousand refused deletes an hour and a pool that flaps; beside them a request an hour."""
     state = StateDir(tmp_path)
-    journal = state.__dict__["journal"] = Journal(state.journal.path, max_bytes=1_000_000, keep=2)
-    history, asked, allowed = History(state, lambda: None), [f"r{hour:09d}" for hour in range(7 * 24)], limits()
+    journal = state.__dict__["journal"] = Journal(state.journal.path, max_bytes=300_000, keep=2)
+    history, asked, allowed = History(state, lambda: None), [f"r{hour:09d}" for hour in range(48)], limits()
     history.begin(memory())
     storm = refused(*range(200))
     for hour, id_ in enumerate(asked):
@@ -354,82 +326,4 @@ def test_a_week_of_storm_leaves_the_week_of_the_rest(tmp_path: Path) -> None:
     assert len(journal.find('"event":"create"').lines) == len(asked)
     deletes = journal.find('"event":"delete"').lines
     assert sum(line.get("times", 1) for line in deletes) >= 1000 * (len(asked) - 1), "the storm itself is told, too"
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 3_500_000, "a line each would be 30 MB"
-
-
-# --- times, and what is read back -------------------------------------------------------------------------------------
-
-
-def test_times_are_iso_with_an_offset_and_old_ones_are_read(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path / "journal.jsonl"))
-    journal.append([{"time": 1_700_000_000.5, "machine": "m"}, {"time": stamp(WALL), "machine": "m"}])
-    assert [line["at"] for line in journal.find('"m"').lines] == [1_700_000_000.5, WALL]
-    assert stamp(WALL)[-6] in "+-"
-
-
-def test_lines_that_are_torn_or_no_lines_of_ours_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    good = '{"time":5,"machine":"m"}\n'
-    path.write_bytes((good + '{"time":6,"machine":"m"\n["m"]\n{"time":"soon","m":"m"}\n' + good).encode() + b'{"ti\xff')
-    found = Journal(str(path)).find('"m"')
-    assert (len(found.lines), found.torn, found.since) == (2, 4, 5.0)
-
-
-def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    assert Journal(str(path)).find("x") == Journal(str(path)).find("y")
-    path.symlink_to("elsewhere")
-    (tmp_path / "journal.jsonl.1").write_text('{"time":5,"machine":"m"}\n')
-    found = Journal(str(path)).find('"m"')
-    assert len(found.lines) == 1
-    assert "link" in found.unreadable
-
-
-def test_lines_come_in_the_order_of_writing_across_rotations_and_each_once(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path / "journal.jsonl"), max_bytes=300, keep=3)
-    for number in range(40):
-        journal.append([{"time": NOW + number, "n": number, "machine": name(number), "of": REQUEST}])
-    numbers = [line["n"] for line in journal.find(REQUEST, "machine", name(39)).lines]
-    assert numbers == list(range(40 - len(numbers), 40))
-    assert len(numbers) > 5
-
-
-@pytest.mark.parametrize(
-    ("most", "found"),
-    [
-        pytest.param(None, [0, 1, 2, 3, 4, 5], id="no bound"),
-        pytest.param(6, [0, 1, 2, 3, 4, 5], id="there are no more"),
-        pytest.param(5, [2, 3, 4, 5], id="of the first cycle only a part would be left"),
-        pytest.param(4, [4, 5], id="nobody knows whether the first cycle is whole"),
-        pytest.param(2, [4, 5], id="one cycle is more than is asked for"),
-    ],
-)
-def test_of_too_many_lines_the_newest_cycles_are_read_whole(tmp_path: Path, most: int | None, found: list[int]) -> None:
-    journal = Journal(str(tmp_path / "journal.jsonl"))
-    journal.append([{"time": NOW + number // 2, "n": number, "machine": "m"} for number in range(6)])
-    assert [line["n"] for line in journal.find('"m"', newest=True, most=most).lines] == found
-
-
-def test_two_that_write_rotate_once(tmp_path: Path) -> None:
-    loop, command = (Journal(str(tmp_path / "journal.jsonl"), max_bytes=40, keep=3) for _ in range(2))
-    loop.append([{"time": NOW, "event": "a machine of the first"}])
-    command._rotate()
-    command.append([{"time": NOW, "event": "short"}])
-    command._rotate()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["journal.jsonl", "journal.jsonl.1"]
-
-
-def test_a_rotation_while_it_is_read_hides_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(str(tmp_path / "journal.jsonl"), max_bytes=10_000, keep=3)
-    journal.append([{"time": BEFORE, "machine": "m"}])
-    from provisioner.state import journal as module
-
-    read = module._read_into
-
-    def rotating(contents: dict[tuple[int, int], bytes], path: str) -> None:
-        read(contents, path)
-        if path == journal.path:
-            Path(path).rename(f"{path}.1")
-
-    monkeypatch.setattr(module, "_read_into", rotating)
-    assert len(journal.find("machine").lines) == 1
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 1_000_000, "a line each would be 9 MB"

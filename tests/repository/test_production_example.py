@@ -72,13 +72,3 @@ def test_a_spot_pod_asks_for_spot_and_ends_within_its_notice() -> None:
     assert spot["tolerations"][0]["key"] == "cloud.google.com/gke-spot"
     assert spot["terminationGracePeriodSeconds"] <= 15 < ondemand["terminationGracePeriodSeconds"]
     assert "cloud.google.com/gke-spot" not in ondemand["nodeSelector"]
-
-
-def test_a_warning_would_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file in EXAMPLE.rglob("*.*"):
-        if file.is_file():
-            copy = tmp_path / file.relative_to(EXAMPLE)
-            copy.parent.mkdir(exist_ok=True)
-            copy.write_text(file.read_text().replace("price_per_hour: 0.95", ""))
-    assert run(["check", str(tmp_path), "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["warnings"] != []

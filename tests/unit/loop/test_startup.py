@@ -10,7 +10,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.registry import built_in, longest_call
 from provisioner.loop.cycle import SupersededError
 from provisioner.loop.startup import HeldIntent
-from tests.unit.test_reconcile import Bench
+from tests.support.cycle_bench import Bench
 
 
 @pytest.fixture
@@ -27,9 +27,7 @@ def test_an_old_memory_beside_a_lost_intent_is_neither_used_nor_written(bench: B
     file.write_bytes(old)
     Path(bench.state.intent.path).unlink()
     bench.restarted()
-
     report = bench.cycle(2)
-
     assert "intent.json" in report.problem
     assert bench.reconciler.memory is None
     assert file.read_bytes() == old

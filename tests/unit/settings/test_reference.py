@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -18,7 +19,7 @@ from provisioner.commands import cli
 from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader, reference
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "config" / "demoinst" / "provisioner.yaml"
 SCHEMA = ROOT / "config" / "provisioner.schema.json"
 KINDS = registry.built_in()
@@ -39,13 +40,18 @@ def test_the_schema_that_is_kept_is_what_the_command_prints(capsys: pytest.Captu
     assert SCHEMA.read_text() == printed(capsys, "-o", "schema"), f"provisioner settings -o schema > {SCHEMA.name}"
 
 
-def test_every_setting_says_what_it_means_and_what_holds_without_it() -> None:
+def test_every_setting_says_what_it_means_its_unit_and_what_holds_without_it() -> None:
     schema = reference.schema(KINDS)
     for section in (schema, *schema["$defs"].values()):
         for name, setting in section["properties"].items():
+            words = setting.get("description", "")
             if name not in (*reference.SECTION_NAMES, "kind", "name"):
-                words = setting["description"].lower()
-                assert "default" in words or "either" in words, f"{name}: {words}"
+                assert re.search("default|either", words, re.IGNORECASE), f"{name}: {words}"
+            if name.endswith(("_seconds", "_minutes", "_hours")):
+                unit = name.rpartition("_")[2]
+                assert words.startswith(unit.capitalize()) or f" {unit} " in words, f"{name}: {words}"
+            if type(default := setting.get("default")) in (int, float):
+                assert re.search(rf"\b{default:g}\b", words), f"{name}: {words}"
 
 
 @cache
@@ -60,15 +66,15 @@ def problem(document: object) -> str:
     return str(next(validator().iter_errors(document), ""))
 
 
-def refused(document: dict[str, Any], directory: Path) -> bool:
-    place = directory / "conf"
+def refused(document: dict[str, Any], place: Path) -> set[str]:
+    """The settings that the loader names as wrong, by their paths."""
     shutil.copytree(EXAMPLE.parent, place)
     (place / EXAMPLE.name).write_text(yaml.safe_dump(document))
     try:
         loader.load(place / EXAMPLE.name, {})
-    except ConfigError:
-        return True
-    return False
+    except ConfigError as error:
+        return {problem.where for problem in error.problems}
+    return set()
 
 
 def example() -> dict[str, Any]:
@@ -76,7 +82,7 @@ def example() -> dict[str, Any]:
     return document
 
 
-def wrong() -> Iterator[Any]:
+def wrong() -> Iterator[tuple[str, ...]]:
     """Every setting there is, and an unknown one in each section, by its path in the example."""
     schema = reference.schema(KINDS)
     places: list[tuple[tuple[str, ...], str]] = [((), "")]
@@ -85,23 +91,33 @@ def wrong() -> Iterator[Any]:
     places += [(("templates", "GkePod"), "TemplateSettings")]
     for path, model in places:
         settings = schema["$defs"][model]["properties"] if model else schema["properties"]
-        for name in [*settings, "misspelt"]:
-            yield pytest.param((*path, name), id=".".join((*path, name)))
+        yield from ((*path, name) for name in [*settings, "misspelt"])
+
+
+def broken(*paths: tuple[str, ...]) -> dict[str, Any]:
+    """The example, where a value of no setting's type stands at each of these paths."""
+    document = example()
+    if any(path[0] == "events" and len(path) > 1 for path in paths):
+        document["events"] = {"project": "p", "subscription": "s"}
+    for *parents, last in paths:
+        place = document
+        for name in parents:
+            place = place.setdefault(name, {})
+        place[last] = [{"of": "no type that a setting has"}]
+    return document
 
 
 def test_the_example_is_right(tmp_path: Path) -> None:
     assert problem(example()) == ""
-    assert not refused(example(), tmp_path)
+    assert refused(example(), tmp_path / "conf") == set()
 
 
-@pytest.mark.parametrize("path", list(wrong()))
-def test_what_the_loader_refuses_the_schema_refuses_too(path: tuple[str, ...], tmp_path: Path) -> None:
-    document = example()
-    if path[0] == "events":
-        document["events"] = {"project": "p", "subscription": "s"}
-    place = document
-    for name in path[:-1]:
-        place = place.setdefault(name, {})
-    place[path[-1]] = [{"of": "no type that a setting has"}]
-    assert refused(document, tmp_path)
-    assert problem(document)
+def test_what_the_loader_refuses_the_schema_refuses_too(tmp_path: Path) -> None:
+    whole = [path for path in wrong() if path[-1] != "kind" and path[0] not in (*reference.SECTION_NAMES, "pools")]
+    whole += [path for path in wrong() if len(path) > 1 and path[-1] != "kind"]
+    named = refused(broken(*dict.fromkeys(whole)), tmp_path / "at-once")
+    named |= {where.rpartition(".")[0] for where in named}  # of a list the entry is named
+    assert [path for path in whole if ".".join(path) not in named] == [], "the loader takes these"
+    for number, path in enumerate(set(wrong()) - set(whole)):
+        assert refused(broken(path), tmp_path / str(number)), path
+    assert [path for path in wrong() if not problem(broken(path))] == [], "the schema takes these"

@@ -1,0 +1,190 @@
+"""A state directory, two places and a reconciler, driven by hand: each cycle, each look and each second by a test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from provisioner.backends import MayStart
+from provisioner.backends.fake import Entry, FakeBackend, FakePool
+from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
+from provisioner.model import (
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Limits,
+    Look,
+    Outcome,
+    PoolLimits,
+    TemplateLimits,
+    Unobserved,
+)
+from provisioner.state.directory import StateDir
+from tests.support.inline_actors import InlineActors
+from tests.support.steered_place import SteeredPlace
+
+LIMITS = Limits(
+    "hf",
+    {"pool": PoolLimits("pool", initial_window=1000), "other": PoolLimits("other")},
+    {"T": TemplateLimits("T", ("pool",)), "U": TemplateLimits("U", ("other",))},
+)
+BLIND = Failure(ErrorClass.UNAVAILABLE, "no route")
+
+
+class Clock:
+    time = 1_000_000.0
+    ahead = 0.0
+    """Seconds from loop time to the wall clock."""
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return self.time + self.ahead
+
+    def uptime(self) -> None:
+        """Nobody knows it: across a restart the wall clock counts."""
+
+
+class Place(FakeBackend):
+    """The fake, whose machines boot when they are told to, and which refuses creates by their number."""
+
+    place: SteeredPlace
+
+    def __init__(self, name: str, state: StateDir, clock: Clock) -> None:
+        pool = FakePool(name=name, boot_seconds=1e12)
+        super().__init__(pool, SteeredPlace(pool, clock.now), provisioner="demo")
+        self.fails: dict[int, Failure] = {}
+        """The creates that fail, by their number among all so far."""
+        self.created: list[str] = []
+        self.deleted: list[Delete] = []
+        self.recorded: list[bool] = []
+        """For each create: whether memory.json named the machine when the call came."""
+        self._state = state
+
+    @property
+    def machines(self) -> dict[str, Entry]:
+        return self.place.present()
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        outcomes = []
+        for create in creates:
+            if not may_start():
+                break
+            self.recorded.append(bool(memory_of(self._state, create.name)))
+            failure = self.fails.get(len(self.created))
+            self.created.append(create.name)
+            outcomes += [Outcome(create, failure)] if failure else super().create([create], lambda: True)
+        return outcomes
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        self.deleted += deletes
+        return super().delete(deletes, may_start)
+
+    def lose(self, *names: str) -> None:
+        """Delete these machines as others do."""
+        for name in names:
+            self.place.delete(self.machines[name], at_once=True)
+
+
+def memory_of(state: StateDir, name: str) -> bool:
+    records = state.memory.read().requests.values()
+    return any(slot.name == name for record in records for slot in record.slots.values())
+
+
+class Bench:
+    """A state directory, two places and a reconciler, driven by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = StateDir(path)
+        self.clock = Clock()
+        self.places = {name: Place(name, self.state, self.clock) for name in LIMITS.pools}
+        self.superseded = False
+        self.reconciler = self.restarted()
+
+    @property
+    def place(self) -> Place:
+        return self.places["pool"]
+
+    def restarted(self) -> Reconciler:
+        self.reconciler = Reconciler(
+            clock=self.clock,
+            state=self.state,
+            actors=InlineActors(self.places),
+            limits=LIMITS,
+            provisioner="demo",
+            mandate=Mandate(check=self.check),
+        )
+        return self.reconciler
+
+    def check(self) -> None:
+        if self.superseded:
+            raise SupersededError("a newer loop")
+
+    def request(self, count: int, template: str = "T", *, skew: float = 0.0) -> str:
+        """``skew``: seconds by which the clock of HF's host is ahead of the loop's."""
+        with self.state.intent.additions(create_for="demo") as intent:
+            return intent.add_request(template, count, created_wall=self.clock.time + skew)
+
+    def give_back(self, *names: str) -> str:
+        with self.state.intent.additions() as intent:
+            return intent.add_return(names, created_wall=self.clock.time)
+
+    def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:
+        for _ in range(times):
+            self.clock.time += 5.0
+            report = self.reconciler.cycle(self.looks(blind))
+        return report
+
+    def looks(self, blind: Collection[str] = ()) -> dict[str, Look]:
+        """Look at each pool; those in ``blind`` cannot be seen."""
+        return {
+            name: Unobserved(name, self.clock.time, BLIND)
+            if name in blind
+            else place.observe(self.clock.time, self.reconciler.strangers())
+            for name, place in self.places.items()
+        }
+
+    def anew(self, looks: Mapping[str, Look]) -> dict[str, Look]:
+        """Newer looks that show the same."""
+        return {name: replace(look, began=self.clock.time) for name, look in looks.items()}
+
+    def at_rest(self) -> dict[str, Look]:
+        """Looks on which nothing is planned any more."""
+        looks = self.looks()
+        for _ in range(2):
+            self.reconciler.cycle(looks)
+        assert self.reconciler.cycle(looks).plan is None
+        return looks
+
+    def succeed(self, count: int) -> str:
+        """A request that HF was told is complete."""
+        id_ = self.request(count)
+        self.cycle(2)
+        self.place.place.boot()
+        self.cycle(2)
+        assert json.loads(self.answer(id_))["status"] == "complete"
+        self.hears(id_)
+        self.cycle()
+        return id_
+
+    def hears(self, id_: str) -> None:
+        """Poll, as HF does, what has ended."""
+        self.state.seen.touch(id_)
+        self.state.told.tell(id_, self.answer(id_))
+
+    def answer(self, id_: str) -> str:
+        answer = self.state.status.read_answers([id_]).get(id_)
+        assert answer is not None
+        return answer.text
+
+
+def hf_calls(bench: Bench, seconds: float) -> None:
+    """HF lists other hosts every minute for so long."""
+    for _ in range(round(seconds / 60)):
+        bench.clock.time += 55.0
+        bench.state.inventory.write([f"other{bench.clock.time:.0f}"])
+        bench.cycle()

@@ -1,0 +1,38 @@
+"""The fake backend, whose looks can be made to fail or to take long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool
+from provisioner.model import Snapshot
+from tests.support.waiting import PATIENCE
+
+
+class SlowPlace(FakeBackend):
+    """One pool; its looks wait for ``slow``, and fail with ``error``."""
+
+    def __init__(self) -> None:
+        pool = FakePool(name="pool", observe_seconds=0.02)
+        super().__init__(pool, FakePlace(pool), provisioner="demo")
+        self.error: Exception | None = None
+        self.slow = threading.Event()
+        self.slow.set()
+        self.looks = 0
+
+    @property
+    def machines(self) -> dict[str, Entry]:
+        return self.place.entries()
+
+    def hint(self) -> None:
+        """Tell the loop that something may have changed."""
+        for wake in self.place.wakes:
+            wake()
+
+    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+        self.looks += 1
+        self.slow.wait(10 * PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return super().observe(now, strangers)

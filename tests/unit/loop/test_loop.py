@@ -1,0 +1,335 @@
+"""The loop in a thread: its wake-ups, standby, succession and end."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
+from provisioner.backends.mig.reads import USUAL_TIMES
+from provisioner.backends.registry import built_in
+from provisioner.interrupts import Latch
+from provisioner.loop import loop as loops
+from provisioner.loop.cycle import CycleReport, SupersededError
+from provisioner.loop.loop import Hints, Loop, Pace, Setup
+from provisioner.loop.wakeups import Wake
+from provisioner.model import (
+    Lever,
+    LeverKind,
+    Limits,
+    LossCause,
+    Memory,
+    PoolLimits,
+    Slot,
+    TemplateLimits,
+    Unobserved,
+)
+from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.state.levers import let_go, pulled
+from provisioner.state.locks import LoopLock
+from tests.support.slow_place import SlowPlace
+from tests.support.waiting import PATIENCE, until
+
+LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
+QUICK = Pace(interval=0.2, floor=0.0, act=1.0, intent_poll=0.01)
+
+
+class Running:
+    """A loop in a thread."""
+
+    def __init__(
+        self, path: Path, *places: SlowPlace, pace: Pace | None = None, hints: Hints | None = None, **options: object
+    ) -> None:
+        self.state = StateDir(path)
+        self.reports: list[CycleReport] = []
+        self.wakes: list[Wake] = []
+        self.error: Exception | None = None
+        self.loop = Loop(
+            Setup(self.state, {place.pool: place for place in places}, LIMITS, "demo", pace or QUICK),
+            self.reports.append,
+            count_wake=self.wakes.append,
+            hints=hints,
+        )
+        self.thread = threading.Thread(target=self._run, kwargs=options)
+        self.thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def _run(self, **options: bool) -> None:
+        try:
+            self.loop.run(**options)
+        except (StateError, SupersededError) as error:
+            self.error = error
+
+    def ran(self) -> list[Slot]:
+        """The machines that HF has or was told of."""
+        records = running.requests.values() if self.reports and (running := self.reports[-1].memory) else ()
+        return [slot for record in records for slot in record.slots.values() if slot.ran and slot.closed is None]
+
+    def end(self) -> None:
+        self.loop.stop()
+        self.thread.join(10 * PATIENCE)
+        assert not self.thread.is_alive()
+
+
+def ask(state: StateDir, count: int) -> None:
+    """Record a request, as a script does."""
+    with state.intent.additions(create_for="demo") as intent:
+        intent.add_request("T", count, created_wall=time.time())
+
+
+# --- the garbage collector --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_garbage_collector_waits_for_the_end_of_a_cycle_however_it_ends(tmp_path: Path, fails: bool) -> None:
+    enabled: list[bool] = []
+
+    def refresh(limits: Limits, _: Memory | None) -> Limits:
+        enabled.append(gc.isenabled())
+        if fails:
+            raise StateError("so ends the cycle")
+        return limits
+
+    loop = Loop(
+        Setup(StateDir(tmp_path), {"pool": SlowPlace()}, LIMITS, "demo", QUICK),
+        lambda _: enabled.append(gc.isenabled()),
+        refresh=refresh,
+    )
+    with pytest.raises(StateError) if fails else nullcontext():
+        loop.run(once=True)
+    assert enabled == ([False] if fails else [False, True])
+    assert gc.isenabled()
+
+
+def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_it(tmp_path: Path) -> None:
+    class Watched(SlowPlace):
+        wanted = 0.0
+
+        def list_after(self, when: float) -> None:
+            self.wanted = when
+
+    place = Watched()
+    ask(StateDir(tmp_path), 8)
+    with Running(tmp_path, place) as running:
+        until(lambda: len(running.ran()) == 8, 30)
+        place.place._entries = {}  # all at once, and no event says why
+        until(lambda: place.wanted, 30)
+        problems = until(lambda: getattr(running.reports[-1].looks["pool"], "problems", ()), 30)
+        assert problems[0].startswith("8 of 8 machines are missing since ")
+        assert any(0 <= place.wanted - report.now <= 60.0 for report in running.reports)
+        assert len(running.ran()) == 8, "nothing is told of them, and nothing made in their place"
+
+
+def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
+    place = SlowPlace()
+    place.slow.clear()
+    with Running(tmp_path, place) as running:
+        until(lambda: len(running.reports) >= 3, 30, what="cycles go on")
+        assert isinstance(running.reports[-1].looks["pool"], Unobserved)
+        place.slow.set()
+
+
+# --- one loop ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
+    place = SlowPlace()
+    with Running(tmp_path, place) as running:
+        until(lambda: len(running.reports) >= 2, 30)
+        ask(running.state, 2)
+        until(lambda: len(place.machines) == 2, 30)
+        assert Wake.INTENT in running.wakes
+        assert running.state.heartbeat.age_against(running.state.intent.path) is not None
+
+
+def test_a_lever_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
+    with Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval=60.0)) as running:
+        until(lambda: len(running.reports) >= 2, 30)
+        running.state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL, who="ann")))
+        until(lambda: running.reports[-1].levers.stop is not None, 30)
+        running.state.levers.change(lambda held: let_go(held, [LeverKind.STOP_ALL], Lever(LeverKind.STOP_ALL)))
+        until(lambda: running.reports[-1].levers.stop is None, 30)
+        assert Wake.INTENT in running.wakes
+
+
+def stands_by(caplog: pytest.LogCaptureFixture) -> None:
+    """Wait until a loop says that it stands by."""
+    until(lambda: "Standing by: another loop runs" in caplog.messages, 30)
+
+
+class Stream:
+    """Hints that nobody sends."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = False
+
+    def start(self) -> None:
+        self.began = True
+
+    def close(self) -> None:
+        self.ended = True
+
+
+def test_a_second_loop_stands_by_and_reads_no_hints_until_the_first_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "provisioner")
+    streams = [Stream(), Stream()]
+    first = Running(tmp_path, SlowPlace(), hints=streams[0])
+    until(lambda: first.reports, 30)
+    assert not first.state.loop_lock.holder().get("ended")
+    with Running(tmp_path, SlowPlace(), hints=streams[1]) as second:
+        stands_by(caplog)
+        assert (second.reports, [stream.began for stream in streams]) == ([], [True, False])
+        first.end()
+        assert streams[0].ended
+        assert first.state.loop_lock.holder()["ended"] is True
+        until(lambda: second.reports and streams[1].began, 30)
+        assert second.state.loop_lock.epoch() == 2
+    assert streams[1].ended
+
+
+def test_standing_by_can_be_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "provisioner")
+    with Running(tmp_path, SlowPlace()) as first:
+        until(lambda: first.reports, 30)
+        with Running(tmp_path, SlowPlace()) as second:
+            stands_by(caplog)
+        assert second.error is None
+
+
+def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) -> None:
+    place = SlowPlace()
+    running = Running(tmp_path, place)
+    until(lambda: running.reports, 30)
+    file = Path(running.state.loop_lock.path)
+    file.write_text(file.read_text().replace('"epoch": 1', '"epoch": 9').replace('"epoch":1', '"epoch":9'))
+    ask(running.state, 2)
+    assert isinstance(until(lambda: running.error, 30), SupersededError)
+    assert place.machines == {}
+    assert not running.state.memory.exists()
+
+
+def test_a_loop_at_rest_ends_when_another_process_has_its_lock(tmp_path: Path) -> None:
+    running = Running(tmp_path, SlowPlace())
+    until(lambda: running.reports, 30)
+    fcntl.flock(running.state.loop_lock._file._descriptor, fcntl.LOCK_UN)  # as a file server forgets it
+    other = LoopLock(running.state.loop_lock.path)
+    assert other.acquire(30)
+    assert isinstance(until(lambda: running.error, 30), SupersededError)
+    assert "this loop has lost its lock" in str(running.error)
+    other.release()
+
+
+def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Path) -> None:
+    place = SlowPlace()
+    state = StateDir(tmp_path)
+    ask(state, 3)
+    running = Running(tmp_path, place, once=True)
+    until(lambda: not running.thread.is_alive(), 30)
+    assert running.error is None
+    assert {report.number for report in running.reports} == {1}
+    assert sum(len(done.outcomes) for report in running.reports for done in report.results) == 3, "they are reported"
+    assert len(place.machines) == 3
+    (record,) = state.memory.read().requests.values()
+    assert all(slot.accepted for slot in record.slots.values()), "the outcomes are recorded too"
+
+
+def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
+    places = [SlowPlace(), SlowPlace()]
+    for number, place in enumerate(places):
+        place.pool, place.pace = f"pool-{number}", 600.0
+    with Running(tmp_path, *places) as running:
+        until(lambda: running.reports and all(place.looks == 1 for place in places), 30, what="the first looks")
+        running.loop.look_now(Wake.PUBSUB)
+        until(lambda: all(place.looks > 1 for place in places), 30, what="another look at each")
+        assert [place.looks for place in places] == [2, 2]
+
+
+def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
+    place = SlowPlace()
+    state = StateDir(tmp_path)
+    ask(state, 2)
+    with Running(tmp_path, place) as running:
+        until(lambda: state.status.exists() and all(one.ended for one in state.status.read_all().values()), 30)
+        until(lambda: len(state.status.read_all()) == 1, 30)
+        name = sorted(place.machines)[0]
+        running.loop.announce(name, LossCause.PREEMPTED, 3000.0)
+        running.loop.look_now(Wake.PUBSUB)
+        lost = until(state.status.read_lost, 30)
+        assert set(lost) == {name}
+        assert 2900 <= lost[name].grace <= 3000
+        assert Wake.PUBSUB in running.wakes
+
+
+# --- succession -------------------------------------------------------------------------------------------------------
+
+
+GONE = 2**22 + 1
+"""The id of no process: Linux gives none above 2**22."""
+
+
+@pytest.mark.parametrize(
+    ("holder", "lives"),
+    [
+        pytest.param({}, False, id="nobody signed before"),
+        pytest.param({"host": socket.gethostname(), "pid": GONE}, False, id="its process on this host is gone"),
+        pytest.param({"host": socket.gethostname(), "pid": os.getpid()}, False, id="it was this very process"),
+        pytest.param({"host": socket.gethostname(), "pid": os.getppid()}, True, id="its process runs on this host"),
+        pytest.param({"host": "elsewhere", "pid": 1}, True, id="it ran on another host"),
+        pytest.param({"host": "elsewhere", "pid": 1, "ended": True}, False, id="it ran there and signed off"),
+    ],
+)
+def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, object], lives: bool) -> None:
+    assert loops._may_live(holder) is lives
+
+
+def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
+    """The longest of a group: a create, its result, which says that a name is taken, and a look for the names."""
+    group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
+    pod = CONNECT_SECONDS + KubeTimes().call
+    kinds = {kind.name: kind.longest_call for kind in built_in()}
+    assert kinds["mig"] >= group
+    assert kinds["gke"] >= pod
+    longest = Pace(act=3.0, longest_call=max(kinds.values())).longest_cycle
+    assert longest >= 3.0 + max(group, pod)
+
+
+def test_a_successor_waits_for_the_longest_cycle_of_a_loop_that_may_still_act(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float | None] = []
+
+    class Waits(Latch):
+        def wait(self, seconds: float | None = None) -> bool:
+            waited.append(seconds)
+            return self.is_set()
+
+    pace = replace(QUICK, longest_call=30.0)
+    before = Running(tmp_path, SlowPlace(), pace=pace)
+    until(lambda: before.reports, 30)
+    before.end()
+    file = Path(before.state.loop_lock.path)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "host": "elsewhere", "ended": False}))
+    monkeypatch.setattr(loops, "Latch", Waits)
+    successor = Running(tmp_path, SlowPlace(), pace=pace)
+    until(lambda: successor.reports, 30)
+    successor.end()
+    assert waited[0] == QUICK.act + 30.0

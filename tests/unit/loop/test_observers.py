@@ -1,0 +1,143 @@
+"""Looks at pools, each in a thread of its own: when they are taken, and what a failed one is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.loop import observers
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.observers import Observer
+from provisioner.model import (
+    ErrorClass,
+    Snapshot,
+    Unobserved,
+)
+from tests.support.slow_place import SlowPlace
+from tests.support.waiting import until
+
+
+@contextmanager
+def observing(place: SlowPlace, wake: Callable[[], None] = lambda: None) -> Iterator[Observer]:
+    observer = Observer(place, LoopClock(), wake)
+    observer.start()
+    try:
+        yield observer
+    finally:
+        observer.stop()
+
+
+def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
+    place, wakes = SlowPlace(), []
+    place.error = BackendError(ErrorClass.DENIED, "no rights")
+    with observing(place, lambda: wakes.append(1)) as observer:
+        blind = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
+        assert isinstance(blind, Unobserved)
+        assert blind.failure.text == "no rights"
+        place.error = None
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
+        assert wakes, "the loop is told"
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [(ErrorClass.THROTTLED, "WARNING"), (ErrorClass.DENIED, "ERROR"), (ErrorClass.NOT_FOUND, "ERROR")],
+)
+def test_why_a_pool_cannot_be_seen_is_logged_once(
+    error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the first look on; as an error where no other look will mend it."""
+    place = SlowPlace()
+    place.error = BackendError(error, "why")
+    with caplog.at_level("WARNING", "provisioner"), observing(place) as observer:
+        until(lambda: place.looks >= 3, 30)
+        place.error = None
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
+        place.error = BackendError(error, "again")
+        until(lambda: isinstance(observer.latest(frozenset()), Unobserved), 30)
+    told = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
+    assert told == [(level, "why"), (level, "again")]
+
+
+def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> None:
+    place = SlowPlace()
+    place.pace = 600.0
+    with observing(place) as observer:
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
+        asked = frozenset({"theirs"})
+        until(lambda: getattr(observer.latest(asked), "asked", None) == asked, 30, what="a look that asks about them")
+        assert place.looks == 2
+
+
+def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
+    """What it is about may have happened after the look began."""
+    place = SlowPlace()
+    place.pace = 600.0
+    place.slow.clear()
+    with observing(place):
+        until(lambda: place.looks, 30, what="a look under way")
+        place.hint()
+        place.slow.set()
+        until(lambda: place.looks > 1, 30, what="another look")
+        assert place.looks == 2
+
+
+def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst of events would be a burst of lists."""
+    slept: list[float] = []
+    monkeypatch.setattr(observers, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
+    place = SlowPlace()
+    place.pace = 600.0
+    with observing(place) as observer:
+        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
+        place.hint()
+        until(lambda: place.looks == 2, 30, what="another look")
+        assert slept == [observers.GATHER]
+
+
+def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twelve groups whose cloud does not answer would take a minute: the service would be killed meanwhile."""
+    now, done = 100.0, []
+
+    class Hanging(Observer):
+        def end(self) -> None:
+            done.append("end")
+
+        def stop(self, seconds: float = 0.0) -> None:
+            nonlocal now
+            now += seconds
+            done.append("stop")
+
+    monkeypatch.setattr(observers, "time", SimpleNamespace(monotonic=lambda: now))
+    observers.stop_all([Hanging(SlowPlace(), LoopClock(), lambda: None) for _ in range(12)])
+    assert done == ["end"] * 12 + ["stop"] * 12
+    assert now == 100.0 + observers.LOOK_ENDS
+
+
+def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    place = SlowPlace()
+    place.slow.clear()
+    place.error = BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
+    observer = Observer(place, LoopClock(), lambda: None)
+    observer.start()
+    until(lambda: place.looks, 30, what="a look under way")
+    observer.stop(0.0)
+    place.slow.set()
+    observer.stop()
+    assert caplog.records == []
+
+
+def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
+    place = SlowPlace()
+    place.error = ZeroDivisionError("a bug")
+    with observing(place) as observer:
+        look = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
+        assert isinstance(look, Unobserved)
+        assert "a bug" in look.failure.text
