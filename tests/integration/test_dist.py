@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.bundles import bundle, shared, unpacked
 from tests.support.hosts import PYTHON, ROOT, other_python, python_version, tools
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 """Bundles are made of what a package index sends."""
@@ -32,7 +33,7 @@ def directory(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=280
+        command, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=280 * PATIENCE
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.support.bundles import sealed, small
 from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody, python_version
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(900)
 """Bundles are made of what a package index sends."""
@@ -47,7 +48,9 @@ def root() -> Iterator[Path]:
 def version_of(root: Path) -> str:
     """What the installed command says of itself, called as the service calls it."""
     command = as_nobody(root / PREFIX / "bin" / "provisioner", "--version")
-    ended = subprocess.run(["env", "-i", *command], cwd="/", capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(
+        ["env", "-i", *command], cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()[1]
 
@@ -56,7 +59,7 @@ def version_of(root: Path) -> str:
 
 
 def usage(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([INSTALLER, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([INSTALLER, *arguments], capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -302,14 +305,14 @@ def killed(directory: Path, root: Path, change: int) -> bool:
             if seen == change:
                 os.killpg(process.pid, signal.SIGKILL)
                 break
-    return process.wait(60) != 0
+    return process.wait(60 * PATIENCE) != 0
 
 
 def scripts_version(root: Path) -> str:
     """The version of the scripts that run now; all that they import has to be there."""
     program = "import hf_scripts.commands, provisioner; print(provisioner.__version__)"
     command = as_nobody(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
-    ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()
 

@@ -16,7 +16,7 @@ import yaml
 
 from provisioner.tools.playground import HostFactory
 from tests.kube.space import Space
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 TEMPLATE = "GkePod"
 POOL = "gke-main"
@@ -119,7 +119,7 @@ class Grid:
         if self._loop is not None:
             self._loop.send_signal(how)
             try:
-                self._loop.wait(30)
+                self._loop.wait(30 * PATIENCE)
             finally:
                 self._loop.kill()
                 self._loop.wait()

@@ -15,6 +15,8 @@ from typing import NamedTuple, Self
 
 import urllib3
 
+from tests.support.waiting import PATIENCE
+
 NO_PROGRESS = {
     "kind": "Status",
     "apiVersion": "v1",
@@ -131,7 +133,7 @@ class Proxy:
         self._calm.set()
         self.cut()
         self._upstream.clear()
-        self._thread.join(5)
+        self._thread.join(5 * PATIENCE)
 
     @property
     def trouble(self) -> Trouble:

@@ -30,7 +30,7 @@ from tests.support.manifests import (
     write_configuration,
 )
 from tests.support.passing import made_by, missing_from, pools_of
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.kube
 
@@ -266,7 +266,9 @@ def run_job(manifests: list[Manifest], volumes: Mapping[str, Path], *words: str)
     """What a backup's container prints, without a network, when it ends well."""
     inside = Inside(pods(manifests)["CronJob"], volumes, network=False)
     command = inside.command(*container(manifests, "CronJob")["command"], *words)
-    done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, env=inside.environment(), capture_output=True, text=True, check=False, timeout=60 * PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -20,7 +20,7 @@ from tests.kube.cluster import Cluster
 from tests.kube.place import SPEC, KubePlace
 from tests.kube.proxy import Proxy
 from tests.kube.space import RBAC, Space
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.kube
 
@@ -66,7 +66,7 @@ def webhook(cluster: Cluster, space: Space) -> Iterator[ThreadingHTTPServer]:
         yield server
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(5 * PATIENCE)
 
 
 def refusal(place: KubePlace, others: set[str] | None = None) -> Failure:

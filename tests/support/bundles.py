@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.hosts import PYTHON, ROOT, python_version, tools
+from tests.support.waiting import PATIENCE
 
 SECONDS = "1700000000"
 PARTS = (
@@ -46,7 +47,7 @@ def bundle(out: Path, source: Path = ROOT, pythons: Sequence[str] = ()) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=280 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
@@ -159,7 +160,7 @@ def _compiled(wheel: Path, target: Path) -> None:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(directory)
         options = ["-q", "-b", "--invalidation-mode", "unchecked-hash"]
-        subprocess.run([PYTHON, "-m", "compileall", *options, directory], check=True, timeout=280)
+        subprocess.run([PYTHON, "-m", "compileall", *options, directory], check=True, timeout=280 * PATIENCE)
         with zipfile.ZipFile(target, "w") as packed:
             for path in sorted(Path(directory).rglob("*")):
                 if path.is_file() and path.suffix != ".py":

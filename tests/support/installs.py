@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.bundles import shared, unpacked
 from tests.support.hosts import NOBODY, PYTHON, as_nobody
+from tests.support.waiting import PATIENCE
 
 PREFIX = "opt/provisioner"
 NEWER = "9.9.9"
@@ -69,7 +70,7 @@ def install(
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=280 * PATIENCE,
     )
 
 

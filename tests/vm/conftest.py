@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.bundles import PARTS, bundle, of_version, unpacked
 from tests.support.hosts import PYTHON, ROOT, python_version
+from tests.support.waiting import PATIENCE
 from tests.vm import build
 from tests.vm.guest import Guest
 
@@ -53,7 +54,7 @@ def drive(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600 * PATIENCE)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
