@@ -125,15 +125,15 @@ def test_an_evicted_machine_is_lost_and_told_with_the_seconds_left(space: Space,
         until(lambda: any(line.get("cause") == "evicted" for line in grid.journal()), 30, what="the journal says why")
 
 
-def test_an_api_server_that_is_killed_for_20_seconds_in_mid_creation_doubles_loses_and_deletes_nothing(
+def test_an_api_server_that_is_killed_in_mid_creation_doubles_loses_and_deletes_nothing(
     cluster: Cluster, space: Space, tmp_path: Path
 ) -> None:
     with Grid(tmp_path / "grid", space).start() as grid:
         id_ = grid.hf.request(TEMPLATE, 400)
         before = until(lambda: pods if len(pods := space.uids()) >= 40 else {}, 30, every=0.05, what="some are there")
         cluster.stop_server()
-        # The outage itself is what is tested: there is no condition to wait for.
-        time.sleep(20)
+        until(lambda: failures(grid), 60, what="the loop has met the outage")
+        grid.until_seen(time.time() + 4)  # and at least one cycle more
         assert grid.hf.status(id_)["status"] == "running"
         cluster.start_server()
         answer = grid.ended(id_, 60)
@@ -142,8 +142,12 @@ def test_an_api_server_that_is_killed_for_20_seconds_in_mid_creation_doubles_los
         assert before.items() <= after.items(), "nothing was deleted and made again"
         assert after.keys() == {name_of(id_, number) for number in range(400)}
         journal = grid.journal()
-        assert any(line.get("result", "ok") != "ok" for line in journal), "the kill came too late to prove anything"
         assert not [line for line in journal if line["event"] == "delete"]
+
+
+def failures(grid: Grid) -> bool:
+    """Whether an action of the loop has failed."""
+    return any(line.get("result", "ok") != "ok" for line in grid.journal())
 
 
 def test_a_watch_that_is_cut_every_second_costs_nothing(space: Space, proxy: Proxy, tmp_path: Path) -> None:
@@ -195,10 +199,11 @@ def test_a_foreign_pod_with_our_shape_of_name_is_never_touched(space: Space, tmp
         answer = grid.ended(grid.hf.give_back([*names, "hf-abcdefghij-000001"]))
         results = {machine["name"]: machine["result"] for machine in answer["machines"]}
         assert results == {**dict.fromkeys(names, "succeed"), "hf-abcdefghij-000001": "fail"}
-        # Longer than the grace of an orphan, and many cycles: whatever could be deleted by mistake would be by now.
-        time.sleep(6)
+        # Longer than the grace of an orphan, and several cycles: whatever could be deleted by mistake would be by now.
+        grid.until_seen(time.time() + 4)
+        grid.complete(1)
         kept = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in (foreign, borrowed)}
-        assert space.uids() == kept
+        assert kept.items() <= space.uids().items()
 
 
 @KWOK
@@ -214,26 +219,6 @@ def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_hinders_nobod
         space.remove(names[0])
         assert grid.complete(1)
         assert names[0] not in space.names(), "a closed slot's name is not used again"
-
-
-@KWOK
-def test_pods_that_cannot_pull_their_image_fail_in_the_kubelets_words(space: Space, tmp_path: Path) -> None:
-    settings = {"request_deadline_minutes": 0.15, "backoff": {"first_seconds": 1, "last_seconds": 2}}
-    quick = {"boot_deadline_seconds": 4}
-    with Grid(tmp_path / "grid", space, pod=pod_with("image-pull"), pool=quick, settings=settings).start() as grid:
-        answer = grid.ended(grid.hf.request(TEMPLATE, 2))
-        assert answer["status"] == "complete_with_error"
-        assert "ImagePullBackOff" in answer["message"]
-        until(lambda: space.names() == set(), 20, what="the remains are deleted")
-
-
-def test_pods_that_no_node_takes_fail_in_the_schedulers_words(space: Space, tmp_path: Path) -> None:
-    wants = {**POD, "nodeSelector": {"cloud.google.com/gke-accelerator": "none-here"}}
-    with Grid(tmp_path / "grid", space, pod=wants, settings={"request_deadline_minutes": 0.1}).start() as grid:
-        answer = grid.ended(grid.hf.request(TEMPLATE, 2))
-        assert answer["status"] == "complete_with_error"
-        assert "node(s) didn't match Pod's node affinity/selector" in answer["message"]
-        until(lambda: space.names() == set(), 20, what="the remains are deleted")
 
 
 def test_machines_of_a_node_that_is_gone_are_lost_and_those_of_a_spot_node_preempted(

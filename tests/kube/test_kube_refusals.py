@@ -103,13 +103,6 @@ def test_an_unknown_field_is_told_or_ignored_but_never_fails_the_machine(place: 
     assert [outcome.failure for outcome in place.create(1)] == [None]
 
 
-def test_the_quotas_words_are_told(place: KubePlace) -> None:
-    place.fail_creates(ErrorClass.QUOTA)
-    failure = refusal(place)
-    assert failure.error is ErrorClass.QUOTA
-    assert "exceeded quota: pods, requested: pods=1, used: pods=0, limited: pods=0" in failure.text
-
-
 def test_a_pod_whose_service_account_is_missing_is_refused_in_the_servers_words(place: KubePlace) -> None:
     place.rewrite("serviceAccountName: nobody\ncontainers: [{name: main, image: busybox}]\n")
     failure = refusal(place)
@@ -124,15 +117,6 @@ def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space
     failure = refusal(place, {"web-1"})
     assert failure.error is ErrorClass.DENIED
     assert "being terminated" in failure.text
-
-
-def test_a_pod_that_no_node_takes_is_a_stockout_in_the_schedulers_words(place: KubePlace) -> None:
-    place.rewrite("nodeSelector: {disk: huge}\ncontainers: [{name: main, image: busybox}]\n")
-    place.create(1)
-    failure = until(lambda: place.look().machines[ONE].failure, 20)
-    assert failure is not None
-    assert failure.error is ErrorClass.STOCKOUT
-    assert "didn't match Pod's node affinity/selector" in failure.text
 
 
 # --- what is tried ---------------------------------------------------------------------------------------------------
@@ -184,12 +168,6 @@ def look_fails(place: KubePlace, strangers: tuple[str, ...] = ()) -> BackendErro
     except BackendError as error:
         return error
     return None
-
-
-def test_the_role_of_the_deployment_has_no_verb_but_those_that_are_needed_here() -> None:
-    assert sorted(role_verbs("pods")) == ["create", "delete", "get", "list", "watch"]
-    assert role_verbs("events") == ["list", "create"]
-    assert role_verbs("namespaces") == ["get"]
 
 
 @pytest.mark.parametrize("verb", ["create", "delete", "get", "list", "watch"])
