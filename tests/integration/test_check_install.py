@@ -67,34 +67,6 @@ def test_a_directory_without_any_request_yet_is_fine(tmp_path: Path) -> None:
     assert any("intent.json: is made by the first request" in line for line in good)
 
 
-def no_templates(hf: HostFactory) -> None:
-    hf.templates_file.unlink()
-
-
-def no_state(hf: HostFactory) -> None:
-    shutil.rmtree(hf.work)
-
-
-def no_log(hf: HostFactory) -> None:
-    hf.logs.rmdir()
-
-
-def log_is_a_fifo(hf: HostFactory) -> None:
-    os.mkfifo(hf.logs / "demoinst-provider.master1.log")
-
-
-def old_heartbeat(hf: HostFactory) -> None:
-    os.utime(hf.work / "heartbeat", (1.0, 1.0))
-
-
-def corrupt_state(hf: HostFactory) -> None:
-    (hf.work / "status.json").write_text("{")
-
-
-def corrupt_intent(hf: HostFactory) -> None:
-    (hf.work / "intent.json").write_text("{")
-
-
 def old_copy_of_intent(hf: HostFactory) -> None:
     path = hf.work / "intent.json"
     copy = path.read_bytes()
@@ -109,26 +81,29 @@ def intent_is_gone_beside_memory(hf: HostFactory) -> None:
     (hf.work / "memory.json").write_text("{}")
 
 
+LOG = "demoinst-provider.master1.log"
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (no_templates, "No such file"),
-        (no_state, "no such directory: create it"),
-        (no_log, "the log of calls cannot be written: create it"),
+        (lambda hf: hf.templates_file.unlink(), "No such file"),
+        (lambda hf: shutil.rmtree(hf.work), "no such directory: create it"),
+        (lambda hf: hf.logs.rmdir(), "the log of calls cannot be written: create it"),
         pytest.param(
-            log_is_a_fifo,
-            "demoinst-provider.master1.log: is no regular file, so calls are not logged",
+            lambda hf: os.mkfifo(hf.logs / LOG),
+            f"{LOG}: is no regular file, so calls are not logged",
             marks=pytest.mark.slow,
         ),
-        (old_heartbeat, "start `provisioner run`"),
-        (corrupt_state, "getReturnRequests.sh: ended with 1, expected 0: "),
-        (corrupt_intent, "intent.json: not valid JSON: "),
+        (lambda hf: os.utime(hf.work / "heartbeat", (1.0, 1.0)), "start `provisioner run`"),
+        (lambda hf: (hf.work / "status.json").write_text("{"), "getReturnRequests.sh: ended with 1, expected 0: "),
+        (lambda hf: (hf.work / "intent.json").write_text("{"), "intent.json: not valid JSON: "),
         (old_copy_of_intent, "intent.json: generation 1 is older than 2, which was written before"),
         (intent_is_gone_beside_memory, "memory.json exists, so it was lost"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(
-    hf: HostFactory, wrong: Callable[[HostFactory], None], words: str
+    hf: HostFactory, wrong: Callable[[HostFactory], object], words: str
 ) -> None:
     wrong(hf)
     code, _, bad = checked(hf)

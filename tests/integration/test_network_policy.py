@@ -1,8 +1,4 @@
-"""What the network policies of the overlays let through, flow by flow.
-
-First, that the evaluator reads those forms that our policies have as Kubernetes documents them (kubernetes.io,
-Concepts, Network Policies).
-"""
+"""What the network policies of the overlays let through, flow by flow."""
 
 from __future__ import annotations
 
@@ -11,68 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.support.checks.network_policy import Host, Pod, Policies
 from tests.support.manifests import GKE, Manifest, built, of_a_site, only, pods
-
-# --- the documentation's examples -------------------------------------------------------------------------------------
-
-NAMESPACES = {"default": {}, "mine": {"project": "myproject"}, "alice": {"user": "alice"}, "other": {}}
-DB, WEB = Pod("default", {"role": "db"}), Pod("default", {"role": "web"})
-
-WHOLE = """
-podSelector: {matchLabels: {role: db}}
-policyTypes: [Ingress, Egress]
-ingress:
-  - from:
-      - ipBlock: {cidr: 172.17.0.0/16, except: [172.17.1.0/24]}
-      - namespaceSelector: {matchLabels: {project: myproject}}
-      - podSelector: {matchLabels: {role: frontend}}
-    ports: [{protocol: TCP, port: 6379}]
-egress:
-  - to: [{ipBlock: {cidr: 10.0.0.0/24}}]
-    ports: [{protocol: TCP, port: 5978}]
-"""
-DENY_IN = "{podSelector: {}, policyTypes: [Ingress]}"
-ALLOW_IN = "{podSelector: {}, ingress: [{}], policyTypes: [Ingress]}"
-DENY_ALL = "{podSelector: {}, policyTypes: [Ingress, Egress]}"
-NAMED = "{podSelector: {}, ingress: [{ports: [{port: metrics}]}]}"
-
-
-def policies(*specs: str) -> Policies:
-    """Of namespace default."""
-    made = [{"metadata": {"namespace": "default"}, "spec": yaml.safe_load(spec)} for spec in specs]
-    return Policies(made, NAMESPACES)
-
-
-Flow = tuple[Pod | Host, Pod | Host, int]
-
-
-@pytest.mark.parametrize(
-    ("specs", "flow", "allowed"),
-    [
-        pytest.param([], (WEB, DB, 1), True, id="no policy: all is let through"),
-        pytest.param([WHOLE], (Pod("default", {"role": "frontend"}), DB, 6379), True, id="from pods of its namespace"),
-        pytest.param([WHOLE], (Pod("other", {"role": "frontend"}), DB, 6379), False, id="not of another namespace"),
-        pytest.param([WHOLE], (Pod("mine", {}), DB, 6379), True, id="from every pod of a namespace"),
-        pytest.param([WHOLE], (Host("172.17.1.0"), DB, 6379), False, id="not from what a block excepts"),
-        pytest.param([WHOLE], (Host("172.17.2.0"), DB, 6379), True, id="from behind what it excepts"),
-        pytest.param([WHOLE], (Pod("mine", {}), DB, 6380), False, id="not to another port"),
-        pytest.param([WHOLE], (DB, Host("10.0.0.255"), 5978), True, id="out to a block"),
-        pytest.param([WHOLE], (DB, Host("10.0.1.0"), 5978), False, id="not out of a block"),
-        pytest.param([WHOLE], (WEB, Host("1.1.1.1"), 1), True, id="a pod that is not selected is free"),
-        pytest.param([DENY_IN], (DB, Host("1.1.1.1"), 1), True, id="deny all ingress leaves egress"),
-        pytest.param([DENY_IN, ALLOW_IN], (WEB, DB, 1), True, id="policies add up"),
-        pytest.param([DENY_ALL], (DB, Pod("other", {}), 1), False, id="deny all: out"),
-        pytest.param([NAMED], (WEB, Pod("default", {}, {"metrics": 9}), 9), True, id="a port by the pod's name for it"),
-    ],
-)
-def test_policies_are_read_as_they_are_documented(specs: list[str], flow: Flow, allowed: bool) -> None:
-    assert policies(*specs).allow(*flow) is allowed
-
-
-# --- the overlays' ----------------------------------------------------------------------------------------------------
 
 NARROW = {
     "apiServer": "172.16.0.0/28",

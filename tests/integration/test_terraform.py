@@ -164,13 +164,6 @@ def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
     assert "prevent_destroy" not in module.text
 
 
-def test_a_cluster_enforces_the_policies_of_the_overlay_and_pulls_its_images(module: Module) -> None:
-    cluster = module.of("google_container_cluster")["this"]
-    assert "ADVANCED_DATAPATH" in cluster["datapath_provider"]
-    assert "network-policy" in (ROOT / "deploy/kustomize/overlays/gke-workload-identity/kustomization.yaml").read_text()
-    assert "artifactregistry.googleapis.com" in module.locals["apis"]
-
-
 def test_the_values_that_it_names_are_values_of_the_overlay(module: Module) -> None:
     values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
     named = overlay_values(module)

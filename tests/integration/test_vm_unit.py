@@ -74,15 +74,6 @@ def test_the_services_are_hardly_exposed(unit: Path) -> None:
     assert float(exposure[1]) <= 2.5
 
 
-@SYSTEMD
-@pytest.mark.parametrize(("value", "complaint"), [("p%40", "Failed to resolve specifiers"), ("p", "")])
-def test_a_unit_s_own_line_takes_no_percent_as_the_page_says(tmp_path: Path, value: str, complaint: str) -> None:
-    line = f"Environment=HTTPS_PROXY=http://u:{value}@proxy:3128\n"
-    said = verified(tmp_path, UNIT.name, UNIT.read_text().replace("Environment=", f"{line}Environment=", 1))
-
-    assert (complaint in said) if complaint else said == ""
-
-
 def service(file: Path = UNIT) -> dict[str, str]:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]

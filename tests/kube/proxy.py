@@ -78,9 +78,6 @@ class Proxy:
         self._calm.set()
         self._trouble = Trouble.NONE
         self.calls: list[Call] = []
-        self.most_per_second: int | None = None
-        """Creates and deletes beyond so many in a second are answered with 429, as a busy server does."""
-        self._second, self._taken = 0, 0
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -178,21 +175,11 @@ class Proxy:
             handler.close_connection = True
         elif self._trouble is Trouble.FAIL:
             _answer(handler, 503, json.dumps({"kind": "Status", "code": 503, "message": "out of service"}).encode())
-        elif handler.command in ("POST", "DELETE") and self._is_too_many():
-            self._note(handler, 429)
-            busy = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "too many requests"}
-            _answer(handler, 429, json.dumps(busy).encode(), "1")
         elif self._trouble is Trouble.NO_STREAMED_LISTS and "sendInitialEvents" in handler.path:
             self._note(handler, 200)
             _answer(handler, 200, json.dumps({"type": "ERROR", "object": NO_PROGRESS}).encode() + b"\n")
         else:
             self._forward(handler, body)
-
-    def _is_too_many(self) -> bool:
-        with self._lock:
-            second = int(time.monotonic())
-            self._second, self._taken = second, 1 + (self._taken if second == self._second else 0)
-            return self.most_per_second is not None and self._taken > self.most_per_second
 
     def _note(self, handler: BaseHTTPRequestHandler, status: int) -> None:
         path, _, query = handler.path.partition("?")
@@ -261,11 +248,9 @@ class Proxy:
             return len(group)
 
 
-def _answer(handler: BaseHTTPRequestHandler, status: int, content: bytes, retry_after: str | None = None) -> None:
+def _answer(handler: BaseHTTPRequestHandler, status: int, content: bytes) -> None:
     handler.send_response(status)
     handler.send_header("Content-Type", "application/json")
     handler.send_header("Content-Length", str(len(content)))
-    if retry_after:
-        handler.send_header("Retry-After", retry_after)
     handler.end_headers()
     handler.wfile.write(content)

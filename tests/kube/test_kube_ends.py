@@ -1,14 +1,12 @@
-"""How pods end on a real API server, in one place or several; and that they are what the user wrote."""
+"""How pods end on a real API server, in one place or several."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from provisioner.backends.gke.settings import STUCK_SECONDS
 from provisioner.model import Delete, DeleteReason, Phase, Verdict
@@ -170,104 +168,3 @@ def test_one_loop_fills_two_namespaces_and_a_second_cluster_and_empties_them(spa
             assert spread() == (4, 3, 3)
             assert grid.ended(grid.hf.give_back(names))["status"] == "complete"
             assert spread() == (0, 0, 0)
-
-
-# --- the pod that the user wrote --------------------------------------------------------------------------------------
-
-RICH = """
-apiVersion: v1
-kind: Pod
-metadata:
-  annotations:
-    kueue.x-k8s.io/queue-name: grid
-    provreq.kueue.x-k8s.io/maxRunDurationSeconds: "600"
-  labels: {kueue.x-k8s.io/queue-name: grid, app: "1"}
-spec:
-  activeDeadlineSeconds: 86400
-  affinity:
-    nodeAffinity:
-      preferredDuringSchedulingIgnoredDuringExecution:
-      - weight: 1
-        preference: {matchExpressions: [{key: cloud.google.com/gke-spot, operator: Exists}]}
-  automountServiceAccountToken: false
-  dnsConfig: {options: [{name: ndots, value: "1"}]}
-  enableServiceLinks: false
-  hostAliases: [{ip: 10.0.0.1, hostnames: [master]}]
-  imagePullSecrets: [{name: registry}]
-  nodeSelector: {cloud.google.com/compute-class: Balanced}
-  restartPolicy: OnFailure
-  schedulingGates: [{name: example.com/wait}]
-  securityContext: {runAsUser: 1000, fsGroup: 1000}
-  shareProcessNamespace: true
-  subdomain: grid
-  terminationGracePeriodSeconds: 90
-  tolerations:
-  - {key: cloud.google.com/gke-spot, operator: Equal, value: "true", effect: NoSchedule}
-  topologySpreadConstraints:
-  - maxSkew: 1
-    topologyKey: topology.kubernetes.io/zone
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector: {matchLabels: {app: "1"}}
-  initContainers:
-  - {name: setup, image: busybox, env: [{name: HOST, value: "{{machine}}"}]}
-  - {name: sidecar, image: busybox, restartPolicy: Always, args: [tail, -f, /dev/null]}
-  containers:
-  - name: main
-    image: busybox
-    command: [/opt/symphony/start]
-    env:
-    - {name: WHO, value: "{{machine}} of {{request}}, a {{template}}"}
-    - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-    envFrom: [{configMapRef: {name: settings, optional: true}}]
-    lifecycle: {preStop: {exec: {command: [/opt/symphony/stop]}}}
-    ports: [{containerPort: 7870, name: vemkd}]
-    readinessProbe: {exec: {command: [/opt/symphony/joined]}, periodSeconds: 5}
-    resources: {requests: {cpu: "2", memory: 1Gi}, limits: {memory: 2Gi, nvidia.com/gpu: "1"}}
-    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-    volumeMounts: [{name: work, mountPath: /scratch}, {name: shared, mountPath: /shared, readOnly: true}]
-  volumes:
-  - {name: work, emptyDir: {medium: Memory, sizeLimit: 1Gi}}
-  - {name: shared, nfs: {server: 10.0.0.2, path: /shared, readOnly: true}}
-"""
-"""Something of everything that a site puts into its pods."""
-
-
-def lost(wanted: object, given: object, where: str = "") -> list[str]:
-    """What of ``wanted`` is not in ``given``, to which the server may have added."""
-    if isinstance(wanted, Mapping) and isinstance(given, Mapping):
-        pairs = [(key, value, given.get(key)) for key, value in wanted.items()]
-    elif isinstance(wanted, list) and isinstance(given, list) and len(given) >= len(wanted):
-        pairs = [(str(number), value, given[number]) for number, value in enumerate(wanted)]
-    else:
-        return [] if wanted == given else [f"{where}: {wanted!r} became {given!r}"]
-    return [text for key, value, held in pairs for text in lost(value, held, f"{where}.{key}")]
-
-
-@pytest.mark.parametrize(
-    ("write", "part"),
-    [(yaml.safe_dump, "manifest"), (json.dumps, "spec")],
-    ids=["manifest in YAML", "spec in JSON"],
-)
-def test_the_server_holds_all_that_the_user_wrote(
-    place: KubePlace, space: Space, write: Callable[[Any], str], part: str
-) -> None:
-    filled = RICH.replace("{{machine}}", ONE).replace("{{request}}", REQUEST).replace("{{template}}", "small")
-    written, wanted = yaml.safe_load(RICH), yaml.safe_load(filled)
-    place.rewrite(write(written if part == "manifest" else written["spec"]))
-    assert [outcome.failure for outcome in place.create(1)] == [None]
-    held = space.pod(ONE)
-    assert lost(wanted if part == "manifest" else {"spec": wanted["spec"]}, held) == []
-    assert held["spec"]["hostname"] == ONE
-
-
-def test_of_the_users_labels_only_those_that_are_ours_are_replaced(place: KubePlace, space: Space) -> None:
-    labels = {"hf-provisioner/pool": "mine", "hf-provisioner/id": "mine", "hf-provisioner/team": "grid"}
-    place.rewrite(json.dumps({"metadata": {"labels": labels}, "spec": POD}))
-    place.create(1)
-    held = space.pod(ONE)["metadata"]["labels"]
-    assert {key: held[key] for key in labels} == {
-        "hf-provisioner/pool": place.pool,
-        "hf-provisioner/id": "demo",
-        "hf-provisioner/team": "grid",
-    }
-    place.until_seen(ONE)

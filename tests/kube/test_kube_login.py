@@ -198,10 +198,3 @@ def as_text(rule: dict[str, list[str]]) -> str:
 def test_an_endpoint_with_its_authority_and_google_credentials(bench: Bench, key_file: Path) -> None:
     endpoint = bench.space.admin.server
     works(bench.backend(endpoint=endpoint, ca_file=bench.authority, credentials=key_file, watched=True), bench.space)
-
-
-def test_an_endpoint_whose_certificate_nobody_vouches_for_is_not_spoken_to(bench: Bench, key_file: Path) -> None:
-    backend = bench.backend(endpoint=bench.space.admin.server, credentials=key_file)
-    with pytest.raises(BackendError, match="CERTIFICATE_VERIFY_FAILED") as caught:
-        backend.observe(0.0, ())
-    assert caught.value.failure.error is ErrorClass.UNAVAILABLE

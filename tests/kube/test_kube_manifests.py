@@ -46,19 +46,6 @@ def test_the_server_takes_every_manifest_of_a_build(kit: Kit, build: Build) -> N
         assert kit.apply(manifest, trial=True)["kind"] == manifest["kind"]
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "NetworkPolicy", "ComputeClass", "ClusterQueue", "PodMonitoring"])
-def test_the_server_refuses_a_field_that_a_kind_has_not(kit: Kit, kind: str) -> None:
-    manifest = only_one(built(GKE, "compute-classes", "kueue", "pod-monitoring"), kind)
-
-    with pytest.raises(Refused, match="unknownField: field not declared"):
-        kit.apply({**manifest, "spec": {**manifest["spec"], "unknownField": 1}}, trial=True)
-
-
-def only_one(manifests: list[Manifest], kind: str) -> Manifest:
-    """The first of a kind."""
-    return next(manifest for manifest in manifests if manifest["kind"] == kind)
-
-
 # --- for real ---------------------------------------------------------------------------------------------------------
 
 
@@ -123,38 +110,6 @@ def test_a_pod_beside_the_standard_of_the_namespace_is_refused(kit: Kit, manifes
 
     with pytest.raises(Refused, match="violates PodSecurity"):
         kit.apply(rogue, trial=True)
-
-
-def test_machines_come_when_hostfactory_asks_and_go_when_it_returns_them(kit: Kit, pod: LoopPod) -> None:
-    (template,) = pod.hf.templates()
-    id_ = pod.hf.request(template, 3)
-    until(lambda: pod.hf.status(id_)["status"] != "running", 90, every=0.3, what="the request ends")
-    answer = pod.hf.status(id_)
-    names = {machine["name"] for machine in answer["machines"]}
-
-    assert answer["status"] == "complete", pod.log.read_text()
-    assert machines(kit) == names
-    assert len(names) == 3
-
-    back = pod.hf.give_back(sorted(names))
-    until(lambda: pod.hf.status(back)["status"] == "complete", 90, every=0.3, what="the return ends")
-    assert machines(kit) == set()
-
-
-def test_the_probes_of_the_manifest_are_answered_by_what_runs(pod: LoopPod, manifests: list[Manifest]) -> None:
-    one = container(manifests)
-
-    assert all(pod.answers(one[f"{probe}Probe"]["httpGet"]["path"]) for probe in ("liveness", "readiness"))
-    assert not pod.answers("/no-such-path")
-
-
-def test_the_loop_runs_as_the_pod_s_user_and_writes_nothing_but_state(pod: LoopPod, manifests: list[Manifest]) -> None:
-    security = only(manifests, "Deployment")["spec"]["template"]["spec"]["securityContext"]
-    facts = (pod.state / "memory.json").stat()
-
-    if os.geteuid() == 0:
-        assert (facts.st_uid, facts.st_gid) == (security["runAsUser"], security["fsGroup"])
-    assert {path.name for path in pod.conf.iterdir() if path.is_file()} == {*only(manifests, "ConfigMap")["data"]}
 
 
 def test_the_account_may_do_nothing_beside_its_role(

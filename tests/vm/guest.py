@@ -62,16 +62,16 @@ class Guest:
         self._unread = b""
 
     def __enter__(self) -> Self:
+        """Start; what has to be there once it has started is asked of :meth:`serve`."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
-        try:
-            until(self._socket.exists, START_SECONDS, what="QEMU started")
-            self._agent.connect(str(self._socket))
-            self._ask("guest-ping", START_SECONDS)
-            self.run("mount /dev/vda /opt")
-        except BaseException:
-            self._end()
-            raise
         return self
+
+    def serve(self) -> None:
+        """Return once it has started, with the drive mounted, of which it may have seen nothing before."""
+        until(self._socket.exists, START_SECONDS, what="QEMU started")
+        self._agent.connect(str(self._socket))
+        self._ask("guest-ping", START_SECONDS)
+        self.run("blockdev --flushbufs /dev/vda && mount /dev/vda /opt")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
