@@ -372,22 +372,6 @@ def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account
 
 
 @GCLOUD
-@pytest.mark.slow
-def test_gcloud_understands_the_pages_lines(tmp_path: Path) -> None:
-    """Each line gets a flag that no command has: it is the only thing that gcloud complains about."""
-    for line in federation_lines():
-        done = subprocess.run(
-            ["gcloud", *line, "--no-such-flag"],
-            env=os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120 * PATIENCE,
-        )
-        assert done.stderr.splitlines()[0].strip().endswith("unrecognized arguments: --no-such-flag"), done.stderr
-
-
-@GCLOUD
 def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank: Bank, tmp_path: Path) -> None:
     """gcloud asks nobody for it."""
     bank.is_the_account()

@@ -29,16 +29,11 @@ FORM: dict[str, Any] = {
     "properties": {
         "blueprint_name": {"type": "string", "pattern": "^[a-z0-9_-]{1,63}$"},
         "ghpc_version": {"type": "string"},
-        "validators": {"type": "array"},
         "vars": {
             "type": "object",
             "required": ["project_id", "deployment_name"],
             "properties": {"deployment_name": {"type": "string", "pattern": "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"}},
         },
-        "terraform_backend_defaults": {"type": "object"},
-        "terraform_providers": {"type": "object"},
-        "toolkit_modules_url": {"type": "string"},
-        "toolkit_modules_version": {"type": "string"},
         "deployment_groups": {
             "type": "array",
             "minItems": 1,
@@ -48,8 +43,6 @@ FORM: dict[str, Any] = {
                 "required": ["group", "modules"],
                 "properties": {
                     "group": NAME,
-                    "terraform_backend": {"type": "object"},
-                    "terraform_providers": {"type": "object"},
                     "modules": {
                         "type": "array",
                         "minItems": 1,
@@ -75,7 +68,7 @@ FORM: dict[str, Any] = {
         },
     },
 }
-"""What the toolkit takes: it reads strictly, and refuses a field that it does not know."""
+"""What the toolkit takes of what we give: it reads strictly, and refuses a field that it does not know."""
 
 
 def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:

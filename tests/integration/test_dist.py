@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.bundles import bundle, shared, unpacked
-from tests.support.hosts import PYTHON, ROOT, other_python, python_version, tools
+from tests.support.hosts import ROOT, other_python, python_version, tools
 from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -58,37 +56,6 @@ def test_it_holds_no_path_and_no_host_of_whoever_made_it(directory: Path) -> Non
     for path in directory.rglob("*"):
         if path.is_file() and path.suffix != ".whl":
             assert str(ROOT) not in path.read_text(), path
-
-
-def test_a_lock_is_installed_from_the_wheels_alone(directory: Path, tmp_path: Path) -> None:
-    """The scripts'; the loop's is installed so, with hashes and without an index, in test_install_life.py."""
-    made = run(PYTHON, "-m", "venv", "--without-pip", tmp_path / "clean")
-    assert made.returncode == 0, made.stderr
-    done = run(
-        *(tools(), "-m", "pip", "--python", tmp_path / "clean" / "bin" / "python", "install", "--no-index"),
-        *("--find-links", directory / "wheelhouse", "--require-hashes"),
-        *("--requirement", directory / "requirements" / "scripts.lock"),
-        **NO_INDEX,
-    )
-    listed = run(tools(), "-m", "pip", "--python", tmp_path / "clean" / "bin" / "python", "list", "--format=json")
-
-    assert done.returncode == 0, done.stderr
-    assert {part["name"] for part in json.loads(listed.stdout)} >= {"tinydb"}
-    assert (tmp_path / "clean" / "bin" / "pip").exists() is False
-
-
-def test_a_wheel_that_was_changed_is_not_installed(directory: Path, tmp_path: Path) -> None:
-    wheels = shutil.copytree(directory / "wheelhouse", tmp_path / "wheels")
-    (wheel,) = wheels.glob("tinydb-*.whl")
-    wheel.write_bytes(wheel.read_bytes() + b"\n")
-    done = run(
-        *(tools(), "-m", "pip", "download", "--no-index", "--find-links", wheels, "--dest", tmp_path / "out"),
-        *("--require-hashes", "--requirement", directory / "requirements" / "scripts.lock"),
-        **NO_INDEX,
-    )
-
-    assert done.returncode == 1
-    assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
 NEWER = ("3.12", "3.13")

@@ -1,4 +1,4 @@
-"""The loop as an EGO service: the page's definition, run as EGO runs it."""
+"""The loop as an EGO service: the page's definition, run as EGO runs it, on two hosts that share a directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shlex
 import signal
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -114,26 +114,29 @@ def simulator() -> Iterator[Simulator]:
 
 
 @pytest.fixture
-def host(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagementHost]:
-    """One with the instance's files in the shared directory, and the definition that the page makes."""
-    with TemporaryDirectory() as directory:
+def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ManagementHost, ...]]:
+    """Two, with the instance's files in the directory that they share, and the definition that the page makes."""
+    with TemporaryDirectory() as directory, ExitStack() as opened:
         shared_place = Path(directory)
         shared_place.chmod(0o755)
+        bundle = unpacked(shared(tmp_path_factory), shared_place)
         top = shared_place / "hf"
-        with ManagementHost(unpacked(shared(tmp_path_factory), shared_place), top) as made:
-            made.install()
-            number = int(made.run("id --user egoadmin"))
-            configure(top, simulator)
-            for path in (top, *top.rglob("*")):
-                os.chown(path, number, number)
-            (line,) = re.findall(r"(?m)^ +(sed .*@HF_TOP@.*)$", PAGE)
-            made.typed(line)
-            yield made
-            made.kill_service()
+        made = [opened.enter_context(ManagementHost(bundle, top)) for _ in range(2)]
+        for host in made:
+            host.install()
+        number = int(made[0].run("id --user egoadmin"))
+        configure(top, simulator)
+        for path in (top, *top.rglob("*")):
+            os.chown(path, number, number)
+        (line,) = re.findall(r"(?m)^ +(sed .*@HF_TOP@.*)$", PAGE)
+        for host in made:
+            host.typed(line)
+            opened.callback(host.kill_service)
+        yield tuple(made)
 
 
 def configure(top: Path, simulator: Simulator) -> None:
-    """The instance's files."""
+    """The instance's files; ports of two loops on one real host must differ."""
     conf = top / "conf" / "providers" / "gcpinst"
     conf.mkdir(parents=True)
     for place in (top / "work" / "providers" / "gcpinst", top / "log"):
@@ -146,20 +149,21 @@ def configure(top: Path, simulator: Simulator) -> None:
     (conf / "kubeconfig").write_text(simulator.kubeconfig.read_text())
 
 
-def test_ego_starts_a_loop_that_rents_machines_and_goes_on_once_it_is_started_again(
-    host: ManagementHost, simulator: Simulator
+def test_where_the_loop_s_host_dies_another_host_s_loop_goes_on_with_its_requests(
+    hosts: tuple[ManagementHost, ...], simulator: Simulator
 ) -> None:
-    """That another host's loop takes over is shown on NFS, in tests/vm/test_vm_outage.py."""
-    state = StateDir(host.top / "work" / "providers" / "gcpinst")
-    host.start_service()
-    kept = host.complete(host.request(2))
+    first, second = hosts
+    state = StateDir(first.top / "work" / "providers" / "gcpinst")
+    first.start_service()
+    kept = first.complete(first.request(2))
     epoch = state.loop_lock.epoch()
-    host.kill_service()
-    more, back = host.request(1), host.call("requestReturnMachines", {"machines": [{"name": kept[0]}]})
-    host.start_service()
-    host.complete(str(back["requestId"]))
-    left = {kept[1], *host.complete(more)}
+    first.kill_service()
+    more, back = second.request(1), second.call("requestReturnMachines", {"machines": [{"name": kept[0]}]})
+    second.start_service()
+    second.complete(str(back["requestId"]))
+    left = {kept[1], *second.complete(more)}
     until(lambda: {one["name"] for one in simulator.state()["machines"]} == left, 30, what="exactly these are left")
     assert state.loop_lock.epoch() == epoch + 1
-    assert host.log.count("Provisioner started") == 2
-    assert host.run(f"stat --format '%U:%G %a' {LOG}") == "egoadmin:hostfactory 660\n", "logrotate empties it"
+    assert ["Provisioner started" in host.log for host in hosts] == [True, True]
+    for host in hosts:
+        assert host.run(f"stat --format '%U:%G %a' {LOG}") == "egoadmin:hostfactory 660\n", "logrotate empties it"

@@ -360,24 +360,6 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
     } <= {*said}
 
 
-@built
-def test_the_image_goes_into_a_closed_network_as_a_file(
-    image: str, storage: dict[str, str], another: dict[str, str], tmp_path: Path
-) -> None:
-    """As deploy-banks.md says: written to an archive on one side, loaded on the other, the same image."""
-    archive = f"oci-archive:{tmp_path / 'provisioner.tar'}:provisioner"
-    pushed = run("buildah", "push", "--quiet", "--disable-compression", image, archive, **storage)
-    assert pushed.returncode == 0, pushed.stderr
-    pulled = run("buildah", "pull", "--quiet", archive, **another)
-    assert pulled.returncode == 0, pulled.stderr
-    facts = [
-        run("buildah", "inspect", "--type", "image", "--format", "{{.Docker.RootFS.DiffIDs}}", name, **where).stdout
-        for name, where in ((image, storage), (pulled.stdout.strip(), another))
-    ]
-
-    assert facts[0] == facts[1] != ""
-
-
 @pytest.fixture
 def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]:
     """Images of another host, which has none yet."""

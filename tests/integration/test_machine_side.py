@@ -15,7 +15,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -56,22 +55,6 @@ def test_ego_s_profile_says_where_its_programs_are(machine: Machine, tmp_path: P
     machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_PROFILE=str(profile), PATH=rest)
     ready(machine)
     assert machine.calls[:2] == ["egoconfig join master1 -f", "egosh ego start"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_root_joins_as_ego_s_administrator() -> None:
-    """In a directory that others get to, which pytest's are not."""
-    with TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        machine = Machine(Path(directory))
-        machine.ego.chmod(0o777)
-        (machine.ego / "calls").chmod(0o666)
-        try:
-            machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_EGO_ADMIN="nobody")
-            ready(machine)
-        finally:
-            machine.end()
-        assert (machine.ego / "joined-by").read_text() == "nobody\n"
 
 
 @pytest.mark.parametrize("way", ["join", "start"])

@@ -172,36 +172,6 @@ def test_the_backup_is_of_the_instance_that_the_service_runs_and_writes_beside_i
 # --- users, directories, log ------------------------------------------------------------------------------------------
 
 
-@needs("systemd-sysusers", "systemd")
-@needs("systemd-tmpfiles", "systemd")
-def test_the_user_and_its_directories_are_made_as_the_service_and_the_scripts_need_them(tmp_path: Path) -> None:
-    """Below a root of their own; HF's user is one of a directory service that is away."""
-    etc = tmp_path / "etc"
-    etc.mkdir()
-    (etc / "passwd").write_text("root:x:0:0::/:/bin/sh\n")
-    (etc / "group").write_text("root:x:0:\n")
-    made = run("systemd-sysusers", f"--root={tmp_path}", VM / "sysusers.conf")
-    groups = {line.split(":")[0]: line.split(":") for line in (etc / "group").read_text().splitlines()}
-    users = {line.split(":")[0]: line.split(":") for line in (etc / "passwd").read_text().splitlines()}
-
-    assert made.returncode == 0, made.stderr
-    assert groups[service()["Group"]][3] == "", (
-        "HF's user is no matter of sysusers.d's, which makes one that it does not find"
-    )
-    assert users.keys() == {"root", service()["User"]}
-    assert users[service()["User"]][6].endswith("nologin")
-    if os.geteuid() == 0:  # only root can give directories away
-        done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", VM / "tmpfiles.conf")
-        assert (done.returncode, done.stderr) == (0, "")
-        facts = (tmp_path / service_directory()).stat()
-        assert facts.st_mode & 0o7777 == 0o2770
-        assert (facts.st_uid, facts.st_gid) == (int(users[service()["User"]][2]), int(groups[service()["Group"]][2]))
-
-
-def service_directory() -> str:
-    return re.findall(r"HF_PROVIDER_WORKDIR=/(.*)", UNIT.read_text())[0]
-
-
 @needs("logrotate", "logrotate")
 def test_logrotate_takes_its_file_and_rotates_the_scripts_log_and_that_of_ego_s_loop(tmp_path: Path) -> None:
     user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name

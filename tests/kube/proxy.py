@@ -248,9 +248,11 @@ class Proxy:
             return len(group)
 
 
-def _answer(handler: BaseHTTPRequestHandler, status: int, content: bytes) -> None:
+def _answer(handler: BaseHTTPRequestHandler, status: int, content: bytes, retry_after: str | None = None) -> None:
     handler.send_response(status)
     handler.send_header("Content-Type", "application/json")
     handler.send_header("Content-Length", str(len(content)))
+    if retry_after:
+        handler.send_header("Retry-After", retry_after)
     handler.end_headers()
     handler.wfile.write(content)

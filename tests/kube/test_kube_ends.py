@@ -92,18 +92,6 @@ def test_where_force_is_configured_a_return_of_stuck_pods_completes(space: Space
             assert sorted(sent) == sorted(names[:2])
 
 
-def test_a_pod_that_a_finalizer_holds_stays_even_by_force_until_the_finalizer_is_gone(
-    place: KubePlace, space: Space
-) -> None:
-    place.rewrite(json.dumps({"metadata": {"finalizers": ["example.com/hold"]}, "spec": POD}))
-    place.create(1)
-    uid = place.until_seen(ONE).fingerprint.uid
-    assert place.delete(ONE, uid, force=True).failure is None
-    place.until_seen(ONE, Phase.STOPPING)
-    space.admin.patch(f"{space.pods_path}/{ONE}", {"metadata": {"finalizers": None}})
-    place.until_gone(ONE)
-
-
 # --- machines of another provider -------------------------------------------------------------------------------------
 
 

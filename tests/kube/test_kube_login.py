@@ -21,7 +21,6 @@ from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass
 from tests.kube.client import Client
-from tests.kube.cluster import kubeconfig
 from tests.kube.place import SPEC, TIMES
 from tests.kube.space import RBAC, Space
 from tests.support.waiting import until
@@ -95,53 +94,6 @@ def test_the_account_of_the_pod_that_it_runs_in(bench: Bench, monkeypatch: pytes
     assert "Unauthorized" in denied(other)
     token.write_text(bench.space.token())
     works(other, bench.space)
-    works(backend, bench.space)
-
-
-def test_a_kubeconfigs_context(bench: Bench) -> None:
-    document = kubeconfig(bench.space.admin.server, bench.space.token(), ca=bench.authority)
-    document["users"].append({"name": "nobody", "user": {"token": "x"}})
-    document["contexts"].append({"name": "wrong", "context": {"cluster": "test", "user": "nobody"}})
-    document["current-context"] = "wrong"
-    path = bench.directory / "kubeconfig"
-    path.write_text(json.dumps(document))
-    works(bench.backend(kubeconfig=path, context="test"), bench.space)
-    assert "Unauthorized" in denied(bench.backend(kubeconfig=path))
-
-
-SCRIPT = """#!/bin/sh
-cd "$(dirname "$0")"
-echo run >> runs
-ends=$(date -u -d '+4 seconds' +%Y-%m-%dT%H:%M:%SZ)
-printf '{"apiVersion": "%s", "kind": "ExecCredential", ' "$VERSION"
-printf '"status": {"token": "%s", "expirationTimestamp": "%s"}}' "$(cat token)" "$ends"
-"""
-
-
-def test_an_exec_plugin_whose_tokens_end_while_it_is_used(bench: Bench) -> None:
-    plugin, runs = bench.directory / "plugin", bench.directory / "runs"
-    plugin.write_text(SCRIPT)
-    plugin.chmod(0o755)
-    (bench.directory / "token").write_text(bench.space.token())
-    environment = [{"name": "VERSION", "value": VERSION}]
-    document = kubeconfig(bench.space.admin.server, "", ca=bench.authority)
-    document["users"][0]["user"] = {"exec": {"apiVersion": VERSION, "command": "./plugin", "env": environment}}
-    path = bench.directory / "kubeconfig"
-    path.write_text(json.dumps(document))
-    backend = bench.backend(kubeconfig=path)
-    works(backend, bench.space)
-    before = len(runs.read_text().splitlines())
-    assert before >= 1
-
-    def renewed() -> bool:
-        assert not denied(backend)
-        return len(runs.read_text().splitlines()) > before
-
-    until(renewed, 30, every=0.1, what="the token is renewed")
-    (bench.directory / "token").write_text("an old token")
-    until(lambda: denied(backend), 30, every=0.1, what="the server no longer knows us")
-    (bench.directory / "token").write_text(bench.space.token())
-    until(lambda: not denied(backend), 30, every=0.1, what="the server knows us again")
     works(backend, bench.space)
 
 

@@ -215,11 +215,6 @@ def words(place: KubePlace) -> str:
     return failure.text if failure else ""
 
 
-def test_with_the_role_the_autoscalers_words_are_told(homeless: KubePlace) -> None:
-    told = until(lambda: SAID in (text := words(homeless)) and text, 20, what="the autoscaler's words are told")
-    assert f"pod didn't trigger scale-up: 1 {SAID}" in told
-
-
 def test_without_the_right_to_list_events_the_autoscalers_words_are_missing_and_nothing_else(
     space: Space, proxy: Proxy, homeless: KubePlace
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,17 +137,6 @@ def test_a_stream_that_breaks_is_resumed_without_a_list(space: Space, proxy: Pro
     names |= add(space, 2)
     until_seen(backend, names)
     assert [call.lists for call in proxy.looks()] == [True, False]
-
-
-def test_a_stream_that_falls_silent_is_replaced_by_a_new_list(space: Space, proxy: Proxy, bench: Bench) -> None:
-    names = add(space, 1, 2)
-    backend = bench.watching(times=replace(TIMES, silence=2.0))
-    proxy.mute_watches()
-    space.remove(name(1))
-    assert looked(backend) == names, "nobody has told it"
-    until_seen(backend, {name(2)})
-    assert len(proxy.looks()) > 1
-    assert all(call.lists for call in proxy.looks())
 
 
 def test_after_a_restart_the_server_has_forgotten_versions_and_the_pods_are_listed_again(
