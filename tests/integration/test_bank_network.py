@@ -15,7 +15,6 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,10 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import grpc
 import pytest
-from google.iam.v1 import iam_policy_pb2
-from google.pubsub_v1.types import Subscription
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
@@ -41,6 +37,7 @@ from tests.support.hostfactory.sites import template
 from tests.support.manifests import GKE, ROOT, built, container
 from tests.support.network.authority import Authority
 from tests.support.network.proxy import Proxy
+from tests.support.network.pubsub import subscription_server
 from tests.support.waiting import PATIENCE, until
 
 KUBE, COMPUTE = "kube.bank.test", "compute.bank.test"
@@ -119,47 +116,6 @@ def denied(_path: str, _document: dict[str, Any]) -> dict[str, Any]:
     """What it answers where the role roles/iam.workloadIdentityUser is not bound."""
     words = "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist)."
     return {"error": {"code": 403, "message": words, "status": "PERMISSION_DENIED"}}
-
-
-@contextmanager
-def pubsub(authority: Authority, streamed: set[str]) -> Iterator[tuple[str, int]]:
-    """Pub/Sub's gRPC API, as far as ``check --live`` and the loop ask it."""
-
-    def stream(_requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        streamed.add(dict(context.invocation_metadata())["authorization"])
-        ended = threading.Event()
-        context.add_callback(ended.set)
-        ended.wait()
-        yield from ()
-
-    def handlers(call: Any) -> grpc.RpcMethodHandler | None:
-        sent = dict(call.invocation_metadata)
-        if sent.get("authorization") not in ("Bearer federated", "Bearer of-the-account"):
-            return None
-        if call.method.endswith("/StreamingPull"):
-            return grpc.stream_stream_rpc_method_handler(stream)
-        if call.method.endswith("/GetSubscription"):
-            name = "projects/p/subscriptions/events"
-            reply = Subscription.serialize(Subscription(name=name, topic="projects/p/topics/t"))
-        elif call.method.endswith("/TestIamPermissions"):
-            reply = iam_policy_pb2.TestIamPermissionsResponse(
-                permissions=["pubsub.subscriptions.consume"]
-            ).SerializeToString()
-        else:
-            return None
-        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: reply)
-
-    class Handlers(grpc.GenericRpcHandler):
-        def service(self, call: Any) -> grpc.RpcMethodHandler | None:
-            return handlers(call)
-
-    server = grpc.server(ThreadPoolExecutor(4), handlers=(Handlers(),))
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([authority.signed(PUBSUB)]))
-    server.start()
-    try:
-        yield "127.0.0.1", port
-    finally:
-        server.stop(None).wait()
 
 
 @dataclass
@@ -241,7 +197,6 @@ class Bank:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Authority, set[str]]]:
-    streamed: set[str] = set()
     directory = tmp_path_factory.mktemp("network")
     authority = Authority(directory)
     with ExitStack() as stack:
@@ -256,8 +211,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, A
             host: ((str(url.hostname), int(url.port or 0)), authority.context(host)) for host, url in addresses.items()
         }
         targets[STS] = (("127.0.0.1", sts.server_address[1]), authority.context(STS))
-        targets[PUBSUB] = (stack.enter_context(pubsub(authority, streamed)), None)
-        yield stack.enter_context(Proxy(targets, LOGIN)), authority, streamed
+        known = ("Bearer federated", "Bearer of-the-account")
+        subscription = stack.enter_context(subscription_server(authority, known=known))
+        targets[PUBSUB] = (subscription.address, None)
+        yield stack.enter_context(Proxy(targets, LOGIN)), authority, subscription.streamed
 
 
 @pytest.fixture

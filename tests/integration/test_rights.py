@@ -9,18 +9,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import grpc
 import pytest
 import requests
-from google.cloud import pubsub_v1
-from google.iam.v1 import iam_policy_pb2
-from google.protobuf.empty_pb2 import Empty
 
 from provisioner.backends import BackendError, Ended
 from provisioner.backends.events import EventStream, Judged, Worth
@@ -41,6 +34,7 @@ from tests.contract.places import QUICK_PODS, QUICK_WATCH, always
 from tests.support.checks import callers, rights
 from tests.support.checks.discovery_schema import discovery
 from tests.support.checks.simulators import Notes
+from tests.support.network.pubsub import subscription_server
 from tests.support.waiting import PATIENCE, until
 
 REQUEST = "abcdefghij"
@@ -149,8 +143,8 @@ def call_by_name(directory: Path) -> None:
 def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscription is checked, and a message taken of it and acknowledged, all by Google's own client."""
     taken: list[Judged] = []
-    with subscription_server() as server:
-        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.address)
+    with subscription_server(data=b"?") as server:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", ":".join(map(str, server.address)))
         assert subscription_findings("p", "s", 10) == []
         stream = EventStream("p", "s", prefix="hf", taken=taken.append)
         stream.start()
@@ -158,45 +152,6 @@ def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.close()
     assert [judged.worth for judged in taken][:1] == [Worth.MALFORMED]
     assert server.calls == {call for call in callers.CALLS if call.startswith("/google.")}, "none is made unseen"
-
-
-@contextmanager
-def subscription_server() -> Iterator[SimpleNamespace]:
-    """One subscription with one message, over real gRPC; ``calls`` are the methods that were asked for."""
-    calls: set[str] = set()
-    message = pubsub_v1.types.ReceivedMessage(ack_id="1", message=pubsub_v1.types.PubsubMessage(data=b"?"))
-    subscription = {"name": "projects/p/subscriptions/s", "topic": "projects/p/topics/t"}
-    responses = {
-        "StreamingPull": pubsub_v1.types.StreamingPullResponse.pb(
-            pubsub_v1.types.StreamingPullResponse(received_messages=[message])
-        ),
-        "GetSubscription": pubsub_v1.types.Subscription.pb(pubsub_v1.types.Subscription(subscription)),
-        "TestIamPermissions": iam_policy_pb2.TestIamPermissionsResponse(permissions=[CONSUME]),
-    }
-
-    def handler(details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        calls.add(details.method)
-        name = details.method.rpartition("/")[2]
-        response: bytes = responses.get(name, Empty()).SerializeToString()
-
-        def stream(asked: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
-            yield response
-            for _ in asked:
-                pass
-
-        if name == "StreamingPull":
-            return grpc.stream_stream_rpc_method_handler(stream)
-        return grpc.unary_unary_rpc_method_handler(lambda asked, _: response)
-
-    with ThreadPoolExecutor(4) as workers:
-        server = grpc.server(workers)
-        server.add_generic_rpc_handlers([SimpleNamespace(service=handler)])
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield SimpleNamespace(address=f"127.0.0.1:{port}", calls=calls)
-        finally:
-            server.stop(0).wait()
 
 
 def look(backend: MigBackend | GkeBackend) -> Snapshot:

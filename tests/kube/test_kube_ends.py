@@ -92,46 +92,6 @@ def test_where_force_is_configured_a_return_of_stuck_pods_completes(space: Space
             assert sorted(sent) == sorted(names[:2])
 
 
-# --- machines of another provider -------------------------------------------------------------------------------------
-
-
-def owned_pod(space: Space, name: str) -> None:
-    """Make a pod as Google's connector does: a controller owns it, and holds it by a finalizer."""
-    path = f"/api/v1/namespaces/{space.name}/configmaps"
-    owner = space.admin.create(path, {"metadata": {"name": f"owner-of-{name}"}})["metadata"]
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, "blockOwnerDeletion": True}
-    metadata = {
-        "name": name,
-        "finalizers": ["symphony-operator/finalizer"],
-        "ownerReferences": [{**reference, "name": owner["name"], "uid": owner["uid"]}],
-    }
-    space.admin.create(space.pods_path, {"metadata": metadata, "spec": POD})
-
-
-def let_go(space: Space, name: str) -> None:
-    """Remove the finalizer, as the controller does when it has taken note of the deletion."""
-    space.admin.patch(f"{space.pods_path}/{name}", {"metadata": {"finalizers": None}})
-
-
-def test_a_returned_pod_of_an_adopted_name_is_deleted_and_gone_once_its_controller_lets_it_go(
-    space: Space, tmp_path: Path
-) -> None:
-    adopted, kept = "g1c733ee2-8s2rw-pod-0", "g1c733ee2-8s2rw-pod-1"
-    for name in (adopted, kept):
-        owned_pod(space, name)
-    space.add_pod("web-1")
-    with Grid(tmp_path / "grid", space, settings={"adopt_prefixes": ["g1c733ee2-"]}).start() as grid:
-        id_ = grid.hf.give_back([adopted, "web-1"])
-        until(lambda: "deletionTimestamp" in space.pod(adopted)["metadata"], 20, every=0.2, what="it is deleted")
-        assert grid.hf.status(id_)["status"] == "running"
-        let_go(space, adopted)
-        results = {machine["name"]: machine["result"] for machine in grid.ended(id_)["machines"]}
-        assert results == {adopted: "succeed", "web-1": "fail"}
-        assert space.names() == {kept, "web-1"}
-        assert all("deletionTimestamp" not in pod["metadata"] for pod in space.pods())
-    let_go(space, kept)
-
-
 # --- several clusters and namespaces ----------------------------------------------------------------------------------
 
 
