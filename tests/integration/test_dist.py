@@ -16,8 +16,6 @@ from tests.support.waiting import PATIENCE
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 """Bundles are made of what a package index sends."""
 
-NO_INDEX = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
-
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -73,7 +73,6 @@ class Proxy:
         self._lock = threading.Lock()
         self._clients: set[socket.socket] = set()
         self._watchers: set[socket.socket] = set()
-        self._muted: set[socket.socket] = set()
         self._calm = threading.Event()
         self._calm.set()
         self._trouble = Trouble.NONE
@@ -153,11 +152,6 @@ class Proxy:
         """Break all streams off; how many there were."""
         return self._break(self._watchers)
 
-    def mute_watches(self) -> None:
-        """Let all streams stand and carry nothing more; new ones are well."""
-        with self._lock:
-            self._muted |= self._watchers
-
     def looks(self) -> list[Call]:
         """Every list and watch of pods that was answered."""
         with self._lock:
@@ -219,8 +213,6 @@ class Proxy:
         handler.wfile.flush()
         try:
             for chunk in response.stream(1 << 16):
-                if handler.connection in self._muted:
-                    continue
                 handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
                 handler.wfile.flush()
             handler.wfile.write(b"0\r\n\r\n")
@@ -237,7 +229,7 @@ class Proxy:
 
     def _drop(self, connection: socket.socket) -> None:
         with self._lock:
-            for group in (self._clients, self._watchers, self._muted):
+            for group in (self._clients, self._watchers):
                 group.discard(connection)
 
     def _break(self, group: set[socket.socket]) -> int:
