@@ -461,13 +461,14 @@ def test_a_proxy_that_wants_another_login_is_told_at_once_and_never_by_its_passw
     """A proxy locks accounts that try again and again: nobody looks until the time for a look is over."""
     bank.proxy.login = "somebody:else"
     bundle = bank.directory / "bundle.tar.gz"
-    commands = ("check", "--live", "-o", "json"), ("plan",), ("doctor", "--bundle", str(bundle))
-    answers = [bank.run(*words) for words in commands]
-    assert {f"{one['pool']}: {one['text']}" for one in json.loads(answers[0].stdout)["findings"]} >= {
+    checked = bank.run("check", "--live", "-o", "json")
+    assert {f"{one['pool']}: {one['text']}" for one in json.loads(checked.stdout)["findings"]} >= {
         f"{pool}: cannot be checked: {ANOTHER_LOGIN}" for pool in ("pods", "vms")
     }
-    assert answers[1].stdout.count(f"UNSEEN, {ANOTHER_LOGIN}") == 2
+    planned = bank.run("plan")
+    assert planned.stdout.count(f"UNSEEN, {ANOTHER_LOGIN}") == 2
     assert len(bank.proxy.asked) < 20
+    answers = (checked, planned, bank.run("doctor", "--bundle", str(bundle)))
     journal = bank.looped(lambda: len(bank.proxy.asked) >= 6, "--log-level", "DEBUG")
     assert '"Provisioner started"' in journal
     for text in (journal, *(done.stdout + done.stderr for done in answers)):

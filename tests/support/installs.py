@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.bundles import shared, unpacked
+from tests.support.bundles import renewed, shared, unpacked
 from tests.support.hosts import NOBODY, PYTHON, as_nobody
 from tests.support.waiting import PATIENCE
 
@@ -53,9 +53,10 @@ def open_root() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
-    """Both, unpacked where the user without rights gets to."""
+    """Both, where the user without rights gets to."""
     with open_directory() as directory:
-        yield Bundles(*(unpacked(shared(run, version), directory) for version in ("", NEWER)))
+        old = unpacked(shared(run), directory)
+        yield Bundles(old, renewed(old, directory, NEWER))
 
 
 def install(
