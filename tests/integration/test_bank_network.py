@@ -406,12 +406,6 @@ def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank, sour
 
 
 @pytest.mark.slow
-def test_a_program_that_is_not_allowed_to_run_is_named_with_what_allows_it(bank: Bank) -> None:
-    bank.federated({"executable": {"command": "/bin/true", "timeout_millis": 5000}})
-    assert any("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES" in text for text in wrong(bank) if text.startswith("pods: "))
-
-
-@pytest.mark.slow
 def test_a_plugin_of_a_kubeconfig_gets_the_way_out_that_we_have(bank: Bank) -> None:
     said, plugin, conf = bank.directory / "said", bank.directory / "plugin", bank.directory / "conf"
     told = {"kind": "ExecCredential", "apiVersion": EXEC, "status": {"token": "of-the-plugin"}}

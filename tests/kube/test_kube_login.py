@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes.config import incluster_config
@@ -20,9 +19,8 @@ from provisioner.backends import BackendError
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass
-from tests.kube.client import Client
 from tests.kube.place import SPEC, TIMES
-from tests.kube.space import RBAC, Space
+from tests.kube.space import Space
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
@@ -125,26 +123,6 @@ def key_file(bench: Bench) -> Iterator[Path]:
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-def test_the_account_may_do_what_its_role_says_and_nothing_more(space: Space, tmp_path: Path) -> None:
-    """All other tests that reach the real server through ``write_kubeconfig`` do so as this account."""
-    account = Client(space.write_kubeconfig(tmp_path / "kubeconfig"))
-    review = {"apiVersion": "authorization.k8s.io/v1", "spec": {"namespace": space.name}}
-    response = account.create(
-        "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"kind": "SelfSubjectRulesReview", **review}
-    )
-    everybodys = {"authorization.k8s.io", "authentication.k8s.io"}
-    allowed = [rule for rule in response["status"]["resourceRules"] if everybodys.isdisjoint(rule["apiGroups"])]
-    role = next(document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] == "Role")
-    assert sorted(map(as_text, allowed)) == sorted(map(as_text, role["rules"]))
-    rights = {resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
-    assert rights.keys() <= {"pods", "events", "namespaces"}
-    assert rights["namespaces"] == {"get"}, "the uid of its own namespace, and nothing else"
-
-
-def as_text(rule: dict[str, list[str]]) -> str:
-    return json.dumps({key: sorted(values) for key, values in rule.items()}, sort_keys=True)
 
 
 def test_an_endpoint_with_its_authority_and_google_credentials(bench: Bench, key_file: Path) -> None:

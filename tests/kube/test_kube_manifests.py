@@ -136,25 +136,6 @@ def test_the_account_may_do_nothing_beside_its_role(
         assert refused.value.status == 403, f"{method} {place}"
 
 
-def test_check_live_finds_the_place_as_it_should_be(
-    kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same configuration as the pod's, with its token in a kubeconfig, as a person asks who may do no more."""
-    for file in pod.host.iterdir():
-        (tmp_path / file.name).write_text(file.read_text())
-    settings = yaml.safe_load((tmp_path / "provisioner.yaml").read_text())
-    settings["pools"]["gke-main"]["kubeconfig"] = "kubeconfig"
-    (tmp_path / "provisioner.yaml").write_text(yaml.safe_dump(settings))
-    login = kubeconfig(kit.admin.server, pod.token, ca=any_cluster.ca)
-    (tmp_path / "kubeconfig").write_text(json.dumps(login))
-
-    code = cli.run(["check", "--live", str(tmp_path)])
-    told = capsys.readouterr().out
-
-    assert code == 0, told
-    assert "every pool's place is as it should be" in told
-
-
 def test_a_template_that_hostfactory_got_reaches_the_pod_by_one_command(
     kit: Kit, pod: LoopPod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

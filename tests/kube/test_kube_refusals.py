@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner.backends import BackendError
 from provisioner.model import ErrorClass, Failure
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.client import Document
@@ -160,40 +159,6 @@ def test_rights_that_are_taken_away_are_named(place: KubePlace, space: Space) ->
 def role_verbs(resource: str) -> list[str]:
     role = next(document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] == "Role")
     return next(rule["verbs"] for rule in role["rules"] if rule["resources"] == [resource])
-
-
-def look_fails(place: KubePlace, strangers: tuple[str, ...] = ()) -> BackendError | None:
-    try:
-        place.look(strangers)
-    except BackendError as error:
-        return error
-    return None
-
-
-@pytest.mark.parametrize("verb", ["create", "delete", "get", "list", "watch"])
-def test_without_this_verb_of_the_role_it_does_not_work(
-    space: Space, proxy: Proxy, tmp_path: Path, place: KubePlace, verb: str
-) -> None:
-    place.create(1)
-    place.until_seen(ONE)
-    space.grant(*(other for other in role_verbs("pods") if other != verb))
-    until(lambda: not space.may(verb), 30, what="the verb is taken away")
-    if verb == "create":
-        assert [outcome.failure.error for outcome in place.create(2) if outcome.failure] == [ErrorClass.DENIED]
-    elif verb == "delete":
-        failure = place.delete(ONE, space.uids()[ONE]).failure
-        assert failure is not None
-        assert failure.error is ErrorClass.DENIED
-    elif verb == "get":
-        assert look_fails(place, (f"{PREFIX}-{REQUEST}-000009",))
-    elif verb == "list":
-        assert look_fails(place)
-    else:
-        watching = KubePlace(space, proxy, tmp_path, watched=True)
-        error = until(lambda: look_fails(watching), 20, what="the watch fails")
-        assert error is not None
-        assert error.failure.error is ErrorClass.DENIED
-        watching.close()
 
 
 SAID = "max node group size reached"
