@@ -164,10 +164,6 @@ class Bank:
                 process.terminate()
             return "".join(process.communicate(timeout=120 * PATIENCE))
 
-    def federated(self, source: dict[str, Any]) -> None:
-        """The token of the bank's own issuer comes from there."""
-        self.federation(credential_source=source)
-
     def federation(self, **more: Any) -> None:
         """What the federation's configuration says besides."""
         file = self.directory / "conf" / "federation.json"
@@ -385,55 +381,16 @@ def test_an_account_that_the_federation_may_not_be_is_told_in_googles_words(bank
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["a server of the bank's", "a program of the bank's"])
-def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank, source: str) -> None:
+def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank) -> None:
     """The server is one that NO_PROXY leaves out: the proxy, which takes CONNECT alone, is not asked for it."""
     del bank.settings["events"], bank.settings["pools"]["vms"]
     (bank.directory / "conf" / "tprov_templates.json").write_text(json.dumps([template("Pods", pools=["pods"])]))
     with served(lambda _path, _form: {"token": "of-the-bank"}) as server:
         form = {"type": "json", "subject_token_field_name": "token"}
         url = f"http://127.0.0.1:{server.server_address[1]}/token"
-        bank.federated({"url": url, "format": form})
-        if source == "a program of the bank's":
-            told = {"version": 1, "success": True, "token_type": SUBJECT, "id_token": "of-the-bank"}
-            program = bank.directory / "issuer"
-            program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(told)}\nEND\n")
-            program.chmod(0o755)
-            bank.federated({"executable": {"command": str(program), "timeout_millis": 10000}})
-        allowed = {"GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES": "1"}
-        assert wrong(bank, HTTP_PROXY=bank.proxy.url, NO_PROXY=".bank.example,127.0.0.1", **allowed) == []
+        bank.federation(credential_source={"url": url, "format": form})
+        assert wrong(bank, HTTP_PROXY=bank.proxy.url, NO_PROXY=".bank.example,127.0.0.1") == []
     assert bank.proxy.hosts - {IAM} == {KUBE, STS}
-
-
-@pytest.mark.slow
-def test_a_plugin_of_a_kubeconfig_gets_the_way_out_that_we_have(bank: Bank) -> None:
-    said, plugin, conf = bank.directory / "said", bank.directory / "plugin", bank.directory / "conf"
-    told = {"kind": "ExecCredential", "apiVersion": EXEC, "status": {"token": "of-the-plugin"}}
-    plugin.write_text(f"#!/bin/sh\nenv > {said}\ncat <<'END'\n{json.dumps(told)}\nEND\n")
-    plugin.chmod(0o755)
-    cluster, user = {"server": f"https://{KUBE}"}, {"exec": {"apiVersion": EXEC, "command": str(plugin)}}
-    kubeconfig = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": cluster}],
-        "users": [{"name": "u", "user": user}],
-    }
-    (conf / "kubeconfig").write_text(json.dumps(kubeconfig))
-    pod_spec = bank.settings["pools"]["pods"]["pod_spec"]
-    pool = {"kind": "gke", "kubeconfig": str(conf / "kubeconfig"), "namespace": "grid", "pod_spec": pod_spec}
-    bank.settings["pools"]["pods"] = pool
-    assert wrong(bank, NO_PROXY=".bank.example") == []
-    seen = dict(line.split("=", 1) for line in said.read_text().splitlines() if "=" in line)
-    assert seen["HTTPS_PROXY"] == seen["https_proxy"] == bank.proxy.url
-    assert seen["NO_PROXY"] == seen["no_proxy"]
-    assert seen["NO_PROXY"].split(",")[:2] == [".bank.example", "metadata.google.internal"]
-    assert seen["SSL_CERT_FILE"] == str(bank.authority.file)
-
-
-@pytest.mark.slow
-def test_the_authorities_may_be_named_by_the_environment_instead(bank: Bank) -> None:
-    bundle = bank.settings.pop("ca_bundle")
-    assert wrong(bank, REQUESTS_CA_BUNDLE=bundle) == []
 
 
 @pytest.mark.slow

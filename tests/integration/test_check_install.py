@@ -273,6 +273,7 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
         pytest.param([ROOT, NFS + UNCACHED], True, "on nfs4 mounted at /srv/state", id="NFS as it has to be"),
         pytest.param([ROOT, NFS + "hard"], False, "lookupcache=none,actimeo=0", id="NFS with caches"),
         pytest.param([ROOT, NFS + UNCACHED + ",soft"], False, "soft: mount it with hard", id="NFS that gives up"),
+        pytest.param([ROOT, NFS + UNCACHED + ",softerr"], False, "softerr: mount it with hard", id="NFS that says so"),
         pytest.param([ROOT, NFS + UNCACHED + ",local_lock=all"], False, "local_lock", id="NFS with local locks"),
         pytest.param([ROOT, NFS.replace(" rw,rel", " ro,rel") + UNCACHED], False, "read-only", id="read-only"),
         pytest.param([ROOT, "41 22 0:51 / /srv rw - tmpfs tmpfs rw"], False, "after a restart", id="memory"),

@@ -60,7 +60,6 @@ ROOT_MOUNT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw"
 @pytest.mark.parametrize(
     ("lines", "verdict"),
     [
-        pytest.param([ROOT_MOUNT], True, id="one mount"),
         pytest.param([ROOT_MOUNT, "40 22 8:2 / /opt rw,noexec - xfs /dev/b rw"], False, id="noexec on a mount above"),
         pytest.param(
             [ROOT_MOUNT, "40 22 8:2 / /opt rw,noexec - xfs /dev/b rw", "41 40 8:3 / /opt/p rw - xfs /dev/c rw"],

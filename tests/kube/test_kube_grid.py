@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from itertools import dropwhile, pairwise
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
+from provisioner.simulator.server import Simulator
+from tests.contract.places import QUICK_PODS
 from tests.kube.cluster import Cluster
 from tests.kube.grid import POD, POOL, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL, STUCK
@@ -199,3 +204,41 @@ def test_machines_of_a_node_that_is_gone_are_lost_and_those_of_a_spot_node_preem
         until(lambda: spot_grid.hf.reclaimed([preempted]) == {preempted: 0}, 60, every=0.5, what="it is lost, too")
         assert f"{preempted}: preempted" in spot_grid.hf.reclaim([preempted])["message"]
         until(lambda: space.names() == set(), 30, what="nothing is left")
+
+
+@KWOK
+def test_where_force_is_configured_a_return_of_stuck_pods_completes(space: Space, tmp_path: Path) -> None:
+    pool = {"force_delete_after_seconds": 2}
+    with Grid(tmp_path / "grid", space, pod=pod_with(STUCK), pool=pool).start() as grid:
+        names = grid.complete(3)
+        space.delete(names[2])
+        back = grid.ended(grid.hf.give_back(names[:2]))
+        assert back["status"] == "complete"
+        assert space.names() == {names[2]}, "what somebody else deleted, and HostFactory did not return, is left alone"
+        deletes = [line for line in grid.journal() if line["event"] == "delete"]
+        for force in (False, True):
+            sent = [line["machine"] for line in deletes if line.get("force", False) is force]
+            assert sorted(sent) == sorted(names[:2])
+
+
+def test_one_loop_fills_two_namespaces_and_a_second_cluster_and_empties_them(space: Space, tmp_path: Path) -> None:
+    with Space(space.admin) as other, Simulator(namespaces=["symphony"]) as simulator:
+        simulator.call(lambda cloud: cloud.impose(Conditions(gke=QUICK_PODS)))
+        near, far = other.write_kubeconfig(tmp_path / "other"), tmp_path / "far"
+        far.write_text(json.dumps(kubeconfig(simulator.kubernetes, "symphony", {})))
+        more = {
+            "gke-other": {"namespace": other.name, "kubeconfig": str(near), "max_machines": 3},
+            "gke-far": {"namespace": "symphony", "kubeconfig": str(far)},
+        }
+
+        def spread() -> tuple[int, int, int]:
+            far_pods = simulator.call(lambda cloud: len(cloud.cluster.pods.select("symphony")))
+            return len(space.names()), len(other.names()), far_pods
+
+        with Grid(tmp_path / "grid", space, pool={"max_machines": 4}, more=more).start() as grid:
+            log = grid.logs / "loop.log"
+            until(lambda: '"result": "ok"' in log.read_text(), 60, what="a cycle has seen all three pools")
+            names = grid.complete(10)
+            assert spread() == (4, 3, 3)
+            assert grid.ended(grid.hf.give_back(names))["status"] == "complete"
+            assert spread() == (0, 0, 0)

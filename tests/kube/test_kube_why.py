@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.model import ErrorClass, LossCause, Machine, Phase
+from provisioner.model import LossCause, Machine, Phase
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.cluster import Cluster
 from tests.kube.grid import POD, TEMPLATE, Grid
@@ -61,44 +61,6 @@ def seen(place: KubePlace, name: str, condition: Callable[[Machine], bool], what
 # --- init containers, restarts ----------------------------------------------------------------------------------------
 
 SETUP = {"initContainers": [{"name": "setup", "image": "busybox"}]}
-SIDECAR = {"initContainers": [{"name": "proxy", "image": "busybox", "restartPolicy": "Always"}]}
-
-
-@pytest.mark.parametrize(
-    ("kubelet", "spec", "phase", "words"),
-    [
-        pytest.param(
-            "init-fails", SETUP | {"restartPolicy": "Never"}, Phase.GONE, "setup: Error: no disk: exit code 3",
-            id="an init container fails once and for all",
-        ),
-        pytest.param(
-            "init-loop", SETUP, Phase.PENDING, "setup: CrashLoopBackOff: back-off restarting failed container",
-            id="an init container crashes again and again",
-        ),
-        pytest.param(
-            "crash-loop", SIDECAR, Phase.PENDING, "main: CrashLoopBackOff: ",
-            id="a container crashes beside a sidecar that runs",
-        ),
-        pytest.param(
-            "oom-restarted", {}, Phase.PENDING, "main: OOMKilled: exit code 137",
-            id="a container runs again after it was out of memory, and is not ready",
-        ),
-    ],
-)  # fmt: skip
-def test_why_a_pod_does_not_run(
-    place: KubePlace, kubelet: str, spec: Mapping[str, Any], phase: Phase, words: str
-) -> None:
-    start(place, 1, manifest(kubelet, **spec))
-    machine = seen(place, ONE, lambda machine: machine.failure is not None, "a failure")
-    assert machine.failure is not None
-    assert (machine.phase, machine.failure.error) == (phase, ErrorClass.OTHER)
-    assert machine.failure.text.startswith(words)
-
-
-@pytest.mark.parametrize("spec", [SETUP, SIDECAR], ids=["an init container that is done", "a sidecar that goes on"])
-def test_init_containers_as_they_should_be_are_no_trouble(place: KubePlace, spec: Mapping[str, Any]) -> None:
-    start(place, 1, manifest(**spec))
-    assert place.until_seen(ONE).failure is None
 
 
 # --- what scheduler and taint manager do ------------------------------------------------------------------------------

@@ -84,3 +84,17 @@ def test_a_bundle_that_cannot_be_used_is_named(tmp_path: Path, bundle: str, word
     (tmp_path / "text").write_text("no certificate")
     path = Authority(tmp_path, "Old Root", days=-1).file if bundle == "ended" else tmp_path / bundle
     assert refusal(path).startswith(f"ca_bundle {path} cannot be used: {words}")
+
+
+def test_what_we_run_gets_the_way_out_that_we_have(environment: dict[str, str], tmp_path: Path) -> None:
+    """As a plug-in of a kubeconfig, by the variables that it reads; what is here is never behind the proxy."""
+    bundle = str(Authority(tmp_path).file)
+    environment |= {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".bank.example", "REQUESTS_CA_BUNDLE": bundle}
+    environment["GCE_METADATA_HOST"] = "127.0.0.2:8080"
+    prepare(None)
+    assert environment["https_proxy"] == "http://proxy:3128"
+    assert environment["NO_PROXY"] == environment["no_proxy"]
+    hosts = environment["NO_PROXY"].split(",")
+    assert hosts[:2] == [".bank.example", "metadata.google.internal"]
+    assert {"127.0.0.2", "127.0.0.2:8080"} <= {*hosts}
+    assert {environment[name] for name in ("SSL_CERT_FILE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")} == {bundle}
