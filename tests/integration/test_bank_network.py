@@ -51,7 +51,6 @@ CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 PAGE = ROOT / "docs" / "deploy-banks.md"
 LOGIN = "grid:hunter-2-hunter"
 SUBJECT = "urn:ietf:params:oauth:token-type:jwt"
-EXEC = "client.authentication.k8s.io/v1"
 CLEAN = ("proxy", "ca_bundle", "ssl_", "google", "gce_", "kube", "grpc", "pubsub", "cloudsdk")
 """What in this test's own environment would lead elsewhere, by the beginning or end of its name."""
 

@@ -105,22 +105,6 @@ def test_every_overlay_and_component_is_built_somewhere() -> None:
     assert tried | {*INCLUDED} == {*COMPONENTS} == {Path(line).name for line in within} | {MONITORS[1]}
 
 
-def open_objects(schema: object, where: str) -> list[str]:
-    """The objects of a schema that take fields beside their own; a mapping of texts has no fields of its own."""
-    parts = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
-    found = [text for key, part in parts for text in open_objects(part, f"{where}.{key}")]
-    is_open = isinstance(schema, dict) and schema.get("type") == "object" and "additionalProperties" not in schema
-    loose = isinstance(schema, dict) and "properties" in schema and schema.get("additionalProperties") is not False
-    return [*found, where] if is_open or loose else found
-
-
-@pytest.mark.parametrize("kind", sorted(kind for _, kind in schemas()))
-def test_our_schemas_take_no_other_field_anywhere(kind: str) -> None:
-    (schema,) = [one for (_, name), one in schemas().items() if name == kind]
-
-    assert open_objects(schema, kind) == []
-
-
 # --- what there is ----------------------------------------------------------------------------------------------------
 
 
@@ -526,9 +510,3 @@ def test_the_proxy_s_password_reaches_every_process_of_the_pod_from_a_file() -> 
 
     assert file in {f"{mount}/{secret['path']}" for secret in secrets}
     assert "command" not in one
-
-
-def test_the_schemas_are_of_kinds_that_are_used() -> None:
-    used = {(one["apiVersion"], one["kind"]) for overlay, components in BUILDS for one in built(overlay, *components)}
-
-    assert {*schemas()} <= used

@@ -33,7 +33,6 @@ from tests.contract.mig_place import QUICK_GROUP
 from tests.contract.places import QUICK_PODS, QUICK_WATCH, always
 from tests.support.checks import callers, rights
 from tests.support.checks.discovery_schema import discovery
-from tests.support.checks.simulators import Notes
 from tests.support.network.pubsub import subscription_server
 from tests.support.waiting import PATIENCE, until
 
@@ -184,15 +183,3 @@ def test_the_page_says_what_each_permission_is_for() -> None:
 
 def test_what_check_asks_for_is_granted() -> None:
     assert {*NEEDED, CONSUME} <= rights.granted()
-
-
-def test_a_call_that_nobody_granted_fails_whatever_test_makes_it(notes: Notes, calls: set[str], tmp_path: Path) -> None:
-    spec = tmp_path / "pod.yaml"
-    spec.write_text("containers: [{name: main, image: busybox}]\n")
-    with Simulator(namespaces=["symphony"]) as cloud:
-        pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
-        backend = GkeBackend(pool, provisioner="demo")
-        backend._api.send("DELETE", "/api/v1/namespaces/symphony/pods")
-        backend.close()
-    (said,) = notes.take()
-    assert said.startswith("pods deletecollection needs pods deletecollection, which no role of deploy/ gives")

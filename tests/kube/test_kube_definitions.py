@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.kube.definitions import SOURCES, differences, published
+from tests.kube.definitions import differences, published
 from tests.support.manifests import schemas
 
 pytestmark = pytest.mark.kube
@@ -55,13 +55,3 @@ def test_our_schema_takes_nothing_that_the_published_one_refuses(
 ) -> None:
     ours = schemas()[version, kind]["properties"]["spec"]
     assert list(differences(ours, theirs(definitions, version, kind))) == []
-
-
-def test_each_schema_says_what_it_was_held_to(definitions: dict[str, Any]) -> None:
-    modules = {source.module.partition("@") for source in SOURCES}
-    for (_, kind), schema in schemas().items():
-        if kind in BY_HAND:
-            assert schema["$comment"].startswith("Compared by hand with ")
-        else:
-            assert any(path in schema["$comment"] and f" {tag}," in schema["$comment"] for path, _, tag in modules)
-    assert {kind for _, kind in schemas()} == BY_HAND | definitions.keys()
