@@ -15,7 +15,6 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,15 +23,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import grpc
 import pytest
-from google.iam.v1 import iam_policy_pb2
-from google.pubsub_v1.types import Subscription
 
-from provisioner.backends import BackendError
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
-from provisioner.backends.network import ANOTHER_LOGIN, prepare
+from provisioner.backends.network import ANOTHER_LOGIN
 from provisioner.settings import loader
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
@@ -42,7 +37,8 @@ from tests.support.hostfactory.sites import template
 from tests.support.manifests import GKE, ROOT, built, container
 from tests.support.network.authority import Authority
 from tests.support.network.proxy import Proxy
-from tests.support.waiting import until
+from tests.support.network.pubsub import subscription_server
+from tests.support.waiting import PATIENCE, until
 
 KUBE, COMPUTE = "kube.bank.test", "compute.bank.test"
 STS, PUBSUB = "sts.googleapis.com", "pubsub.googleapis.com"
@@ -55,7 +51,6 @@ CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 PAGE = ROOT / "docs" / "deploy-banks.md"
 LOGIN = "grid:hunter-2-hunter"
 SUBJECT = "urn:ietf:params:oauth:token-type:jwt"
-EXEC = "client.authentication.k8s.io/v1"
 CLEAN = ("proxy", "ca_bundle", "ssl_", "google", "gce_", "kube", "grpc", "pubsub", "cloudsdk")
 """What in this test's own environment would lead elsewhere, by the beginning or end of its name."""
 
@@ -122,47 +117,6 @@ def denied(_path: str, _document: dict[str, Any]) -> dict[str, Any]:
     return {"error": {"code": 403, "message": words, "status": "PERMISSION_DENIED"}}
 
 
-@contextmanager
-def pubsub(authority: Authority, streamed: set[str]) -> Iterator[tuple[str, int]]:
-    """Pub/Sub's gRPC API, as far as ``check --live`` and the loop ask it."""
-
-    def stream(_requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        streamed.add(dict(context.invocation_metadata())["authorization"])
-        ended = threading.Event()
-        context.add_callback(ended.set)
-        ended.wait()
-        yield from ()
-
-    def handlers(call: Any) -> grpc.RpcMethodHandler | None:
-        sent = dict(call.invocation_metadata)
-        if sent.get("authorization") not in ("Bearer federated", "Bearer of-the-account"):
-            return None
-        if call.method.endswith("/StreamingPull"):
-            return grpc.stream_stream_rpc_method_handler(stream)
-        if call.method.endswith("/GetSubscription"):
-            name = "projects/p/subscriptions/events"
-            reply = Subscription.serialize(Subscription(name=name, topic="projects/p/topics/t"))
-        elif call.method.endswith("/TestIamPermissions"):
-            reply = iam_policy_pb2.TestIamPermissionsResponse(
-                permissions=["pubsub.subscriptions.consume"]
-            ).SerializeToString()
-        else:
-            return None
-        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: reply)
-
-    class Handlers(grpc.GenericRpcHandler):
-        def service(self, call: Any) -> grpc.RpcMethodHandler | None:
-            return handlers(call)
-
-    server = grpc.server(ThreadPoolExecutor(4), handlers=(Handlers(),))
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([authority.signed(PUBSUB)]))
-    server.start()
-    try:
-        yield "127.0.0.1", port
-    finally:
-        server.stop(None).wait()
-
-
 @dataclass
 class Bank:
     """A provider instance whose only way out is the proxy."""
@@ -197,7 +151,7 @@ class Bank:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """A command of the provisioner in this network, once it has ended."""
         with self.begun(*arguments, **environment) as process:
-            said = process.communicate(timeout=120)
+            said = process.communicate(timeout=120 * PATIENCE)
         return subprocess.CompletedProcess(arguments, process.returncode, *said)
 
     def looped(self, over: Callable[[], object], *arguments: str, **environment: str) -> str:
@@ -207,11 +161,7 @@ class Bank:
                 until(over, 60, what="what the loop has to do")
             finally:
                 process.terminate()
-            return "".join(process.communicate(timeout=120))
-
-    def federated(self, source: dict[str, Any]) -> None:
-        """The token of the bank's own issuer comes from there."""
-        self.federation(credential_source=source)
+            return "".join(process.communicate(timeout=120 * PATIENCE))
 
     def federation(self, **more: Any) -> None:
         """What the federation's configuration says besides."""
@@ -242,7 +192,6 @@ class Bank:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Authority, set[str]]]:
-    streamed: set[str] = set()
     directory = tmp_path_factory.mktemp("network")
     authority = Authority(directory)
     with ExitStack() as stack:
@@ -257,8 +206,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, A
             host: ((str(url.hostname), int(url.port or 0)), authority.context(host)) for host, url in addresses.items()
         }
         targets[STS] = (("127.0.0.1", sts.server_address[1]), authority.context(STS))
-        targets[PUBSUB] = (stack.enter_context(pubsub(authority, streamed)), None)
-        yield stack.enter_context(Proxy(targets, LOGIN)), authority, streamed
+        known = ("Bearer federated", "Bearer of-the-account")
+        subscription = stack.enter_context(subscription_server(authority, known=known))
+        targets[PUBSUB] = (subscription.address, None)
+        yield stack.enter_context(Proxy(targets, LOGIN)), authority, subscription.streamed
 
 
 @pytest.fixture
@@ -318,13 +269,6 @@ def wrong(bank: Bank, **environment: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_every_client_goes_through_the_proxy_trusts_the_bank_and_is_who_the_federation_says(bank: Bank) -> None:
-    assert wrong(bank) == []
-    assert bank.proxy.hosts - {IAM} == {KUBE, COMPUTE, STS, PUBSUB}
-    assert all(line.startswith("CONNECT ") for line in bank.proxy.asked)
-
-
-@pytest.mark.slow
 def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(bank: Bank, tmp_path: Path) -> None:
     """Both as processes of their own, with no more than the pod's environment, as `kubectl exec` begins one."""
     one = container(built(GKE, "secret-csi"))
@@ -343,21 +287,8 @@ def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(ban
     found = [one["text"] for one in json.loads(done.stdout)["findings"]]
     assert [text for text in found if "no labels" not in text] == []
     assert bank.proxy.hosts - {IAM} == {KUBE, COMPUTE, STS, PUBSUB}
+    assert all(line.startswith("CONNECT ") for line in bank.proxy.asked)
     bank.looped(lambda: bank.streamed and {KUBE, COMPUTE, PUBSUB} <= bank.proxy.hosts)
-
-
-def test_a_file_of_the_proxys_that_cannot_be_read_is_named(bank: Bank, tmp_path: Path) -> None:
-    done = bank.run("check", "--live", HTTPS_PROXY_FILE=str(tmp_path / "none"))
-    assert done.returncode == 2
-    assert f"HTTPS_PROXY_FILE {tmp_path / 'none'} cannot be used: No such file or directory; correct" in done.stderr
-
-
-@pytest.mark.slow
-def test_an_empty_file_of_the_proxys_is_no_proxy(bank: Bank, tmp_path: Path) -> None:
-    (tmp_path / "proxy").write_text("\n")
-    done = bank.run("check", "--live", HTTPS_PROXY_FILE=str(tmp_path / "proxy"))
-    assert done.returncode == 1, "nothing here is reached without it"
-    assert bank.proxy.asked == []
 
 
 # --- the federation, as the page makes it -----------------------------------------------------------------------------
@@ -393,22 +324,6 @@ def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account
 
 
 @GCLOUD
-@pytest.mark.slow
-def test_gcloud_understands_the_pages_lines(tmp_path: Path) -> None:
-    """Each line gets a flag that no command has: it is the only thing that gcloud complains about."""
-    for line in federation_lines():
-        done = subprocess.run(
-            ["gcloud", *line, "--no-such-flag"],
-            env=os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert done.stderr.splitlines()[0].strip().endswith("unrecognized arguments: --no-such-flag"), done.stderr
-
-
-@GCLOUD
 def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank: Bank, tmp_path: Path) -> None:
     """gcloud asks nobody for it."""
     bank.is_the_account()
@@ -418,7 +333,9 @@ def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank
         assert theirs in text
         text = text.replace(theirs, str(ours))
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path / "gcloud")}
-    subprocess.run(["gcloud", *shlex.split(text)], env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        ["gcloud", *shlex.split(text)], env=environment, check=True, capture_output=True, timeout=60 * PATIENCE
+    )
     written = json.loads((tmp_path / "federation.json").read_text())
     assert written == json.loads((bank.directory / "conf" / "federation.json").read_text())
 
@@ -439,12 +356,6 @@ def test_the_pages_pools_are_pools_and_name_what_the_line_writes(tmp_path: Path)
     assert {pool.kind for pool in found} == {"gke", "mig"}
     assert named == {given["GOOGLE_APPLICATION_CREDENTIALS"]} == {value(federation_lines()[-1], "output-file")}
     assert given.keys() == {"GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"}
-
-
-@pytest.mark.slow
-def test_events_are_streamed_through_the_proxy(bank: Bank) -> None:
-    bank.looped(lambda: bank.streamed)
-    assert PUBSUB in bank.proxy.hosts
 
 
 @pytest.mark.slow
@@ -469,61 +380,16 @@ def test_an_account_that_the_federation_may_not_be_is_told_in_googles_words(bank
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["a server of the bank's", "a program of the bank's"])
-def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank, source: str) -> None:
+def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank) -> None:
     """The server is one that NO_PROXY leaves out: the proxy, which takes CONNECT alone, is not asked for it."""
     del bank.settings["events"], bank.settings["pools"]["vms"]
     (bank.directory / "conf" / "tprov_templates.json").write_text(json.dumps([template("Pods", pools=["pods"])]))
     with served(lambda _path, _form: {"token": "of-the-bank"}) as server:
         form = {"type": "json", "subject_token_field_name": "token"}
         url = f"http://127.0.0.1:{server.server_address[1]}/token"
-        bank.federated({"url": url, "format": form})
-        if source == "a program of the bank's":
-            told = {"version": 1, "success": True, "token_type": SUBJECT, "id_token": "of-the-bank"}
-            program = bank.directory / "issuer"
-            program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(told)}\nEND\n")
-            program.chmod(0o755)
-            bank.federated({"executable": {"command": str(program), "timeout_millis": 10000}})
-        allowed = {"GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES": "1"}
-        assert wrong(bank, HTTP_PROXY=bank.proxy.url, NO_PROXY=".bank.example,127.0.0.1", **allowed) == []
+        bank.federation(credential_source={"url": url, "format": form})
+        assert wrong(bank, HTTP_PROXY=bank.proxy.url, NO_PROXY=".bank.example,127.0.0.1") == []
     assert bank.proxy.hosts - {IAM} == {KUBE, STS}
-
-
-@pytest.mark.slow
-def test_a_program_that_is_not_allowed_to_run_is_named_with_what_allows_it(bank: Bank) -> None:
-    bank.federated({"executable": {"command": "/bin/true", "timeout_millis": 5000}})
-    assert any("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES" in text for text in wrong(bank) if text.startswith("pods: "))
-
-
-@pytest.mark.slow
-def test_a_plugin_of_a_kubeconfig_gets_the_way_out_that_we_have(bank: Bank) -> None:
-    said, plugin, conf = bank.directory / "said", bank.directory / "plugin", bank.directory / "conf"
-    told = {"kind": "ExecCredential", "apiVersion": EXEC, "status": {"token": "of-the-plugin"}}
-    plugin.write_text(f"#!/bin/sh\nenv > {said}\ncat <<'END'\n{json.dumps(told)}\nEND\n")
-    plugin.chmod(0o755)
-    cluster, user = {"server": f"https://{KUBE}"}, {"exec": {"apiVersion": EXEC, "command": str(plugin)}}
-    kubeconfig = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": cluster}],
-        "users": [{"name": "u", "user": user}],
-    }
-    (conf / "kubeconfig").write_text(json.dumps(kubeconfig))
-    pod_spec = bank.settings["pools"]["pods"]["pod_spec"]
-    pool = {"kind": "gke", "kubeconfig": str(conf / "kubeconfig"), "namespace": "grid", "pod_spec": pod_spec}
-    bank.settings["pools"]["pods"] = pool
-    assert wrong(bank, NO_PROXY=".bank.example") == []
-    seen = dict(line.split("=", 1) for line in said.read_text().splitlines() if "=" in line)
-    assert seen["HTTPS_PROXY"] == seen["https_proxy"] == bank.proxy.url
-    assert seen["NO_PROXY"] == seen["no_proxy"]
-    assert seen["NO_PROXY"].split(",")[:2] == [".bank.example", "metadata.google.internal"]
-    assert seen["SSL_CERT_FILE"] == str(bank.authority.file)
-
-
-@pytest.mark.slow
-def test_the_authorities_may_be_named_by_the_environment_instead(bank: Bank) -> None:
-    bundle = bank.settings.pop("ca_bundle")
-    assert wrong(bank, REQUESTS_CA_BUNDLE=bundle) == []
 
 
 @pytest.mark.slow
@@ -540,104 +406,41 @@ def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
     assert any(text.startswith("pods: ") and "certificate" in text.lower() for text in wrong(bank))
 
 
-@pytest.mark.parametrize("address", ["http://proxy:3128", "http://proxy:3128/", "https://name:p%40ss@[::1]:3128", ""])
-def test_a_proxys_address_is_one_with_a_scheme_or_empty(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {"HTTPS_PROXY": address})
-    prepare(None)
-    assert os.environ.get("https_proxy", "") == address
-
-
-@pytest.mark.parametrize("named_by", ["HTTPS_PROXY", "https_proxy", "HTTPS_PROXY_FILE"])
-@pytest.mark.parametrize(
-    "address",
-    [
-        "proxy:3128",
-        "127.0.0.1:3128",
-        "name:hunter-2@proxy:3128",
-        "socks5://proxy:3128",
-        "http://proxy:port",
-        "http://name:hunter-2/@proxy:3128",
-        "http://name:hunter-2#@proxy:3128",
-        "http://proxy :3128",
-        "http://",
-    ],
-)
-def test_an_address_that_clients_would_read_differently_is_refused(
-    address: str, named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without its words: they may hold a password."""
-    file = tmp_path / "proxy"
-    file.write_text(f"{address}\n")
-    of_file = named_by == "HTTPS_PROXY_FILE"
-    monkeypatch.setattr(os, "environ", {named_by: str(file) if of_file else address})
-    with pytest.raises(BackendError) as caught:
-        prepare(None)
-    said = caught.value.failure.text
-    assert said.startswith(f"HTTPS_PROXY_FILE {file} cannot be used: " if of_file else "HTTPS_PROXY cannot be used: ")
-    assert "expected an address such as http://proxy:3128" in said
-    assert "hunter" not in said
-
-
 @pytest.mark.slow
-def test_a_proxy_that_wants_another_login_is_told_at_once(bank: Bank) -> None:
+def test_a_proxy_that_wants_another_login_is_told_at_once_and_never_by_its_password(bank: Bank) -> None:
     """A proxy locks accounts that try again and again: nobody looks until the time for a look is over."""
     bank.proxy.login = "somebody:else"
-    checked = bank.findings()
-    assert {text for text in checked if text.startswith(("pods", "vms"))} == {
+    bundle = bank.directory / "bundle.tar.gz"
+    checked = bank.run("check", "--live", "-o", "json")
+    assert {f"{one['pool']}: {one['text']}" for one in json.loads(checked.stdout)["findings"]} >= {
         f"{pool}: cannot be checked: {ANOTHER_LOGIN}" for pool in ("pods", "vms")
     }
     planned = bank.run("plan")
     assert planned.stdout.count(f"UNSEEN, {ANOTHER_LOGIN}") == 2
     assert len(bank.proxy.asked) < 20
+    answers = (checked, planned, bank.run("doctor", "--bundle", str(bundle)))
+    journal = bank.looped(lambda: len(bank.proxy.asked) >= 6, "--log-level", "DEBUG")
+    assert '"Provisioner started"' in journal
+    for text in (journal, *(done.stdout + done.stderr for done in answers)):
+        assert LOGIN.partition(":")[2] not in text
+    with tarfile.open(bundle) as tar:
+        for member in tar.getmembers():
+            file = tar.extractfile(member)
+            assert file is not None
+            assert LOGIN.partition(":")[2].encode() not in file.read(), member.name
     del bank.settings["events"]
     assert f'"error": "denied", "text": "{ANOTHER_LOGIN}"' in bank.run("run", "--once").stderr
     assert len(bank.proxy.asked) < 30
 
 
 @pytest.mark.slow
-def test_no_password_of_a_proxy_is_printed_or_packed(bank: Bank) -> None:
-    bank.proxy.login = "somebody:else"
-    bundle = bank.directory / "bundle.tar.gz"
-    commands = ["check", "--live"], ["check", "--live", "-o", "json"], ["status"], ["doctor", "--bundle", str(bundle)]
-    with ThreadPoolExecutor() as side_by_side:  # each waits for the same servers
-        answers = [*side_by_side.map(lambda words: bank.run(*words), commands)]  # with the login that it was given
-    found = json.loads(answers[1].stdout)["findings"]
-    assert {one["pool"] for one in found if "no labels" not in one["text"]} == {"pods", "vms", "events"}
-    journal = bank.looped(lambda: len(bank.proxy.asked) >= 6, "--log-level", "DEBUG")
-    assert '"Provisioner started"' in journal
-    assert LOGIN.partition(":")[2] not in journal
-    for done in answers:
-        assert done.returncode == 1, done
-        assert LOGIN.partition(":")[2] not in done.stdout + done.stderr
-    assert bank.proxy.asked
-    with tarfile.open(bundle) as tar:
-        for member in tar.getmembers():
-            file = tar.extractfile(member)
-            assert file is not None
-            assert LOGIN.partition(":")[2].encode() not in file.read(), member.name
-
-
-ENDED = "has ended"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bundle", "words"),
-    [
-        pytest.param("none.pem", "No such file or directory", id="missing"),
-        pytest.param("conf", "Is a directory", id="a directory"),
-        pytest.param("subject", "it holds no certificate", id="no certificate in it"),
-        pytest.param(ENDED, "all its authorities have ended", id="expired"),
-    ],
-)
-def test_check_names_a_bundle_that_cannot_be_used(bank: Bank, bundle: str, words: str) -> None:
-    ended = Authority(bank.directory, "Old Root", days=-1).file
-    path = ended if bundle == ENDED else bank.directory / bundle
+def test_each_command_names_a_bundle_that_cannot_be_used(bank: Bank) -> None:
+    path = bank.directory / "none.pem"
     bank.settings["ca_bundle"] = str(path)
     for command in (("check",), ("check", "--live"), ("run", "--once")):
         done = bank.run(*command)
         assert done.returncode == 2, done
-        assert f"ca_bundle {path} cannot be used: {words}" in done.stderr
+        assert f"ca_bundle {path} cannot be used: No such file or directory" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 
@@ -678,7 +481,7 @@ def test_the_metadata_server_is_never_asked_through_the_proxy(bank: Bank) -> Non
             env={"PATH": os.environ["PATH"], "HOME": str(bank.directory), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * PATIENCE,
             check=False,
         )
         assert done.stdout.strip() == "of-the-vm", done.stderr

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.bundles import bundle, shared, unpacked
-from tests.support.hosts import PYTHON, ROOT, other_python, python_version, tools
+from tests.support.hosts import ROOT, other_python, python_version, tools
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 """Bundles are made of what a package index sends."""
-
-NO_INDEX = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +29,7 @@ def directory(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=280
+        command, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=280 * PATIENCE
     )
 
 
@@ -59,62 +56,30 @@ def test_it_holds_no_path_and_no_host_of_whoever_made_it(directory: Path) -> Non
             assert str(ROOT) not in path.read_text(), path
 
 
-def test_a_lock_is_installed_from_the_wheels_alone(directory: Path, tmp_path: Path) -> None:
-    """The scripts'; the loop's is installed so, with hashes and without an index, in test_install_life.py."""
-    made = run(PYTHON, "-m", "venv", "--without-pip", tmp_path / "clean")
-    assert made.returncode == 0, made.stderr
-    done = run(
-        *(tools(), "-m", "pip", "--python", tmp_path / "clean" / "bin" / "python", "install", "--no-index"),
-        *("--find-links", directory / "wheelhouse", "--require-hashes"),
-        *("--requirement", directory / "requirements" / "scripts.lock"),
-        **NO_INDEX,
-    )
-    listed = run(tools(), "-m", "pip", "--python", tmp_path / "clean" / "bin" / "python", "list", "--format=json")
-
-    assert done.returncode == 0, done.stderr
-    assert {part["name"] for part in json.loads(listed.stdout)} >= {"tinydb"}
-    assert (tmp_path / "clean" / "bin" / "pip").exists() is False
-
-
-def test_a_wheel_that_was_changed_is_not_installed(directory: Path, tmp_path: Path) -> None:
-    wheels = shutil.copytree(directory / "wheelhouse", tmp_path / "wheels")
-    (wheel,) = wheels.glob("tinydb-*.whl")
-    wheel.write_bytes(wheel.read_bytes() + b"\n")
-    done = run(
-        *(tools(), "-m", "pip", "download", "--no-index", "--find-links", wheels, "--dest", tmp_path / "out"),
-        *("--require-hashes", "--requirement", directory / "requirements" / "scripts.lock"),
-        **NO_INDEX,
-    )
-
-    assert done.returncode == 1
-    assert "DO NOT MATCH THE HASHES" in done.stderr
-
-
 NEWER = ("3.12", "3.13")
 """RHEL 9.4 and later, and 10, have 3.12."""
 
 
-@pytest.mark.parametrize("version", NEWER)
 def test_a_host_that_has_a_newer_python_alone_is_installed_on(
-    version: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    python = other_python(version)
+    python = other_python(NEWER[-1])
     newer = unpacked(shared(tmp_path_factory, pythons=NEWER), tmp_path)
     done = run(newer / "install.sh", "--root", tmp_path / "root", "--python", python)
     assert (done.returncode, done.stderr) == (0, "")
     told = run(tmp_path / "root" / "opt" / "provisioner" / "bin" / "provisioner", "check", tmp_path)
 
-    assert f"for Python {version} ..." in done.stdout
+    assert f"for Python {NEWER[-1]} ..." in done.stdout
     assert (told.returncode, "Traceback" in told.stderr) == (2, False)
 
 
 def test_a_python_that_the_bundle_has_no_wheels_for_is_named_with_those_that_it_has(
     directory: Path, tmp_path: Path
 ) -> None:
-    python = other_python("3.13")
+    python = other_python(NEWER[-1])
     done = run(directory / "install.sh", "--root", tmp_path / "root", "--python", python)
 
-    wheels = f"is Python 3.13, and the bundle has wheels for {python_version()}: name one of these with --python"
+    wheels = f"is Python {NEWER[-1]}, and the bundle has wheels for {python_version()}: name one of these with --python"
     assert (done.returncode, done.stderr) == (1, f"install.sh: {python}: {wheels}\n")
     assert not (tmp_path / "root").exists()
 

@@ -24,6 +24,7 @@ from tests.support.checks.terraform import Block, Module, overlay_values, plain
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import RENDERED, TERRAFORM
 from tests.support.pages import blocks_of
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "deploy" / "gcp" / "setup.sh"
@@ -53,11 +54,14 @@ Argv = tuple[str, ...]
 class Google:
     """A project, as far as the script sees it: what a stand-in for gcloud remembers."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, like: Google | None = None) -> None:
+        """``like``: begins with the same things."""
         self._calls, self._things = directory / "calls", directory / "things"
         self._things.mkdir(parents=True)
         (directory / "bin").mkdir()
         shutil.copy(STUB, directory / "bin" / "gcloud")
+        if like is not None:
+            shutil.copytree(like._things, self._things, dirs_exist_ok=True)
         self._environment = {
             **os.environ,
             "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
@@ -83,7 +87,7 @@ class Google:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=60 * PATIENCE,
             cwd=directory,
         )
         return [words(line) for line in self._calls.read_text().splitlines()]
@@ -108,21 +112,33 @@ def google(tmp_path: Path) -> Google:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
-    """The calls that make everything in an empty project, without those that only look."""
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Google, list[Argv]]:
+    """A project in which everything was made, and all calls that made it."""
     google = Google(tmp_path_factory.mktemp("setup") / "google")
     calls = google.setup(*ALL, "--apply")
     assert google.done.returncode == 0, google.done.stderr
-    return [call for call in calls if not {"describe", "list"} & {*call}]
+    return google, calls
+
+
+@pytest.fixture
+def filled(first: tuple[Google, list[Argv]], tmp_path: Path) -> Google:
+    """A project of one's own, in which everything was made already."""
+    return Google(tmp_path / "filled", first[0])
 
 
 @pytest.fixture(scope="module")
-def every(tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
+def made(first: tuple[Google, list[Argv]]) -> list[Argv]:
+    """The calls that make everything in an empty project, without those that only look."""
+    return [call for call in first[1] if not {"describe", "list"} & {*call}]
+
+
+@pytest.fixture(scope="module")
+def every(first: tuple[Google, list[Argv]], tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
     """The calls of every way to run it: those that only look, and those that bring a role back, too."""
-    google = Google(tmp_path_factory.mktemp("every") / "google")
+    google = Google(tmp_path_factory.mktemp("every") / "google", first[0])
     autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
     return [
-        *google.setup(*ALL, "--apply"),
+        *first[1],
         *google.setup(*ALL, "--apply", DELETED="True", MOUNTS=""),
         *google.setup(*ALL, "--destroy", "--apply"),
         *autopilot.setup(*ALL, "--cluster", "autopilot", "--endpoint", "dns", "--apply"),
@@ -147,32 +163,27 @@ def test_by_default_it_prints_the_lines_and_asks_nobody(google: Google, made: li
     assert google.calls_of(["bash", "-euc", script]) == made
 
 
-def test_what_is_there_is_not_made_again(google: Google) -> None:
-    google.setup(*ALL, "--apply")
-    before = google.things()
-    again = google.setup(*ALL, "--apply")
-    assert google.done.returncode == 0, google.done.stderr
-    assert google.things() == before
-    assert [call for call in again if any(CHANGING.match(word) for word in call)] == []
+def test_what_is_there_is_not_made_again_and_what_is_missing_is(filled: Google) -> None:
+    before = filled.things()
+    for options, added in (([], []), (["--group", "b:us-central1-b"], ["hf-b", "hf-b"])):  # the template and the group
+        again = filled.setup(*ALL, *options, "--apply")
+        assert filled.done.returncode == 0, filled.done.stderr
+        assert [named(call)[-1] for call in again if any(CHANGING.match(word) for word in call)] == added
+        assert filled.things() >= before
 
 
-def test_what_is_missing_is_made_beside_what_is_there(google: Google) -> None:
-    google.setup(*SOME, "--group", "a:us-central1-a", "--apply")
-    again = google.setup(*SOME, "--group", "a:us-central1-a", "--group", "b:us-central1-b", "--apply")
-    created = [call[call.index("create") + 1] for call in again if "create" in call]
-    assert created == ["hf-b", "hf-b"]  # the template and the group
-
-
-def test_destroy_takes_all_away_in_the_reverse_order(google: Google, made: list[Argv]) -> None:
-    google.setup(*ALL, "--apply")
-    taken = [named(call) for call in google.setup(*ALL, "--destroy", "--apply") if "delete" in call]
-    assert google.done.returncode == 0, google.done.stderr
-    assert google.things() == set()
+def test_destroy_takes_all_away_in_the_reverse_order_and_may_be_repeated(filled: Google, made: list[Argv]) -> None:
+    taken = [named(call) for call in filled.setup(*ALL, "--destroy", "--apply") if "delete" in call]
+    assert filled.done.returncode == 0, filled.done.stderr
+    assert filled.things() == set()
     assert taken == [named(call) for call in reversed(made) if {"create", "create-auto"} & {*call}]
-    assert not any("services" in call for call in google.setup(*ALL, "--destroy", "--apply")), "APIs stay on"
+    again = filled.setup(*ALL, "--destroy", "--apply", BOUND="")
+    assert filled.done.returncode == 0, filled.done.stderr
+    assert "# It was not bound.\n" in filled.done.stderr
+    assert not any("services" in call for call in again), "APIs stay on"
 
 
-def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Module) -> None:
+def test_what_destroy_leaves_is_what_the_page_says(filled: Google, made: list[Argv], module: Module) -> None:
     """Roles in the project are granted by the line, and revoked by it, but for that of Google's agent."""
     section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## To remove it\n")[2]
     left = dict(re.findall(r"(?m)^\| (.+?) \| (.+?) \| .+ \|$", section))
@@ -180,8 +191,8 @@ def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Modul
     def of(verb: str, calls: list[Argv]) -> set[tuple[str, str]]:
         return {(value(call, "member"), value(call, "role")) for call in calls if call[:2] == ("projects", verb)}
 
-    granted = of("add-iam-policy-binding", google.setup(*ALL, "--apply"))
-    revoked = of("remove-iam-policy-binding", google.setup(*ALL, "--destroy", "--apply"))
+    granted = of("add-iam-policy-binding", made)
+    revoked = of("remove-iam-policy-binding", filled.setup(*ALL, "--destroy", "--apply"))
     agent = ("serviceAccount:123456@cloudservices.gserviceaccount.com", "roles/compute.instanceAdmin.v1")
     assert granted - revoked == {agent}
     assert left[f"`{agent[1]}` of Google's agent"] == "`setup.sh`"
@@ -191,28 +202,19 @@ def test_what_destroy_leaves_is_what_the_page_says(google: Google, module: Modul
     assert not [type_ for type_, _ in module.resources if "bucket" in type_ or "identity_pool" in type_]
 
 
-def test_destroy_takes_away_what_is_left_and_may_be_repeated(google: Google) -> None:
-    google.setup(*ALL, "--apply")
-    for bound in ("yes", ""):
-        google.setup(*ALL, "--destroy", "--apply", BOUND=bound)
-        assert google.done.returncode == 0, google.done.stderr
-    assert "# It was not bound.\n" in google.done.stderr
-
-
 @pytest.mark.parametrize(
     "failing", ["projects describe", "filestore instances describe", "remove-iam-policy-binding", "delete"]
 )
-def test_destroy_takes_no_other_error_for_what_is_gone(google: Google, failing: str) -> None:
-    google.setup(*ALL, "--apply")
-    before = google.things()
-    google.setup(*ALL, "--destroy", "--apply", FAILING=failing)
-    assert google.done.returncode == 1
-    assert "auth tokens: invalid_grant\n" in google.done.stderr
-    assert google.things(), "not all is gone"
+def test_destroy_takes_no_other_error_for_what_is_gone(filled: Google, failing: str) -> None:
+    before = filled.things()
+    filled.setup(*ALL, "--destroy", "--apply", FAILING=failing)
+    assert filled.done.returncode == 1
+    assert "auth tokens: invalid_grant\n" in filled.done.stderr
+    assert filled.things(), "not all is gone"
     if failing != "remove-iam-policy-binding":
-        assert google.things() == before
+        assert filled.things() == before
     if failing != "delete":  # which says it by itself
-        assert "(an expired login: gcloud auth login), and run the same again" in google.done.stderr
+        assert "(an expired login: gcloud auth login), and run the same again" in filled.done.stderr
 
 
 def test_gcloud_asks_nothing_that_nobody_would_see(google: Google) -> None:
@@ -229,24 +231,20 @@ def test_nothing_is_made_while_nobody_can_say_what_is_there(google: Google, fail
     assert google.things() == set()
 
 
-@pytest.mark.parametrize(
-    ("said", "absent"),
-    [
-        ("ERROR: (gcloud.iam.roles.describe) NOT_FOUND: The role named projects/p/roles/r was not found.", True),
-        ("ERROR: (gcloud.container.clusters.describe) ResponseError: code=404, message=Not found: projects/p", True),
-        (
-            "ERROR: (gcloud.compute.networks.describe) Could not fetch resource:\n - The resource 'n' was not found",
-            True,
-        ),
-        ("ERROR: (gcloud.logging.sinks.describe) NOT_FOUND: Sink hf-events does not exist", True),
-        ("ERROR: (gcloud.filestore.instances.describe) PERMISSION_DENIED: API not enabled on project", False),
-        ("ERROR: (gcloud.auth) There was a problem refreshing your current auth tokens: invalid_grant", False),
-        ("bash: gcloud: command not found", False),
-    ],
-)
-def test_only_what_gcloud_says_of_absent_things_counts_as_absent(said: str, absent: bool) -> None:
+ABSENT = """\
+ERROR: (gcloud.iam.roles.describe) NOT_FOUND: The role named projects/p/roles/r was not found.
+ERROR: (gcloud.container.clusters.describe) ResponseError: code=404, message=Not found: projects/p
+ - The resource 'n' was not found
+ERROR: (gcloud.logging.sinks.describe) NOT_FOUND: Sink hf-events does not exist"""
+BROKEN = """\
+ERROR: (gcloud.filestore.instances.describe) PERMISSION_DENIED: API not enabled on project
+ERROR: (gcloud.auth) There was a problem refreshing your current auth tokens: invalid_grant
+bash: gcloud: command not found"""
+
+
+def test_only_what_gcloud_says_of_absent_things_counts_as_absent() -> None:
     (pattern,) = re.findall(r"(?m)^absent='(.+)'$", SETUP.read_text())
-    assert bool(re.search(pattern, said)) is absent
+    assert [line for line in f"{ABSENT}\n{BROKEN}".splitlines() if re.search(pattern, line)] == ABSENT.splitlines()
 
 
 def test_two_deployments_of_a_project_share_nothing(google: Google) -> None:
@@ -289,80 +287,51 @@ def variable(module: Module, name: str) -> str:
     return (module.directory / "variables.tf").read_text().partition(f'variable "{name}"')[2].partition("\n}")[0]
 
 
-def test_a_role_that_was_deleted_lately_is_brought_back(google: Google) -> None:
-    google.setup(*ALL, "--apply")
-    calls = [call[:3] for call in google.setup(*ALL, "--apply", DELETED="True") if call[:2] == ("iam", "roles")]
+def test_a_role_that_was_deleted_lately_is_brought_back(filled: Google) -> None:
+    calls = [call[:3] for call in filled.setup(*ALL, "--apply", DELETED="True") if call[:2] == ("iam", "roles")]
     assert calls.count(("iam", "roles", "undelete")) == calls.count(("iam", "roles", "update")) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ([], "--project is missing: the id of a project with billing enabled"),
-        (["--project", "p"], "--region '' is no region such as us-central1"),
-        (["--project", "p", "--region", "us-central1-a"], "--region 'us-central1-a' is no region such as us-central1"),
-        (["--region"], "--region needs a value"),
-        (["--aply"], "unknown option --aply"),
-        ([*ALL, "--prefix", "Grid_"], "--prefix 'Grid_': at most 20 lower-case letters, digits or '-'"),
-        ([*ALL, "--cluster", "gke"], "--cluster 'gke' is none of standard, autopilot, none"),
-        (
-            [*SOME, "--cluster", "none", "--secret", "s"],
-            "--secret 's' is mounted by a cluster, and --cluster is none",
-        ),
-        ([*ALL, "--share", "us-east1-b"], "--share 'us-east1-b' is no zone of us-central1, such as us-central1-a"),
-        ([*ALL, "--startup-script", "/no/such"], "startup-script: '/no/such' cannot be read"),
-        ([*ALL, "--metadata-from-file", "hf-machine-lib=/no/such"], "hf-machine-lib: '/no/such' cannot be read"),
-        (
-            [*ALL, "--metadata", "hf-ego-master=one,two"],
-            "--metadata 'hf-ego-master=one,two' is not KEY=VALUE, such as hf-ego-master=master1; "
-            "a value with commas goes into a file",
-        ),
-        (
-            [*ALL, "--metadata-from-file", "lib.sh"],
-            "--metadata-from-file 'lib.sh' is not KEY=FILE without commas, such as hf-machine-lib=lib.sh",
-        ),
-        ([*ALL, "--endpoint", "internal"], "--endpoint 'internal' is none of public, private, dns, none"),
-        (
-            [*ALL, "--credentials", "federation.json"],
-            "--credentials 'federation.json' is no path such as /etc/hostfactory/federation.json",
-        ),
-        ([*ALL, "--pod-cpus", "3.5"], "--pod-cpus '3.5' is no number of whole cores"),
-        ([*ALL, "--pod-memory", "12Gi"], "--pod-memory '12Gi' is no number of MB"),
-        (
-            [*ALL, "--pod-env", 'A="b"'],
-            "--pod-env 'A=\"b\"' is not KEY=VALUE without quotes, such as HF_EGO_MASTER=master1",
-        ),
-        (
-            [*SOME, "--pod-image", "i"],
-            "--pod-image needs --pod-env HF_EGO_MASTER=HOST, EGO's management host: without it a pod joins nothing",
-        ),
-        (
-            [*SOME, "--pod-image", "i", "--cluster", "none"],
-            "--pod-image needs a cluster, and --cluster is none",
-        ),
-        (
-            [*ALL, "--group", "pods:us-central1-a"],
-            "--group: pods and pods-spot are the pools of --pod-image; choose another name",
-        ),
-        (
-            [*ALL, "--group", "b:europe-west1-b:spot"],
-            "--group 'b:europe-west1-b:spot' lies in europe-west1-b, and its subnet in us-central1",
-        ),
-        (
-            [*ALL, "--maintenance", "22:00"],
-            "--maintenance '22:00' is not START/END/RECURRENCE, "
-            "such as 2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=DAILY",
-        ),
-        ([*ALL, "--disk-size", "50GB"], "--disk-size '50GB' is no number of GB"),
-        ([*SOME, "--settings", "settings.yaml"], "--settings needs a --group or --pod-image"),
-        (
-            [*ALL, "--group", "a"],
-            "--group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot",
-        ),
-    ],
-)
-def test_a_wrong_use_is_one_sentence(google: Google, options: list[str], said: str) -> None:
-    assert google.setup(*options, "--apply") == []
+WRONG = """\
+: --project is missing: the id of a project with billing enabled
+--project p: --region '' is no region such as us-central1
+--project p --region us-central1-a: --region 'us-central1-a' is no region such as us-central1
+--region: --region needs a value
+--aply: unknown option --aply
+ALL --prefix Grid_: --prefix 'Grid_': at most 20 lower-case letters, digits or '-'
+ALL --cluster gke: --cluster 'gke' is none of standard, autopilot, none
+SOME --cluster none --secret s: --secret 's' is mounted by a cluster, and --cluster is none
+ALL --share us-east1-b: --share 'us-east1-b' is no zone of us-central1, such as us-central1-a
+ALL --startup-script /no/such: startup-script: '/no/such' cannot be read
+ALL --metadata-from-file hf-machine-lib=/no/such: hf-machine-lib: '/no/such' cannot be read
+ALL --metadata hf-ego-master=one,two: --metadata 'hf-ego-master=one,two' is not KEY=VALUE, \
+such as hf-ego-master=master1; a value with commas goes into a file
+ALL --metadata-from-file lib.sh: --metadata-from-file 'lib.sh' is not KEY=FILE without commas, \
+such as hf-machine-lib=lib.sh
+ALL --endpoint internal: --endpoint 'internal' is none of public, private, dns, none
+ALL --credentials federation.json: --credentials 'federation.json' is no path such as /etc/hostfactory/federation.json
+ALL --pod-cpus 3.5: --pod-cpus '3.5' is no number of whole cores
+ALL --pod-memory 12Gi: --pod-memory '12Gi' is no number of MB
+ALL --pod-env 'A="b"': --pod-env 'A="b"' is not KEY=VALUE without quotes, such as HF_EGO_MASTER=master1
+SOME --pod-image i: --pod-image needs --pod-env HF_EGO_MASTER=HOST, EGO's management host: \
+without it a pod joins nothing
+SOME --pod-image i --cluster none: --pod-image needs a cluster, and --cluster is none
+ALL --group pods:us-central1-a: --group: pods and pods-spot are the pools of --pod-image; choose another name
+ALL --group b:europe-west1-b:spot: --group 'b:europe-west1-b:spot' lies in europe-west1-b, and its subnet in us-central1
+ALL --maintenance 22:00: --maintenance '22:00' is not START/END/RECURRENCE, \
+such as 2026-01-03T22:00:00Z/2026-01-04T04:00:00Z/FREQ=DAILY
+ALL --disk-size 50GB: --disk-size '50GB' is no number of GB
+SOME --settings settings.yaml: --settings needs a --group or --pod-image
+ALL --group a: --group 'a' is not NAME:PLACE or NAME:PLACE:spot, such as a:us-central1-a or any:us-central1:spot
+"""
+"""Options, a colon, and what is said of them."""
+
+
+@pytest.mark.parametrize("line", WRONG.splitlines())
+def test_a_wrong_use_is_one_sentence(google: Google, line: str) -> None:
+    options, _, said = line.partition(": ")
+    given = [word for one in shlex.split(options) for word in {"ALL": ALL, "SOME": SOME}.get(one, [one])]
+    assert google.setup(*given, "--apply") == []
     assert (google.done.returncode, google.done.stdout) == (2, "")
     assert google.done.stderr == f"setup.sh: {said}; see setup.sh --help\n"
 
@@ -379,22 +348,41 @@ def test_every_option_is_told_by_its_help(google: Google) -> None:
     assert {option for option in taken if option not in google.done.stdout} == {"--help"}
 
 
+class Site:
+    """HostFactory's files of a grid, as ``render-hf`` makes them of what the script writes."""
+
+    def __init__(self, google: Google, directory: Path) -> None:
+        self._google = google
+        self.settings = directory / "settings.yaml"
+        self._out = directory / "hf"
+        self.made = self._out / "conf" / "providers" / "gcpinst"
+
+    def make(self, *options: str) -> dict[str, Any]:
+        """The pools of the configuration, which has to be one."""
+        self._google.setup(*ALL, *options, "--apply", "--settings", str(self.settings))
+        assert self._google.done.returncode == 0, self._google.done.stderr
+        assert provisioner(["render-hf", str(self.settings), "--out", str(self._out)]) == 0
+        assert provisioner(["check", str(self.made / "provisioner.yaml")]) == 0
+        pools: dict[str, Any] = yaml.safe_load((self.made / "provisioner.yaml").read_text())["pools"]
+        return pools
+
+
+@pytest.fixture
+def site(google: Google, tmp_path: Path) -> Site:
+    return Site(google, tmp_path)
+
+
 def test_what_it_writes_and_prints_is_what_render_hf_takes(
-    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    google: Google, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the files that are made of it are a configuration, which promises what machine type and pods have."""
-    file = tmp_path / "settings.yaml"
-    google.setup(*ALL, "--apply", "--settings", str(file))
+    site.make()
     printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
-    assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == file.read_text()
-
-    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
-    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
-    assert provisioner(["check", str(made / "provisioner.yaml")]) == 0
+    assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == site.settings.read_text()
     said = capsys.readouterr().out
     assert "template Large: a → any, at most 2000" in said
     assert "template Small: pods-spot → pods, at most 1000" in said
-    small, large = json.loads((made / "gcpinstprov_templates.json").read_text())["templates"]
+    small, large = json.loads((site.made / "gcpinstprov_templates.json").read_text())["templates"]
     assert (small["attributes"]["ncpus"], small["attributes"]["nram"]) == (["Numeric", "3"], ["Numeric", "12288"])
     assert (large["attributes"]["ncpus"], large["attributes"]["nram"]) == (["Numeric", "8"], ["Numeric", "32768"])
 
@@ -428,86 +416,62 @@ def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
     assert f"docker push {spec['containers'][0]['image']}\n" in page
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "address"),
-    [
-        ("public", "https://203.0.113.7"),
-        ("private", "https://10.60.0.2"),
-        ("dns", f"https://{DNS}"),
-    ],
-)
-def test_its_pods_name_the_cluster_by_address_and_authority(
-    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str, address: str
-) -> None:
+@pytest.mark.parametrize(("endpoint", "address"), [("public", "203.0.113.7"), ("private", "10.60.0.2"), ("dns", DNS)])
+def test_its_pods_name_the_cluster_by_address_and_authority(site: Site, endpoint: str, address: str) -> None:
     """As Terraform's do: Google credentials alone log in, and the DNS endpoint needs no file."""
-    file = tmp_path / "settings.yaml"
-    google.setup(*ALL, "--endpoint", endpoint, "--apply", "--settings", str(file))
-    assert google.done.returncode == 0, google.done.stderr
-    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
-    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
-    assert provisioner(["check", str(made / "provisioner.yaml")]) == 0
-    pools = yaml.safe_load((made / "provisioner.yaml").read_text())["pools"]
-    assert {pools[name]["endpoint"] for name in ("pods", "pods-spot")} == {address}
+    pools = site.make("--endpoint", endpoint)
+    assert {pools[name]["endpoint"] for name in ("pods", "pods-spot")} == {f"https://{address}"}
     if endpoint == "dns":
         assert "ca_file" not in pools["pods"]
-        assert not (made / "cluster-ca.crt").exists()
+        assert not (site.made / "cluster-ca.crt").exists()
     else:
-        assert (made / pools["pods"]["ca_file"]).read_text() == (RENDERED / "cluster-ca.crt").read_text()
+        assert (site.made / pools["pods"]["ca_file"]).read_text() == (RENDERED / "cluster-ca.crt").read_text()
 
 
 def test_a_loop_that_is_a_pod_has_the_account_of_its_pod(
-    google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As Terraform's with ``endpoint = null``; and what the pod mounts of it is a configuration."""
-    file = tmp_path / "settings.yaml"
-    google.setup(*ALL, "--endpoint", "none", "--apply", "--settings", str(file))
-    assert google.done.returncode == 0, google.done.stderr
+    pools = site.make("--endpoint", "none")
     assert not (tmp_path / "cluster-ca.crt").exists()
-    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
-    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst"
+    assert {"endpoint", "ca_file"}.isdisjoint(pools["pods"])
     capsys.readouterr()
-    assert provisioner(["configmap", "--config", str(made)]) == 0
+    assert provisioner(["configmap", "--config", str(site.made)]) == 0
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     for name, text in yaml.safe_load(capsys.readouterr().out)["data"].items():
         (mounted / name).write_text(text)
-    pools = yaml.safe_load((mounted / "provisioner.yaml").read_text())["pools"]
-    assert {"endpoint", "ca_file"}.isdisjoint(pools["pods"])
+    assert yaml.safe_load((mounted / "provisioner.yaml").read_text())["pools"].keys() == pools.keys()
     assert provisioner(["check", str(mounted / "provisioner.yaml")]) == 0
 
 
-def test_its_pools_log_in_by_the_federation_that_is_named(google: Google, tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    google.setup(*ALL, "--apply", "--settings", str(file), "--credentials", "/etc/hostfactory/federation.json")
-    assert provisioner(["render-hf", str(file), "--out", str(tmp_path / "hf")]) == 0
-    made = tmp_path / "hf" / "conf" / "providers" / "gcpinst" / "provisioner.yaml"
-    assert provisioner(["check", str(made)]) == 0
-    pools = yaml.safe_load(made.read_text())["pools"]
+def test_its_pools_log_in_by_the_federation_that_is_named(site: Site) -> None:
+    pools = site.make("--credentials", "/etc/hostfactory/federation.json")
     assert pools.keys() == {"a", "any", "pods", "pods-spot"}
     assert {pool["credentials"] for pool in pools.values()} == {"/etc/hostfactory/federation.json"}
 
 
-def test_its_pods_are_those_of_terraform(google: Google, tmp_path: Path) -> None:
-    google.setup(*ALL, "--apply", "--settings", str(tmp_path / "settings.yaml"))
+@pytest.mark.parametrize("cluster", ["standard", "autopilot"])
+def test_its_pods_are_those_of_terraform_but_on_autopilot_they_choose_no_node_pool(
+    google: Google, tmp_path: Path, cluster: str
+) -> None:
+    google.setup(*ALL, "--cluster", cluster, "--apply", "--settings", str(tmp_path / "settings.yaml"))
     for name in ("pods", "pods-spot"):
         theirs = yaml.safe_load((RENDERED / "pod-specs" / f"{name}.yaml").read_text())
         theirs["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "3"
-        assert yaml.safe_load((tmp_path / "pod-specs" / f"{name}.yaml").read_text()) == theirs
-
-
-def test_pods_of_an_autopilot_cluster_choose_no_node_pool(google: Google, tmp_path: Path) -> None:
-    google.setup(*ALL, "--cluster", "autopilot", "--apply", "--settings", str(tmp_path / "settings.yaml"))
-    spec = yaml.safe_load((tmp_path / "pod-specs" / "pods.yaml").read_text())["spec"]
-    assert (spec["nodeSelector"], spec["tolerations"]) == ({}, [])
-    spot = yaml.safe_load((tmp_path / "pod-specs" / "pods-spot.yaml").read_text())["spec"]
-    assert spot["nodeSelector"] == {"cloud.google.com/gke-spot": "true"}
+        ours = yaml.safe_load((tmp_path / "pod-specs" / f"{name}.yaml").read_text())
+        if cluster == "standard":
+            assert ours == theirs
+        else:
+            spot = {"cloud.google.com/gke-spot": "true"} if name == "pods-spot" else {}
+            assert ours["spec"]["nodeSelector"] == spot
+            assert name == "pods-spot" or ours["spec"]["tolerations"] == []
 
 
 def test_the_dns_endpoint_is_opened_and_the_loop_s_account_let_in_where_it_is_asked_for(
-    google: Google, module: Module
+    google: Google, module: Module, made: list[Argv]
 ) -> None:
-    usual = google.setup(*ALL, "--apply")
-    assert "--enable-dns-access" not in {word for call in usual for word in call}
+    assert "--enable-dns-access" not in {word for call in made for word in call}
     calls = google.setup(*ALL, "--prefix", "b", "--endpoint", "dns", "--apply")
     (cluster,) = [call for call in calls if call[:3] == ("container", "clusters", "create")]
     assert "--enable-dns-access" in cluster
@@ -518,13 +482,16 @@ def test_the_dns_endpoint_is_opened_and_the_loop_s_account_let_in_where_it_is_as
     assert value(given, "member") == "serviceAccount:b-loop@my-grid-project.iam.gserviceaccount.com"
 
 
-def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(google: Google, tmp_path: Path) -> None:
+def test_a_cluster_that_is_there_is_reached_by_what_is_asked_for_now(
+    filled: Google, made: list[Argv], tmp_path: Path
+) -> None:
     settings = tmp_path / "settings.yaml"
-    google.setup(*ALL, "--apply")
-    calls = google.setup(
+    (before,) = [call for call in made if call[:3] == ("container", "clusters", "create")]
+    assert value(before, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28"
+    calls = filled.setup(
         *ALL, "--endpoint", "dns", "--authorized-range", "192.0.2.0/24", "--settings", str(settings), "--apply"
     )
-    assert google.done.returncode == 0, google.done.stderr
+    assert filled.done.returncode == 0, filled.done.stderr
     cluster, _ = [call for call in calls if call[:3] == ("container", "clusters", "update")]
     assert "--enable-dns-access" in cluster
     assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28,192.0.2.0/24"
@@ -539,14 +506,8 @@ def test_a_cluster_without_the_endpoint_that_is_asked_for_ends_it(google: Google
     assert not settings.exists()
 
 
-def test_the_cluster_answers_symphony_and_those_who_are_named_besides(google: Google) -> None:
-    (cluster,) = [call for call in google.setup(*ALL, "--apply") if call[:3] == ("container", "clusters", "create")]
-    assert value(cluster, "master-authorized-networks") == "10.0.0.0/16,198.51.100.0/28"
-
-
-def test_the_values_that_it_prints_are_values_of_the_overlay(google: Google, module: Module) -> None:
-    google.setup(*ALL, "--apply")
-    section = google.done.stdout.partition("values.yaml:\n")[2].partition("# Settings for provisioner render-hf")[0]
+def test_the_values_that_it_prints_are_values_of_the_overlay(first: tuple[Google, list[Argv]], module: Module) -> None:
+    section = first[0].done.stdout.partition("values.yaml:\n")[2].partition("# Settings for provisioner render-hf")[0]
     printed = yaml.safe_load("\n".join(line.removeprefix("# ") for line in section.splitlines()))
     values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
     assert printed == {
@@ -613,7 +574,7 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=120 * PATIENCE,
         )
         return done.stderr.splitlines()[0].strip()
 
@@ -787,80 +748,44 @@ def test_google_s_agent_may_make_nodes_and_instances(google: Google, options: li
     }
 
 
-def test_both_use_the_same_filter_for_the_sink(made: list[Argv]) -> None:
+def test_both_use_the_same_filter_for_the_sink_and_its_subscription_never_expires(made: list[Argv]) -> None:
     (sink,) = [call for call in made if call[:3] == ("logging", "sinks", "create")]
     text = (TERRAFORM / "sink-filter.txt").read_text().strip()
     assert value(sink, "log-filter") == text.replace("${project}", "my-grid-project").replace("${name_prefix}", "hf")
+    (line,) = [call for call in made if call[:3] == ("pubsub", "subscriptions", "create")]
+    assert value(line, "expiration-period") == "never"
 
 
-@pytest.mark.parametrize(
-    ("type_", "name", "path", "call", "option"),
-    [
-        ("compute_instance_group_manager", "this", "update_policy.type", "hf-a", "update-policy-type"),
-        (
-            "compute_instance_group_manager",
-            "this",
-            "update_policy.minimal_action",
-            "hf-a",
-            "update-policy-minimal-action",
-        ),
-        (
-            "compute_instance_group_manager",
-            "this",
-            "instance_lifecycle_policy.default_action_on_failure",
-            "hf-a",
-            "default-action-on-vm-failure",
-        ),
-        (
-            "compute_instance_group_manager",
-            "this",
-            "list_managed_instances_results",
-            "hf-a",
-            "list-managed-instances-results",
-        ),
-        ("compute_region_instance_group_manager", "this", "update_policy.type", "hf-any", "update-policy-type"),
-        (
-            "compute_region_instance_group_manager",
-            "this",
-            "instance_lifecycle_policy.default_action_on_failure",
-            "hf-any",
-            "default-action-on-vm-failure",
-        ),
-        (
-            "compute_region_instance_group_manager",
-            "this",
-            "update_policy.instance_redistribution_type",
-            "hf-any",
-            "instance-redistribution-type",
-        ),
-        (
-            "compute_region_instance_group_manager",
-            "this",
-            "distribution_policy_target_shape",
-            "hf-any",
-            "target-distribution-shape",
-        ),
-        ("pubsub_subscription", "events", "ack_deadline_seconds", "hf-events", "ack-deadline"),
-        ("container_node_pool", "workers", "autoscaling.location_policy", "workers", "location-policy"),
-        ("container_node_pool", "workers", "autoscaling.total_min_node_count", "workers", "total-min-nodes"),
-        ("container_node_pool", "system", "initial_node_count", "hf", "num-nodes"),
-        ("container_node_pool", "system", "autoscaling.total_min_node_count", "hf", "total-min-nodes"),
-    ],
-)
-def test_both_set_it_alike(
-    module: Module, made: list[Argv], type_: str, name: str, path: str, call: str, option: str
-) -> None:
+ALIKE = """\
+compute_instance_group_manager this update_policy.type hf-a update-policy-type
+compute_instance_group_manager this update_policy.minimal_action hf-a update-policy-minimal-action
+compute_instance_group_manager this instance_lifecycle_policy.default_action_on_failure hf-a \
+default-action-on-vm-failure
+compute_instance_group_manager this list_managed_instances_results hf-a list-managed-instances-results
+compute_region_instance_group_manager this update_policy.type hf-any update-policy-type
+compute_region_instance_group_manager this instance_lifecycle_policy.default_action_on_failure hf-any \
+default-action-on-vm-failure
+compute_region_instance_group_manager this update_policy.instance_redistribution_type hf-any \
+instance-redistribution-type
+compute_region_instance_group_manager this distribution_policy_target_shape hf-any target-distribution-shape
+pubsub_subscription events ack_deadline_seconds hf-events ack-deadline
+container_node_pool workers autoscaling.location_policy workers location-policy
+container_node_pool workers autoscaling.total_min_node_count workers total-min-nodes
+container_node_pool system initial_node_count hf num-nodes
+container_node_pool system autoscaling.total_min_node_count hf total-min-nodes
+"""
+"""An argument of Terraform's, and the thing and option of gcloud's."""
+
+
+@pytest.mark.parametrize("line", ALIKE.splitlines())
+def test_both_set_it_alike(module: Module, made: list[Argv], line: str) -> None:
+    type_, name, path, call, option = line.split()
     body: Any = module.of(f"google_{type_}")[name]
     for step in path.split("."):
         body = body[step][0] if isinstance(body[step], list) else body[step]
     group = SAME[f"google_{type_}"] if call != "hf" else "container clusters"
-    (line,) = [one for one in made if "create" in one and " ".join(named(one)) == f"{group} {call}"]
-    assert value(line, option).lower() == plain(body).lower().replace("_", "-")
-
-
-def test_the_subscription_never_expires(made: list[Argv]) -> None:
-    (line,) = [call for call in made if call[:3] == ("pubsub", "subscriptions", "create")]
-    assert value(line, "expiration-period") == "never"
+    (made_by,) = [one for one in made if "create" in one and " ".join(named(one)) == f"{group} {call}"]
+    assert value(made_by, option).lower() == plain(body).lower().replace("_", "-")
 
 
 def test_an_instance_that_is_lost_stays_lost(module: Module, made: list[Argv]) -> None:

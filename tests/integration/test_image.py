@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from tests.support.ego import put_programs
 from tests.support.hosts import tools
 from tests.support.images import Index, Registry, Running, debian, driver_of, forget, run, storage_with
 from tests.support.network.authority import Authority
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "deploy" / "docker"
@@ -60,13 +60,10 @@ def setup() -> configparser.ConfigParser:
 
 
 @pytest.mark.parametrize("directory", [DOCKER, MACHINE], ids=["loop", "machine"])
-def test_hadolint_finds_no_fault(directory: Path, tmp_path: Path) -> None:
-    worse = tmp_path / "Dockerfile"
-    worse.write_text((directory / "Dockerfile").read_text() + "RUN cd /tmp && pip install rich\n")
-    good, bad = run(HADOLINT, directory / "Dockerfile"), run(HADOLINT, worse)
+def test_hadolint_finds_no_fault(directory: Path) -> None:
+    done = run(HADOLINT, directory / "Dockerfile")
 
-    assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
-    assert "DL3013" in bad.stdout
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_image_is_built_in_two_stages_and_runs_without_rights() -> None:
@@ -131,7 +128,7 @@ def test_the_digest_of_the_base_is_renewed_by_what_the_registry_says_or_stays(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=60 * PATIENCE,
     )
 
     assert (tmp_path / "asked").read_text().split()[-1] == f"mirror.example.com/library/{tag}"
@@ -150,20 +147,16 @@ def test_the_build_copies_all_that_the_package_is_made_of() -> None:
     assert {line[1:] for line in ignored if line.startswith("!")} == copied()
 
 
-def test_the_health_check_asks_the_port_that_is_listened_on() -> None:
+def test_the_health_check_asks_the_port_that_is_listened_on_and_the_image_s_user_is_the_pod_s() -> None:
     image = last_stage()
     command = json.loads(image["HEALTHCHECK"].partition("CMD ")[2])
+    deployment = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "deployment.yaml").read_text())
+    security = deployment["spec"]["template"]["spec"]["securityContext"]
 
     compile(command[-1], "HEALTHCHECK", "exec")
     assert f"127.0.0.1:{image['EXPOSE']}/healthz" in command[-1]
     assert json.loads(image["CMD"])[-1].endswith(f":{image['EXPOSE']}")
-
-
-def test_the_image_s_user_is_the_pod_s_user() -> None:
-    deployment = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "deployment.yaml").read_text())
-    security = deployment["spec"]["template"]["spec"]["securityContext"]
-
-    assert last_stage()["USER"] == f"{security['runAsUser']}:{security['runAsGroup']}"
+    assert image["USER"] == f"{security['runAsUser']}:{security['runAsGroup']}"
 
 
 # --- the image, built -------------------------------------------------------------------------------------------------
@@ -172,6 +165,13 @@ BUILDERS = pytest.mark.skipif(
     os.geteuid() != 0 or not all(map(shutil.which, ("buildah", "docker-registry", "ip", "apt-cache"))),
     reason="needs root, and a Debian with the packages buildah, docker-registry, iproute2 and python3-venv",
 )
+
+
+def built(test: Callable[..., None]) -> Callable[..., None]:
+    """Of a test that builds, or runs what was built."""
+    return BUILDERS(pytest.mark.slow(pytest.mark.timeout(900)(test)))
+
+
 OPTIONS = "--quiet --no-cache --isolation chroot"
 
 
@@ -282,9 +282,7 @@ def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFa
         yield running
 
 
-@BUILDERS
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@built
 @pytest.mark.usefixtures("pushed")
 def test_the_build_asks_the_registry_and_the_index_that_it_is_told_of_and_no_other(
     base: str, registry: Registry, index: Index
@@ -296,9 +294,7 @@ def test_the_build_asks_the_registry_and_the_index_that_it_is_told_of_and_no_oth
     assert sum(path.endswith(".whl") for path in index.asked) > 40
 
 
-@BUILDERS
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@built
 def test_the_image_holds_its_sbom_and_its_labels_and_nothing_that_its_user_may_write(
     image: str, storage: dict[str, str]
 ) -> None:
@@ -323,9 +319,7 @@ def test_the_image_holds_its_sbom_and_its_labels_and_nothing_that_its_user_may_w
     assert "org.opencontainers.image.revision:" in labels
 
 
-@BUILDERS
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@built
 def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(pod: Running) -> None:
     """On a root that is read-only, as the image's user: what HostFactory asks by a script of the image is answered."""
     document = json.dumps({"template": {"templateId": "GkePod", "machineCount": 2}})
@@ -345,9 +339,7 @@ def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(p
     assert "Permission denied" not in (pod.state.parent / "loop.log").read_text()
 
 
-@BUILDERS
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@built
 def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> None:
     """What check_install.sh proves of a state directory on HostFactory's host, the pod proves of the same one."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
@@ -368,26 +360,6 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
     } <= {*said}
 
 
-@BUILDERS
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_image_goes_into_a_closed_network_as_a_file(
-    image: str, storage: dict[str, str], another: dict[str, str], tmp_path: Path
-) -> None:
-    """As deploy-banks.md says: written to an archive on one side, loaded on the other, the same image."""
-    archive = f"oci-archive:{tmp_path / 'provisioner.tar'}:provisioner"
-    pushed = run("buildah", "push", "--quiet", "--disable-compression", image, archive, **storage)
-    assert pushed.returncode == 0, pushed.stderr
-    pulled = run("buildah", "pull", "--quiet", archive, **another)
-    assert pulled.returncode == 0, pulled.stderr
-    facts = [
-        run("buildah", "inspect", "--type", "image", "--format", "{{.Docker.RootFS.DiffIDs}}", name, **where).stdout
-        for name, where in ((image, storage), (pulled.stdout.strip(), another))
-    ]
-
-    assert facts[0] == facts[1] != ""
-
-
 @pytest.fixture
 def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]:
     """Images of another host, which has none yet."""
@@ -396,9 +368,7 @@ def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]
     forget(environment)
 
 
-@BUILDERS
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@built
 def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and_runs_it(
     pushed: str, registry: Registry, another: dict[str, str], tmp_path: Path
 ) -> None:
@@ -420,9 +390,7 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
     assert (check.returncode, check.stderr) == (0, ""), check.stdout
 
 
-@BUILDERS
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@built
 def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     storage: dict[str, str], base: str, tmp_path: Path
 ) -> None:
@@ -446,16 +414,8 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
         "EGO": "/ego",
     }
     inside = [
-        *(
-            "buildah",
-            "run",
-            "--isolation",
-            "chroot",
-            "--volume",
-            f"{ego}:/ego",
-            "--volume",
-            f"{tmp_path}/bin:/usr/local/sbin",
-        ),
+        *("buildah", "run", "--isolation", "chroot"),
+        *("--volume", f"{ego}:/ego", "--volume", f"{tmp_path}/bin:/usr/local/sbin"),
         *(word for name, value in told.items() for word in ("--env", f"{name}={value}")),
         *(container, "--"),
     ]
@@ -468,7 +428,7 @@ def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
             worker = int((ego / "pid").read_text())
             assert Path(f"/proc/{worker}").stat().st_uid == 4711
             os.kill(worker, signal.SIGTERM)
-            assert running.wait(60) == 0
+            assert running.wait(60 * PATIENCE) == 0
         finally:
             running.kill()
             said = running.stderr.read() if running.stderr else ""

@@ -16,7 +16,7 @@ from tests.conformance.stage import TIMINGS, Instance, template
 from tests.support.hostfactory.in_process import asking
 from tests.support.hostfactory.provider import HostFactory
 from tests.support.installs import NEWER, PREFIX, Bundles, both_bundles, done, open_root, versions
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 """Bundles are made of what a package index sends."""
@@ -71,7 +71,9 @@ class Installed(HostFactory):
 
     def provisioner(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command, once it has ended."""
-        return subprocess.run(self.words(*arguments), cwd="/", capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(
+            self.words(*arguments), cwd="/", capture_output=True, text=True, check=False, timeout=120 * PATIENCE
+        )
 
     def start(self, version: str) -> None:
         """The loop, which has to be of that version."""
@@ -91,7 +93,7 @@ class Installed(HostFactory):
         if loop is not None:
             loop.terminate()
             try:
-                assert loop.wait(60) == 0
+                assert loop.wait(60 * PATIENCE) == 0
             finally:
                 loop.kill()
                 loop.wait()
@@ -229,7 +231,11 @@ def test_scripts_without_a_loop_work_with_one_of_another_installation(
         hf.reclaims(taken)
         found = hf.run([str(hf.scripts / "check_install.sh")])
         alone = subprocess.run(
-            [root / PREFIX / "bin" / "provisioner", "run"], capture_output=True, text=True, check=False, timeout=60
+            [root / PREFIX / "bin" / "provisioner", "run"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * PATIENCE,
         )
 
     assert f"fine: {hf.work}: the loop runs\n" in found.out

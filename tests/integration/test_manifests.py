@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import cache, reduce
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from tests.support.manifests import (
     schemas,
     write_configuration,
 )
+from tests.support.waiting import PATIENCE
 
 VERSIONS = ("1.27", kubernetes_validate.latest_version())
 """The oldest Kubernetes that GKE still runs, and the newest that the tool knows."""
@@ -101,104 +103,6 @@ def test_every_overlay_and_component_is_built_somewhere() -> None:
     tried = {component for _, components in BUILDS for component in components}
     within = {line for line in (KUSTOMIZE / GKE / "kustomization.yaml").read_text().split() if "components/" in line}
     assert tried | {*INCLUDED} == {*COMPONENTS} == {Path(line).name for line in within} | {MONITORS[1]}
-
-
-GONE = object()
-"""In the place of a value: the field is missing."""
-
-SLIPS: list[tuple[str, str, object]] = [
-    ("ComputeClass", "whenUnsatisfiable", "ScaleUpAnway"),
-    ("ComputeClass", "whenUnsatisfiable", GONE),
-    ("ComputeClass", "priorities.0.machineFamilies", "c4"),
-    ("ComputeClass", "priorities.0.minCores", "16"),
-    ("ComputeClass", "nodePoolAutoCreation.enabled", GONE),
-    ("ComputeClass", "activeMigration.optimizeRulePriority", "no"),
-    ("ClusterQueue", "admissionChecks", ["hostfactory"]),
-    ("ClusterQueue", "admissionChecksStrategy.admissionChecks.0.name", GONE),
-    ("ClusterQueue", "queueingStrategy", "FIFO"),
-    ("ClusterQueue", "resourceGroups.0.flavors", GONE),
-    ("ClusterQueue", "resourceGroups.0.flavors.0.resources.0.nominalQuota", "4 cores"),
-    ("ClusterQueue", "namespaceSelector.matchLabel", {"a": "b"}),
-    ("LocalQueue", "clusterQueue", GONE),
-    ("LocalQueue", "clusterQueue", "Host_Factory"),
-    ("LocalQueue", "clusterQueues", ["hostfactory"]),
-    ("LocalQueue", "stopPolicy", "Stop"),
-    ("ResourceFlavor", "nodeLabels", ["a"]),
-    ("ResourceFlavor", "nodeLabel", {"a": "b"}),
-    ("ResourceFlavor", "nodeTaints", [{"key": "a", "effect": "NoSchedul"}]),
-    ("ResourceFlavor", "nodeTaints", [{"key": "a"}]),
-    ("AdmissionCheck", "controllername", "x"),
-    ("AdmissionCheck", "controllerName", GONE),
-    ("AdmissionCheck", "parameters.name", GONE),
-    ("AdmissionCheck", "parameters.apiGroup", "kueue.x-k8s.io/v1beta2"),
-    ("ProvisioningRequestConfig", "managedResources", "nvidia.com/gpu"),
-    ("ProvisioningRequestConfig", "provisioningClassName", GONE),
-    ("ProvisioningRequestConfig", "provisioningClassName", "Queued_Provisioning"),
-    ("ProvisioningRequestConfig", "retryStrategy", {"backoffLimit": 3}),
-    ("PodMonitoring", "endpoints.0.port", GONE),
-    ("PodMonitoring", "endpoints.0.interval", GONE),
-    ("PodMonitoring", "endpoints.0.interval", "15"),
-    ("PodMonitoring", "endpoints.0.scrapeTimeout", "5s"),
-    ("PodMonitoring", "endpoints.0.scheme", "HTTPS"),
-    ("PodMonitoring", "selector", GONE),
-    ("PodMonitoring", "targetLabels", {"metadata": ["namespace"]}),
-    ("ServiceMonitor", "endpoint", []),
-    ("ServiceMonitor", "endpoints", GONE),
-    ("ServiceMonitor", "endpoints.0.interval", "15 s"),
-    ("ServiceMonitor", "endpoints.0.timeout", "5s"),
-    ("ServiceMonitor", "endpoints.0.port", 9464),
-    ("ServiceMonitor", "selector.matchLabel", {"a": "b"}),
-    ("SecretProviderClass", "provider", "vault"),
-    ("SecretProviderClass", "provider", GONE),
-    ("SecretProviderClass", "parameters.secret", "a"),
-    ("SecretProviderClass", "parameters.secrets", ["a"]),
-]
-"""What people write by mistake, for each kind that has a schema of ours: a field below ``spec``, and its value."""
-
-
-@pytest.mark.parametrize(("kind", "where", "value"), SLIPS, ids=lambda value: "gone" if value is GONE else str(value))
-def test_our_schemas_find_a_slip(kind: str, where: str, value: object) -> None:
-    good = next(manifest for manifest in built(GKE, *OPTIONAL) if manifest["kind"] == kind)
-    bad = json.loads(json.dumps(good))
-    *way, field = where.split(".")
-    place = reduce(lambda part, key: part[int(key) if key.isdigit() else key], way, bad.setdefault("spec", {}))
-    if value is GONE:
-        del place[field]
-    else:
-        place[field] = value
-
-    assert mistakes(good) == []
-    assert mistakes(bad) != []
-
-
-def test_each_of_our_schemas_is_tried_with_slips() -> None:
-    assert {kind for kind, _, _ in SLIPS} == {kind for _, kind in schemas()}
-
-
-def open_objects(schema: object, where: str) -> list[str]:
-    """The objects of a schema that take fields beside their own; a mapping of texts has no fields of its own."""
-    parts = schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
-    found = [text for key, part in parts for text in open_objects(part, f"{where}.{key}")]
-    is_open = isinstance(schema, dict) and schema.get("type") == "object" and "additionalProperties" not in schema
-    loose = isinstance(schema, dict) and "properties" in schema and schema.get("additionalProperties") is not False
-    return [*found, where] if is_open or loose else found
-
-
-@pytest.mark.parametrize("kind", sorted(kind for _, kind in schemas()))
-def test_our_schemas_take_no_other_field_anywhere(kind: str) -> None:
-    (schema,) = [one for (_, name), one in schemas().items() if name == kind]
-
-    assert open_objects(schema, kind) == []
-
-
-def test_the_tool_for_kubernetes_own_kinds_finds_what_is_misspelt() -> None:
-    deployment = only(built("base"), "Deployment")
-
-    assert problems({**deployment, "spec": {**deployment["spec"], "replica": 1}}) != []
-
-
-def test_a_kind_that_nobody_knows_is_a_mistake() -> None:
-    assert problems({"apiVersion": "example.com/v1", "kind": "Unknown", "metadata": {"name": "x"}}) != []
 
 
 # --- what there is ----------------------------------------------------------------------------------------------------
@@ -273,6 +177,7 @@ def test_every_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests
         }
         assert {mount["name"] for mount in one["volumeMounts"] if not mount.get("readOnly")} == writable[kind]
         assert one["image"] == container(manifests)["image"]
+        assert kind == "Deployment" or pod["automountServiceAccountToken"] is False
 
 
 def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: list[Manifest]) -> None:
@@ -331,20 +236,6 @@ def policies(manifests: list[Manifest]) -> dict[str, Manifest]:
     return {one["metadata"]["name"]: one["spec"] for one in manifests if one["kind"] == "NetworkPolicy"}
 
 
-def test_with_network_policies_the_loop_s_pod_reaches_what_it_needs_and_a_backup_nothing() -> None:
-    manifests = built(GKE, "backup")
-    cron = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]
-    loop = only(manifests, "Deployment")["spec"]["template"]
-    found = policies(manifests)
-
-    assert found.keys() == {"provisioner", "provisioner-backup"}
-    for name, pod in (("provisioner", loop), ("provisioner-backup", cron)):
-        assert found[name]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-        assert sorted(found[name]["policyTypes"]) == ["Egress", "Ingress"]
-    assert not found["provisioner-backup"].keys() & {"ingress", "egress"}
-    assert pods(manifests)["CronJob"]["automountServiceAccountToken"] is False
-
-
 def alike(document: Any) -> Any:
     """Lists without their order."""
     if isinstance(document, dict):
@@ -378,20 +269,13 @@ def _references(volume: Manifest) -> list[tuple[str, str]]:
 
 def test_every_command_of_a_pod_is_one_that_the_program_takes(manifests: list[Manifest], tmp_path: Path) -> None:
     for kind in pods(manifests):
-        calls = calls_of(container(manifests, kind), tmp_path / kind)
+        one = container(manifests, kind)
+        words = [*one.get("command", ()), *one["args"]]
+        assert [faults_of(word) for before, word in pairwise(words) if before == "-ec"] == [""] * words.count("sh")
+        calls = calls_of(one, tmp_path / kind)
         assert calls, f"the {kind} never calls the program"
         for called in calls:
             assert callable(cli.parser().parse_args(called).command)
-
-
-def test_the_shell_of_every_pod_is_clean(manifests: list[Manifest]) -> None:
-    for kind in pods(manifests):
-        one = container(manifests, kind)
-        words = [*one.get("command", ()), *one["args"]]
-        if words[:2] == ["sh", "-ec"]:
-            assert faults_of(words[2]) == ""
-        else:
-            assert "sh" not in words
 
 
 def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
@@ -407,7 +291,7 @@ def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
     (directory / "provisioner").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" "" >>{directory}/calls\n')
     (directory / "provisioner").chmod(0o755)
     surroundings = {"PATH": f"{directory}:/usr/bin:/bin"}
-    subprocess.run(words, env=surroundings, check=True, timeout=30)
+    subprocess.run(words, env=surroundings, check=True, timeout=30 * PATIENCE)
     calls = [call.split("\n") for call in (directory / "calls").read_text().removesuffix("\n\n").split("\n\n")]
     assert all(calls)
     return calls
@@ -581,49 +465,24 @@ def test_every_shared_state_directory_is_mounted_as_two_hosts_need_it(manifests:
     assert without_options(manifests) == []
 
 
-@pytest.mark.parametrize("overlay", [GKE, "overlays/mixed"])
-def test_the_state_directory_is_shared_where_hostfactory_has_a_host_of_its_own(overlay: str) -> None:
-    claim, volume = only(built(overlay), "PersistentVolumeClaim"), only(built(overlay), "PersistentVolume")
-
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    assert volume["spec"]["nfs"] == {"server": values()["nfsServer"], "path": values()["nfsPath"]}
-
-
-@pytest.mark.parametrize("spoilt", sorted(MOUNTED_WITH | MOUNTED_WITHOUT))
-def test_a_volume_that_lost_an_option_is_found(spoilt: str) -> None:
-    manifests = built(GKE)
-    volume = only(manifests, "PersistentVolume")["spec"]
-    kept = [option for option in volume["mountOptions"] if not option.startswith(spoilt)]
-    volume["mountOptions"] = kept + [spoilt] * (spoilt in MOUNTED_WITHOUT)
-    by_class = [one for one in built(GKE) if one["kind"] != "PersistentVolume"]
-
-    assert without_options(manifests) == [spoilt]
-    assert without_options(by_class) == sorted(MOUNTED_WITH)
-
-
-def test_the_page_tells_hostfactory_s_host_the_options_of_the_pod_s_volume() -> None:
-    (options,) = re.findall(r"mount -t nfs -o (\S+) ", (ROOT / "docs" / "deploy-gke.md").read_text())
-    ours = only(built(GKE), "PersistentVolume")["spec"]["mountOptions"]
-
-    assert sorted(options.split(",")) == sorted(ours)
-
-
-def test_the_share_has_a_directory_that_no_installation_gives_to_others() -> None:
-    (place,) = re.findall(
-        r"mount -t nfs -o \S+ NFS_SERVER:NFS_PATH (\S+)", (ROOT / "docs" / "deploy-gke.md").read_text()
-    )
+def test_the_page_mounts_the_pod_s_volume_in_a_directory_that_no_installation_gives_to_others() -> None:
+    page = (ROOT / "docs" / "deploy-gke.md").read_text()
+    ((options, place),) = re.findall(r"mount -t nfs -o (\S+) NFS_SERVER:NFS_PATH (\S+)", page)
     (row,) = re.findall(r"(?m)^\| \[the loop as a pod\].*$", (ROOT / "docs" / "first-machine.md").read_text())
     given = re.findall(r"(?m)^d (\S+) ", (ROOT / "deploy" / "vm" / "tmpfiles.conf").read_text())
 
+    assert sorted(options.split(",")) == sorted(only(built(GKE), "PersistentVolume")["spec"]["mountOptions"])
     assert f"`{place}`" in row
     assert given
     assert [path for path in given if place == path or place.startswith(f"{path}/")] == []
 
 
-def test_the_claim_takes_the_volume_that_is_shared() -> None:
-    manifests = built(GKE)
+@pytest.mark.parametrize("overlay", [GKE, "overlays/mixed"])
+def test_the_claim_takes_the_volume_that_is_shared(overlay: str) -> None:
+    manifests = built(overlay)
     volume, claim = only(manifests, "PersistentVolume"), only(manifests, "PersistentVolumeClaim")
 
+    assert volume["spec"]["nfs"] == {"server": values()["nfsServer"], "path": values()["nfsPath"]}
     assert claim["spec"]["volumeName"] == volume["metadata"]["name"]
     assert claim["spec"]["storageClassName"] == volume["spec"]["storageClassName"] == ""
     assert volume["spec"]["claimRef"] == {key: claim["metadata"][key] for key in ("namespace", "name")}
@@ -651,9 +510,3 @@ def test_the_proxy_s_password_reaches_every_process_of_the_pod_from_a_file() -> 
 
     assert file in {f"{mount}/{secret['path']}" for secret in secrets}
     assert "command" not in one
-
-
-def test_the_schemas_are_of_kinds_that_are_used() -> None:
-    used = {(one["apiVersion"], one["kind"]) for overlay, components in BUILDS for one in built(overlay, *components)}
-
-    assert {*schemas()} <= used

@@ -1,5 +1,4 @@
-"""What the network policies of the overlays let through, flow by flow; first, that the evaluator reads policies as
-Kubernetes documents them (kubernetes.io, Concepts, Network Policies)."""
+"""What the network policies of the overlays let through, flow by flow."""
 
 from __future__ import annotations
 
@@ -8,128 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.support.checks.network_policy import Host, Pod, Policies
 from tests.support.manifests import GKE, Manifest, built, of_a_site, only, pods
-
-# --- the documentation's examples -------------------------------------------------------------------------------------
-
-NAMESPACES = {"default": {}, "mine": {"project": "myproject"}, "alice": {"user": "alice"}, "other": {}}
-DB, WEB = Pod("default", {"role": "db"}), Pod("default", {"role": "web"})
-
-WHOLE = """
-podSelector: {matchLabels: {role: db}}
-policyTypes: [Ingress, Egress]
-ingress:
-  - from:
-      - ipBlock: {cidr: 172.17.0.0/16, except: [172.17.1.0/24]}
-      - namespaceSelector: {matchLabels: {project: myproject}}
-      - podSelector: {matchLabels: {role: frontend}}
-    ports: [{protocol: TCP, port: 6379}]
-egress:
-  - to: [{ipBlock: {cidr: 10.0.0.0/24}}]
-    ports: [{protocol: TCP, port: 5978}]
-"""
-BOTH = """
-podSelector: {}
-ingress:
-  - from:
-      - namespaceSelector: {matchLabels: {user: alice}}
-        podSelector: {matchLabels: {role: client}}
-"""
-EITHER = """
-podSelector: {}
-ingress:
-  - from:
-      - namespaceSelector: {matchLabels: {user: alice}}
-      - podSelector: {matchLabels: {role: client}}
-"""
-DENY_IN = "{podSelector: {}, policyTypes: [Ingress]}"
-ALLOW_IN = "{podSelector: {}, ingress: [{}], policyTypes: [Ingress]}"
-DENY_OUT = "{podSelector: {}, policyTypes: [Egress]}"
-ALLOW_OUT = "{podSelector: {}, egress: [{}], policyTypes: [Egress]}"
-DENY_ALL = "{podSelector: {}, policyTypes: [Ingress, Egress]}"
-RANGE = """
-podSelector: {matchLabels: {role: db}}
-policyTypes: [Egress]
-egress:
-  - to: [{ipBlock: {cidr: 10.0.0.0/24}}]
-    ports: [{protocol: TCP, port: 32000, endPort: 32768}]
-"""
-SEVERAL = """
-podSelector: {matchLabels: {role: db}}
-policyTypes: [Egress]
-egress:
-  - to:
-      - namespaceSelector:
-          matchExpressions: [{key: project, operator: In, values: [myproject, another]}]
-"""
-NAMED = "{podSelector: {}, ingress: [{ports: [{port: metrics}]}]}"
-
-
-def policies(*specs: str) -> Policies:
-    """Of namespace default."""
-    made = [{"metadata": {"namespace": "default"}, "spec": yaml.safe_load(spec)} for spec in specs]
-    return Policies(made, NAMESPACES)
-
-
-Flow = tuple[Pod | Host, Pod | Host, int]
-
-
-@pytest.mark.parametrize(
-    ("specs", "flow", "allowed"),
-    [
-        pytest.param([], (WEB, DB, 1), True, id="no policy: all is let through"),
-        pytest.param([WHOLE], (Pod("default", {"role": "frontend"}), DB, 6379), True, id="from pods of its namespace"),
-        pytest.param([WHOLE], (Pod("other", {"role": "frontend"}), DB, 6379), False, id="not of another namespace"),
-        pytest.param([WHOLE], (WEB, DB, 6379), False, id="not from pods with other labels"),
-        pytest.param([WHOLE], (Pod("mine", {}), DB, 6379), True, id="from every pod of a namespace"),
-        pytest.param([WHOLE], (Host("172.17.0.255"), DB, 6379), True, id="from a block"),
-        pytest.param([WHOLE], (Host("172.17.1.0"), DB, 6379), False, id="not from what a block excepts"),
-        pytest.param([WHOLE], (Host("172.17.2.0"), DB, 6379), True, id="from behind what it excepts"),
-        pytest.param([WHOLE], (Host("172.18.0.0"), DB, 6379), False, id="not from beyond a block"),
-        pytest.param([WHOLE], (Pod("mine", {}), DB, 6380), False, id="not to another port"),
-        pytest.param([WHOLE], (DB, Host("10.0.0.255"), 5978), True, id="out to a block"),
-        pytest.param([WHOLE], (DB, Host("10.0.1.0"), 5978), False, id="not out of a block"),
-        pytest.param([WHOLE], (DB, Host("10.0.0.1"), 5979), False, id="not out to another port"),
-        pytest.param([WHOLE], (DB, WEB, 5978), False, id="not out to a pod by a block"),
-        pytest.param([WHOLE], (WEB, Host("1.1.1.1"), 1), True, id="a pod that is not selected is free"),
-        pytest.param([BOTH], (Pod("alice", {"role": "client"}), DB, 1), True, id="both selectors in one entry"),
-        pytest.param([BOTH], (Pod("alice", {}), DB, 1), False, id="the namespace alone is not both"),
-        pytest.param([BOTH], (Pod("default", {"role": "client"}), DB, 1), False, id="the label alone is not both"),
-        pytest.param([EITHER], (Pod("alice", {}), DB, 1), True, id="two entries: the namespace is enough"),
-        pytest.param([EITHER], (Pod("default", {"role": "client"}), DB, 1), True, id="two entries: so is the label"),
-        pytest.param([EITHER], (Pod("other", {"role": "client"}), DB, 1), False, id="a label counts in its namespace"),
-        pytest.param([EITHER], (DB, Host("1.1.1.1"), 1), True, id="without policyTypes ingress alone is held back"),
-        pytest.param([DENY_IN], (WEB, DB, 1), False, id="deny all ingress"),
-        pytest.param([DENY_IN], (DB, Host("1.1.1.1"), 1), True, id="deny all ingress leaves egress"),
-        pytest.param([DENY_IN, ALLOW_IN], (WEB, DB, 1), True, id="policies add up"),
-        pytest.param([DENY_OUT], (DB, Host("1.1.1.1"), 1), False, id="deny all egress"),
-        pytest.param([DENY_OUT], (Pod("other", {}), DB, 1), True, id="deny all egress leaves ingress"),
-        pytest.param([DENY_OUT, ALLOW_OUT], (DB, Host("1.1.1.1"), 1), True, id="allow all egress"),
-        pytest.param([DENY_ALL], (Pod("other", {}), DB, 1), False, id="deny all: in"),
-        pytest.param([DENY_ALL], (DB, Pod("other", {}), 1), False, id="deny all: out"),
-        pytest.param([DENY_ALL], (Pod("mine", {}), Pod("other", {}), 1), True, id="another namespace is free"),
-        pytest.param([RANGE], (DB, Host("10.0.0.1"), 32000), True, id="the first of a range of ports"),
-        pytest.param([RANGE], (DB, Host("10.0.0.1"), 32768), True, id="the last of a range of ports"),
-        pytest.param([RANGE], (DB, Host("10.0.0.1"), 32769), False, id="beyond a range of ports"),
-        pytest.param([SEVERAL], (DB, Pod("mine", {}), 1), True, id="a namespace by expression"),
-        pytest.param([SEVERAL], (DB, Pod("other", {}), 1), False, id="not a namespace without the label"),
-        pytest.param([NAMED], (WEB, Pod("default", {}, {"metrics": 9}), 9), True, id="a port by the pod's name for it"),
-        pytest.param([NAMED], (WEB, Pod("default", {}, {"other": 9}), 9), False, id="not by another name"),
-    ],
-)
-def test_policies_are_read_as_they_are_documented(specs: list[str], flow: Flow, allowed: bool) -> None:
-    assert policies(*specs).allow(*flow) is allowed
-
-
-@pytest.mark.parametrize("protocol", ["UDP", "SCTP"])
-def test_a_rule_speaks_of_its_protocol_alone(protocol: str) -> None:
-    assert not policies(WHOLE).allow(DB, Host("10.0.0.1"), 5978, protocol)
-
-
-# --- the overlays' ----------------------------------------------------------------------------------------------------
 
 NARROW = {
     "apiServer": "172.16.0.0/28",

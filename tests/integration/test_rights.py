@@ -9,20 +9,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import grpc
 import pytest
 import requests
-from google.cloud import pubsub_v1
-from google.iam.v1 import iam_policy_pb2
-from google.protobuf.empty_pb2 import Empty
 
-from provisioner.backends import BackendError, Ended, events
+from provisioner.backends import BackendError, Ended
 from provisioner.backends.events import EventStream, Judged, Worth
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
@@ -40,8 +33,8 @@ from tests.contract.mig_place import QUICK_GROUP
 from tests.contract.places import QUICK_PODS, QUICK_WATCH, always
 from tests.support.checks import callers, rights
 from tests.support.checks.discovery_schema import discovery
-from tests.support.checks.simulators import Notes
-from tests.support.waiting import until
+from tests.support.network.pubsub import subscription_server
+from tests.support.waiting import PATIENCE, until
 
 REQUEST = "abcdefghij"
 SPOT = {"project": "p", "autoscaler_mode": "OFF", "provisioning_model": "SPOT"}
@@ -90,7 +83,9 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
         backend.create([create], always)
         until(lambda: phase(look(backend)) is Phase.RUNNING, 30, what="the machine runs")
         zone = cloud.call(lambda model: model.groups.mig("p", spec.scope, spec.name).members[NAME].zone)
-        requests.delete(f"{cloud.compute}projects/p/zones/{zone}/instances/{NAME}", timeout=10).raise_for_status()
+        requests.delete(
+            f"{cloud.compute}projects/p/zones/{zone}/instances/{NAME}", timeout=10 * PATIENCE
+        ).raise_for_status()
         until(lambda: phase(look(backend)) is not Phase.RUNNING, 30, what="the machine is gone")
         assert "zoneOperations.list" in callers.CALLS, "why it went was asked"
         backend.delete([Delete(NAME, "m", DeleteReason.RETURNED)], always)
@@ -147,8 +142,8 @@ def call_by_name(directory: Path) -> None:
 def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscription is checked, and a message taken of it and acknowledged, all by Google's own client."""
     taken: list[Judged] = []
-    with subscription_server() as server:
-        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.address)
+    with subscription_server(data=b"?") as server:
+        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", ":".join(map(str, server.address)))
         assert subscription_findings("p", "s", 10) == []
         stream = EventStream("p", "s", prefix="hf", taken=taken.append)
         stream.start()
@@ -156,45 +151,6 @@ def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.close()
     assert [judged.worth for judged in taken][:1] == [Worth.MALFORMED]
     assert server.calls == {call for call in callers.CALLS if call.startswith("/google.")}, "none is made unseen"
-
-
-@contextmanager
-def subscription_server() -> Iterator[SimpleNamespace]:
-    """One subscription with one message, over real gRPC; ``calls`` are the methods that were asked for."""
-    calls: set[str] = set()
-    message = pubsub_v1.types.ReceivedMessage(ack_id="1", message=pubsub_v1.types.PubsubMessage(data=b"?"))
-    subscription = {"name": "projects/p/subscriptions/s", "topic": "projects/p/topics/t"}
-    responses = {
-        "StreamingPull": pubsub_v1.types.StreamingPullResponse.pb(
-            pubsub_v1.types.StreamingPullResponse(received_messages=[message])
-        ),
-        "GetSubscription": pubsub_v1.types.Subscription.pb(pubsub_v1.types.Subscription(subscription)),
-        "TestIamPermissions": iam_policy_pb2.TestIamPermissionsResponse(permissions=[CONSUME]),
-    }
-
-    def handler(details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        calls.add(details.method)
-        name = details.method.rpartition("/")[2]
-        response: bytes = responses.get(name, Empty()).SerializeToString()
-
-        def stream(asked: Iterator[bytes], _: grpc.ServicerContext) -> Iterator[bytes]:
-            yield response
-            for _ in asked:
-                pass
-
-        if name == "StreamingPull":
-            return grpc.stream_stream_rpc_method_handler(stream)
-        return grpc.unary_unary_rpc_method_handler(lambda asked, _: response)
-
-    with ThreadPoolExecutor(4) as workers:
-        server = grpc.server(workers)
-        server.add_generic_rpc_handlers([SimpleNamespace(service=handler)])
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield SimpleNamespace(address=f"127.0.0.1:{port}", calls=calls)
-        finally:
-            server.stop(0).wait()
 
 
 def look(backend: MigBackend | GkeBackend) -> Snapshot:
@@ -227,78 +183,3 @@ def test_the_page_says_what_each_permission_is_for() -> None:
 
 def test_what_check_asks_for_is_granted() -> None:
     assert {*NEEDED, CONSUME} <= rights.granted()
-
-
-@pytest.mark.parametrize(
-    ("host", "call"),
-    [
-        ("https://gke-0123456789abcdef.us-central1.gke.goog", rights.CONNECT),
-        ("https://gke-0123456789abcdef.us-central1.gke.goog.bank.example", ""),
-        ("https://203.0.113.7", ""),
-    ],
-)
-def test_iam_stands_before_the_dns_endpoint_alone(host: str, call: str) -> None:
-    assert rights.connect_call(host) == call
-
-
-@pytest.mark.parametrize(
-    ("verb", "path", "call"),
-    [
-        ("GET", "/compute/v1/projects/p/zones/z/instances", "instances.list"),
-        ("GET", "/compute/v1/projects/p/global/instanceTemplates/t", "instanceTemplates.get"),
-        ("GET", "/compute/v1/projects/p/regions/r/instanceTemplates/t", "regionInstanceTemplates.get"),
-        ("GET", "/compute/v1/projects/p/zones/z/operations", "zoneOperations.list"),
-        ("POST", "/compute/v1/projects/p/regions/r/operations/o/wait", "regionOperations.wait"),
-        ("DELETE", "/compute/v1/projects/p/zones/z/instances/i", "DELETE /compute/v1/projects/p/zones/z/instances/i"),
-        ("GET", "/compute/v1/projects/p/zones/z/disks", "GET /compute/v1/projects/p/zones/z/disks"),
-    ],
-)
-def test_a_request_to_compute_is_named_by_its_method(verb: str, path: str, call: str) -> None:
-    assert rights.compute_call(verb, path) == call
-
-
-@pytest.mark.parametrize(
-    ("verb", "path", "query", "call"),
-    [
-        ("GET", "/api/v1/namespaces/n/pods", {"watch": "true"}, "pods watch"),
-        ("GET", "/api/v1/namespaces/n/pods", {"limit": 1}, "pods list"),
-        ("GET", "/api/v1/namespaces/n", None, "namespaces get"),
-        ("GET", "/api/v1/namespaces", None, "namespaces list anywhere"),
-        ("GET", "/api/v1/pods", None, "pods list anywhere"),
-        ("DELETE", "/api/v1/namespaces/n/pods", None, "pods deletecollection"),
-        ("POST", "/api/v1/namespaces/n/pods/a/eviction", None, "pods/eviction create"),
-        ("POST", "/apis/events.k8s.io/v1/namespaces/n/events", None, "events.k8s.io/events create"),
-        ("PATCH", "/api/v1/namespaces/n/pods/a", None, "PATCH /api/v1/namespaces/n/pods/a"),
-    ],
-)
-def test_a_request_to_kubernetes_is_named_by_resource_and_verb(
-    verb: str, path: str, query: dict[str, str | int] | None, call: str
-) -> None:
-    assert rights.kube_call(verb, path, query) == call
-
-
-def test_a_call_that_nobody_granted_fails_whatever_test_makes_it(notes: Notes, calls: set[str], tmp_path: Path) -> None:
-    spec = tmp_path / "pod.yaml"
-    spec.write_text("containers: [{name: main, image: busybox}]\n")
-    with Simulator(namespaces=["symphony"]) as cloud:
-        pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
-        backend = GkeBackend(pool, provisioner="demo")
-        backend._api.send("DELETE", "/api/v1/namespaces/symphony/pods")
-        backend.close()
-    (said,) = notes.take()
-    assert said.startswith("pods deletecollection needs pods deletecollection, which no role of deploy/ gives")
-
-
-def test_a_call_of_our_pubsub_client_that_nobody_granted_fails_and_another_s_is_not_seen(
-    notes: Notes, calls: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with subscription_server() as server:
-        monkeypatch.setenv("PUBSUB_EMULATOR_HOST", server.address)
-        for made in (pubsub_v1.SubscriberClient, events.pubsub_v1.SubscriberClient):
-            with made() as client:
-                client.delete_subscription(subscription="projects/p/subscriptions/s")
-            if made is pubsub_v1.SubscriberClient:
-                assert notes.take() == []
-    (said,) = notes.take()
-    method = "/google.pubsub.v1.Subscriber/DeleteSubscription"
-    assert said.startswith(f"{method} needs {method}, which no role of deploy/ gives")

@@ -13,6 +13,7 @@ import pytest
 from tests.support.bundles import packed, shared, small, unpacked
 from tests.support.hosts import PYTHON
 from tests.support.scratch_host import ScratchHost
+from tests.support.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,7 +48,7 @@ def rpm(archive: Path, directory: Path, **defined: str) -> Path:
     defined |= {"version_": version, "_topdir": str(directory), "python": PYTHON, "_binary_payload": "w1.gzdio"}
     options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]
     command = ["rpmbuild", "-tb", str(archive), "--nodeps", "--quiet", *options]
-    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280 * PATIENCE)
     assert built.returncode == 0, built.stderr
     (package,) = directory.glob(f"RPMS/*/*-{version}-*.rpm")
     return package

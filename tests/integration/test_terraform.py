@@ -56,44 +56,6 @@ def test_the_provider_knows_every_argument_and_every_name_leads_somewhere(direct
     assert Module(directory).problems() == []
 
 
-@pytest.mark.parametrize(
-    ("file", "right", "wrong", "problem"),
-    [
-        (
-            "groups.tf",
-            "default_action_on_failure",
-            "default_action_on_failures",
-            "google_compute_instance_group_manager.this.instance_lifecycle_policy: default_action_on_failures:"
-            " no such argument",
-        ),
-        (
-            "groups.tf",
-            "base_instance_name             = module.settings.group_names[each.key]\n",
-            "",
-            "google_compute_instance_group_manager.this: base_instance_name is missing",
-        ),
-        ("events.tf", "expiration_policy {", "expiration {", "google_pubsub_subscription.events: expiration:"),
-        ("cluster.tf", 'dynamic "taint"', 'dynamic "taints"', "google_container_node_pool.workers.node_config: taints"),
-        ("cluster.tf", "cidr_block = ", "cidr = ", "master_authorized_networks_config.cidr_blocks: cidr: no such"),
-        ("groups.tf", "metadata = merge(", "disk = merge(", "google_compute_instance_template.this: disk: a block, wr"),
-        ("main.tf", ".loop.member", ".loop.members", "google_service_account.loop.members: google_service_account has"),
-        ("main.tf", ".nodes[0].member", ".node[0].member", "google_service_account.node: there is no such resource"),
-        ("network.tf", "var.symphony_ranges", "var.ranges", "var.ranges: not declared"),
-        ("settings.tf", "provider_name  = ", "provider  = ", "module.settings: provider_name is missing"),
-        ("settings.tf", "pods  ", "pod  ", "module.settings: pod: the module has no such variable"),
-        ("outputs.tf", "settings.files", "settings.file", "module.settings.file: the module has no such output"),
-    ],
-)
-def test_a_mistake_is_found(tmp_path: Path, file: str, right: str, wrong: str, problem: str) -> None:
-    copy = tmp_path / "terraform"
-    shutil.copytree(TERRAFORM, copy)
-    text = (copy / file).read_text()
-    assert right in text
-    (copy / file).write_text(text.replace(right, wrong))
-    problems = Module(copy).problems()
-    assert any(problem in found for found in problems), problems
-
-
 def test_every_variable_and_output_says_what_it_is(module: Module) -> None:
     for each in (module, Module(SETTINGS)):
         assert [name for name, variable in each.variables.items() if not variable.described] == []
@@ -202,13 +164,6 @@ def test_destroy_leaves_nothing_unless_somebody_said_so(module: Module) -> None:
     assert "prevent_destroy" not in module.text
 
 
-def test_a_cluster_enforces_the_policies_of_the_overlay_and_pulls_its_images(module: Module) -> None:
-    cluster = module.of("google_container_cluster")["this"]
-    assert "ADVANCED_DATAPATH" in cluster["datapath_provider"]
-    assert "network-policy" in (ROOT / "deploy/kustomize/overlays/gke-workload-identity/kustomization.yaml").read_text()
-    assert "artifactregistry.googleapis.com" in module.locals["apis"]
-
-
 def test_the_values_that_it_names_are_values_of_the_overlay(module: Module) -> None:
     values = yaml.safe_load((ROOT / "deploy/kustomize/overlays/gke-workload-identity/values.yaml").read_text())["data"]
     named = overlay_values(module)
@@ -283,27 +238,6 @@ def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Pat
     done = terraform("test", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "26 passed, 0 failed" in done.stdout
-
-
-@REAL
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "right", "wrong", "problem"),
-    [
-        ("groups.tf", "disk_size_gb = each.value.disk_gb", 'disk_size_gb = "much"', "a number is required"),
-        ("groups.tf", "boot         = true", "boots        = true", 'An argument named "boots" is not expected here'),
-        ("events.tf", "ack_deadline_seconds       = 10\n", "ack_deadline_second = 10\n", "not expected here"),
-        ("network.tf", '    range_name    = "pods"\n', "", 'The argument "range_name" is required'),
-    ],
-)
-def test_terraform_itself_finds_a_mistake(tmp_path: Path, file: str, right: str, wrong: str, problem: str) -> None:
-    copy, settings = whole(tmp_path)
-    text = (copy / file).read_text()
-    assert right in text
-    (copy / file).write_text(text.replace(right, wrong))
-    done = terraform("validate", "-no-color", directory=copy, settings=settings)
-    assert done.returncode == 1
-    assert problem in " ".join(done.stderr.split())
 
 
 @REAL

@@ -19,6 +19,7 @@ import yaml
 from provisioner.loop.loop import Pace
 from provisioner.loop.observers import LOOK_ENDS
 from tests.support.checks.shell import faults_of
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 VM = ROOT / "deploy" / "vm"
@@ -36,7 +37,7 @@ SYSTEMD = needs("systemd-analyze", "systemd")
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
 
 
 # --- the service ------------------------------------------------------------------------------------------------------
@@ -60,12 +61,7 @@ def verified(tree: Path, name: str, text: str) -> str:
 @SYSTEMD
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_finds_no_fault_with_a_unit(tmp_path: Path, name: str) -> None:
-    text = (VM / name).read_text()
-    key = "OnCalendar" if name.endswith(".timer") else "ReadWritePaths"
-    misspelt = text.replace(key, key[:-1])
-
-    assert verified(tmp_path / "good", name, text) == ""
-    assert f"Unknown key '{key[:-1]}'" in verified(tmp_path / "bad", name, misspelt)
+    assert verified(tmp_path / "good", name, (VM / name).read_text()) == ""
 
 
 @SYSTEMD
@@ -76,15 +72,6 @@ def test_the_services_are_hardly_exposed(unit: Path) -> None:
 
     assert exposure is not None, done.stdout
     assert float(exposure[1]) <= 2.5
-
-
-@SYSTEMD
-@pytest.mark.parametrize(("value", "complaint"), [("p%40", "Failed to resolve specifiers"), ("p", "")])
-def test_a_unit_s_own_line_takes_no_percent_as_the_page_says(tmp_path: Path, value: str, complaint: str) -> None:
-    line = f"Environment=HTTPS_PROXY=http://u:{value}@proxy:3128\n"
-    said = verified(tmp_path, UNIT.name, UNIT.read_text().replace("Environment=", f"{line}Environment=", 1))
-
-    assert (complaint in said) if complaint else said == ""
 
 
 def service(file: Path = UNIT) -> dict[str, str]:
@@ -159,7 +146,7 @@ def test_a_backup_keeps_the_newest_and_one_that_fails_takes_none_away(
     for name in (*OLD, "mine.tar.gz"):
         (backups / name).touch()
     environment = os.environ | {"BACKUPS_KEPT": "2"}
-    subprocess.run(backup_program(tmp_path, dump), cwd=backups, env=environment, check=False, timeout=30)
+    subprocess.run(backup_program(tmp_path, dump), cwd=backups, env=environment, check=False, timeout=30 * PATIENCE)
     left = {file.name for file in backups.iterdir()}
 
     assert left & {*OLD} == {*kept}
@@ -183,36 +170,6 @@ def test_the_backup_is_of_the_instance_that_the_service_runs_and_writes_beside_i
 
 
 # --- users, directories, log ------------------------------------------------------------------------------------------
-
-
-@needs("systemd-sysusers", "systemd")
-@needs("systemd-tmpfiles", "systemd")
-def test_the_user_and_its_directories_are_made_as_the_service_and_the_scripts_need_them(tmp_path: Path) -> None:
-    """Below a root of their own; HF's user is one of a directory service that is away."""
-    etc = tmp_path / "etc"
-    etc.mkdir()
-    (etc / "passwd").write_text("root:x:0:0::/:/bin/sh\n")
-    (etc / "group").write_text("root:x:0:\n")
-    made = run("systemd-sysusers", f"--root={tmp_path}", VM / "sysusers.conf")
-    groups = {line.split(":")[0]: line.split(":") for line in (etc / "group").read_text().splitlines()}
-    users = {line.split(":")[0]: line.split(":") for line in (etc / "passwd").read_text().splitlines()}
-
-    assert made.returncode == 0, made.stderr
-    assert groups[service()["Group"]][3] == "", (
-        "HF's user is no matter of sysusers.d's, which makes one that it does not find"
-    )
-    assert users.keys() == {"root", service()["User"]}
-    assert users[service()["User"]][6].endswith("nologin")
-    if os.geteuid() == 0:  # only root can give directories away
-        done = run("systemd-tmpfiles", f"--root={tmp_path}", "--create", VM / "tmpfiles.conf")
-        assert (done.returncode, done.stderr) == (0, "")
-        facts = (tmp_path / service_directory()).stat()
-        assert facts.st_mode & 0o7777 == 0o2770
-        assert (facts.st_uid, facts.st_gid) == (int(users[service()["User"]][2]), int(groups[service()["Group"]][2]))
-
-
-def service_directory() -> str:
-    return re.findall(r"HF_PROVIDER_WORKDIR=/(.*)", UNIT.read_text())[0]
 
 
 @needs("logrotate", "logrotate")

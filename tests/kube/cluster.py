@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -245,12 +244,11 @@ class Cluster:
         process.wait()
 
     def _until_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not self.admin.alive():
-            self._check_alive()
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the API server is not ready after {START_SECONDS} s; logs in {self.directory}")
-            time.sleep(0.1)
+        until(self._serves, START_SECONDS, every=0.1, what=f"the API server serves (logs in {self.directory})")
+
+    def _serves(self) -> bool:
+        self._check_alive()
+        return self.admin.alive()
 
     def _check_alive(self) -> None:
         for program, process in self._processes.items():

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from tests.support.waiting import PATIENCE
+
 Manifest = dict[str, Any]
 
 
@@ -71,7 +73,7 @@ def _downloaded(source: Source) -> Path:
     """The module in Go's own cache."""
     with tempfile.TemporaryDirectory() as nowhere:  # in a module's directory its go.mod would have a say
         command = ["go", "mod", "download", "-json", source.module]
-        done = subprocess.run(command, cwd=nowhere, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, cwd=nowhere, capture_output=True, text=True, check=False, timeout=300 * PATIENCE)
     said = json.loads(done.stdout)
     assert said.get("Sum") == source.checksum, said.get("Error", said)
     return Path(said["Dir"])

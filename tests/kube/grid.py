@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ import yaml
 
 from provisioner.tools.playground import HostFactory
 from tests.kube.space import Space
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 TEMPLATE = "GkePod"
 POOL = "gke-main"
@@ -119,7 +120,7 @@ class Grid:
         if self._loop is not None:
             self._loop.send_signal(how)
             try:
-                self._loop.wait(30)
+                self._loop.wait(30 * PATIENCE)
             finally:
                 self._loop.kill()
                 self._loop.wait()
@@ -147,6 +148,12 @@ class Grid:
         """Every action and its outcome, oldest first."""
         file = self.work / "journal.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def until_seen(self, moment: float) -> None:
+        """Wait until the loop has begun a cycle after a moment of the wall clock."""
+        beat = self.work / "heartbeat"
+        seconds = max(moment - time.time(), 0) + END_SECONDS
+        until(lambda: beat.stat().st_mtime > moment, seconds, what="a cycle begins after that moment")
 
     def _tell(self) -> None:
         """Print both sides' account: what the server holds, what the loop did and said."""

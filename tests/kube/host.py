@@ -12,6 +12,7 @@ from typing import Any
 from provisioner.tools.playground import SCRIPTS, HostFactory
 from tests.kube.kit import Inside, LoopPod
 from tests.support.hosts import environment_on
+from tests.support.waiting import PATIENCE
 
 USER, OWN, GROUP = 65501, 65503, 65500
 """HostFactory's user, his own group, and the one whose number the export's files have."""
@@ -58,7 +59,7 @@ class Host(HostFactory):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=60 * PATIENCE,
         )
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:

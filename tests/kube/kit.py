@@ -27,7 +27,7 @@ from tests.kube.client import Client, Refused
 from tests.kube.definitions import published
 from tests.support.manifests import ROOT, Manifest, container, entry_point, only, pods, schemas, write_configuration
 from tests.support.ports import free_ports
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 ACCOUNT_FILES = "/var/run/secrets/kubernetes.io/serviceaccount"
 START_SECONDS = 90.0
@@ -240,7 +240,7 @@ class LoopPod:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(30)
+                self._process.wait(30 * PATIENCE)
             finally:
                 self._process.kill()
                 self._process.wait()
@@ -262,7 +262,7 @@ class LoopPod:
     def answers(self, path: str) -> bool:
         """Whether the loop's server says yes to a probe."""
         try:
-            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5 * PATIENCE) as response:
                 return bool(response.status == 200)
         except OSError:
             return False

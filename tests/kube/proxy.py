@@ -15,6 +15,8 @@ from typing import NamedTuple, Self
 
 import urllib3
 
+from tests.support.waiting import PATIENCE
+
 NO_PROGRESS = {
     "kind": "Status",
     "apiVersion": "v1",
@@ -71,14 +73,10 @@ class Proxy:
         self._lock = threading.Lock()
         self._clients: set[socket.socket] = set()
         self._watchers: set[socket.socket] = set()
-        self._muted: set[socket.socket] = set()
         self._calm = threading.Event()
         self._calm.set()
         self._trouble = Trouble.NONE
         self.calls: list[Call] = []
-        self.most_per_second: int | None = None
-        """Creates and deletes beyond so many in a second are answered with 429, as a busy server does."""
-        self._second, self._taken = 0, 0
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -131,7 +129,7 @@ class Proxy:
         self._calm.set()
         self.cut()
         self._upstream.clear()
-        self._thread.join(5)
+        self._thread.join(5 * PATIENCE)
 
     @property
     def trouble(self) -> Trouble:
@@ -154,11 +152,6 @@ class Proxy:
         """Break all streams off; how many there were."""
         return self._break(self._watchers)
 
-    def mute_watches(self) -> None:
-        """Let all streams stand and carry nothing more; new ones are well."""
-        with self._lock:
-            self._muted |= self._watchers
-
     def looks(self) -> list[Call]:
         """Every list and watch of pods that was answered."""
         with self._lock:
@@ -176,21 +169,11 @@ class Proxy:
             handler.close_connection = True
         elif self._trouble is Trouble.FAIL:
             _answer(handler, 503, json.dumps({"kind": "Status", "code": 503, "message": "out of service"}).encode())
-        elif handler.command in ("POST", "DELETE") and self._is_too_many():
-            self._note(handler, 429)
-            busy = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "too many requests"}
-            _answer(handler, 429, json.dumps(busy).encode(), "1")
         elif self._trouble is Trouble.NO_STREAMED_LISTS and "sendInitialEvents" in handler.path:
             self._note(handler, 200)
             _answer(handler, 200, json.dumps({"type": "ERROR", "object": NO_PROGRESS}).encode() + b"\n")
         else:
             self._forward(handler, body)
-
-    def _is_too_many(self) -> bool:
-        with self._lock:
-            second = int(time.monotonic())
-            self._second, self._taken = second, 1 + (self._taken if second == self._second else 0)
-            return self.most_per_second is not None and self._taken > self.most_per_second
 
     def _note(self, handler: BaseHTTPRequestHandler, status: int) -> None:
         path, _, query = handler.path.partition("?")
@@ -230,8 +213,6 @@ class Proxy:
         handler.wfile.flush()
         try:
             for chunk in response.stream(1 << 16):
-                if handler.connection in self._muted:
-                    continue
                 handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
                 handler.wfile.flush()
             handler.wfile.write(b"0\r\n\r\n")
@@ -248,7 +229,7 @@ class Proxy:
 
     def _drop(self, connection: socket.socket) -> None:
         with self._lock:
-            for group in (self._clients, self._watchers, self._muted):
+            for group in (self._clients, self._watchers):
                 group.discard(connection)
 
     def _break(self, group: set[socket.socket]) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes.config import incluster_config
@@ -20,10 +19,8 @@ from provisioner.backends import BackendError
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass
-from tests.kube.client import Client
-from tests.kube.cluster import kubeconfig
 from tests.kube.place import SPEC, TIMES
-from tests.kube.space import RBAC, Space
+from tests.kube.space import Space
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
@@ -98,53 +95,6 @@ def test_the_account_of_the_pod_that_it_runs_in(bench: Bench, monkeypatch: pytes
     works(backend, bench.space)
 
 
-def test_a_kubeconfigs_context(bench: Bench) -> None:
-    document = kubeconfig(bench.space.admin.server, bench.space.token(), ca=bench.authority)
-    document["users"].append({"name": "nobody", "user": {"token": "x"}})
-    document["contexts"].append({"name": "wrong", "context": {"cluster": "test", "user": "nobody"}})
-    document["current-context"] = "wrong"
-    path = bench.directory / "kubeconfig"
-    path.write_text(json.dumps(document))
-    works(bench.backend(kubeconfig=path, context="test"), bench.space)
-    assert "Unauthorized" in denied(bench.backend(kubeconfig=path))
-
-
-SCRIPT = """#!/bin/sh
-cd "$(dirname "$0")"
-echo run >> runs
-ends=$(date -u -d '+4 seconds' +%Y-%m-%dT%H:%M:%SZ)
-printf '{"apiVersion": "%s", "kind": "ExecCredential", ' "$VERSION"
-printf '"status": {"token": "%s", "expirationTimestamp": "%s"}}' "$(cat token)" "$ends"
-"""
-
-
-def test_an_exec_plugin_whose_tokens_end_while_it_is_used(bench: Bench) -> None:
-    plugin, runs = bench.directory / "plugin", bench.directory / "runs"
-    plugin.write_text(SCRIPT)
-    plugin.chmod(0o755)
-    (bench.directory / "token").write_text(bench.space.token())
-    environment = [{"name": "VERSION", "value": VERSION}]
-    document = kubeconfig(bench.space.admin.server, "", ca=bench.authority)
-    document["users"][0]["user"] = {"exec": {"apiVersion": VERSION, "command": "./plugin", "env": environment}}
-    path = bench.directory / "kubeconfig"
-    path.write_text(json.dumps(document))
-    backend = bench.backend(kubeconfig=path)
-    works(backend, bench.space)
-    before = len(runs.read_text().splitlines())
-    assert before >= 1
-
-    def renewed() -> bool:
-        assert not denied(backend)
-        return len(runs.read_text().splitlines()) > before
-
-    until(renewed, 30, every=0.1, what="the token is renewed")
-    (bench.directory / "token").write_text("an old token")
-    until(lambda: denied(backend), 30, every=0.1, what="the server no longer knows us")
-    (bench.directory / "token").write_text(bench.space.token())
-    until(lambda: not denied(backend), 30, every=0.1, what="the server knows us again")
-    works(backend, bench.space)
-
-
 @pytest.fixture
 def key_file(bench: Bench) -> Iterator[Path]:
     """A Google service account's key file; its token server gives tokens of the provisioner's own account."""
@@ -175,33 +125,6 @@ def key_file(bench: Bench) -> Iterator[Path]:
     thread.join()
 
 
-def test_the_account_may_do_what_its_role_says_and_nothing_more(space: Space, tmp_path: Path) -> None:
-    """All other tests that reach the real server through ``write_kubeconfig`` do so as this account."""
-    account = Client(space.write_kubeconfig(tmp_path / "kubeconfig"))
-    review = {"apiVersion": "authorization.k8s.io/v1", "spec": {"namespace": space.name}}
-    response = account.create(
-        "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"kind": "SelfSubjectRulesReview", **review}
-    )
-    everybodys = {"authorization.k8s.io", "authentication.k8s.io"}
-    allowed = [rule for rule in response["status"]["resourceRules"] if everybodys.isdisjoint(rule["apiGroups"])]
-    role = next(document for document in yaml.safe_load_all(RBAC.read_text()) if document["kind"] == "Role")
-    assert sorted(map(as_text, allowed)) == sorted(map(as_text, role["rules"]))
-    rights = {resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
-    assert rights.keys() <= {"pods", "events", "namespaces"}
-    assert rights["namespaces"] == {"get"}, "the uid of its own namespace, and nothing else"
-
-
-def as_text(rule: dict[str, list[str]]) -> str:
-    return json.dumps({key: sorted(values) for key, values in rule.items()}, sort_keys=True)
-
-
 def test_an_endpoint_with_its_authority_and_google_credentials(bench: Bench, key_file: Path) -> None:
     endpoint = bench.space.admin.server
     works(bench.backend(endpoint=endpoint, ca_file=bench.authority, credentials=key_file, watched=True), bench.space)
-
-
-def test_an_endpoint_whose_certificate_nobody_vouches_for_is_not_spoken_to(bench: Bench, key_file: Path) -> None:
-    backend = bench.backend(endpoint=bench.space.admin.server, credentials=key_file)
-    with pytest.raises(BackendError, match="CERTIFICATE_VERIFY_FAILED") as caught:
-        backend.observe(0.0, ())
-    assert caught.value.failure.error is ErrorClass.UNAVAILABLE

@@ -10,7 +10,6 @@ from provisioner.backends.gke.loss_events import COMPONENT
 from tests.kube.client import Document
 from tests.kube.grid import POOL, TEMPLATE, Grid
 from tests.kube.space import Space
-from tests.kube.test_kube_refusals import role_verbs
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kube
@@ -37,18 +36,3 @@ def test_a_pod_that_is_lost_has_an_event_with_cause_request_and_template(space: 
         whose = f"Request {name.split('-')[1]}, template {TEMPLATE}, pool {POOL};"
         assert whose in one["note"]
         assert one["metadata"]["labels"]["hf-provisioner/template"] == TEMPLATE
-
-
-def test_without_the_right_to_create_events_it_is_logged_once_and_nothing_else_is_missing(
-    space: Space, tmp_path: Path
-) -> None:
-    space.grant(*role_verbs("pods"), events=["list"])
-    until(lambda: not space.may("create", "events"), 30, what="the right is taken away")
-    with Grid(tmp_path / "grid", space).start() as grid:
-        for name in grid.complete(2):
-            space.delete(name)
-            until(lambda name=name: name in grid.hf.reclaimed([name]), 60, what="the loss is told")  # type: ignore[misc]
-        assert len(grid.complete(1)) == 1
-    log = (tmp_path / "grid" / "log" / "loop.log").read_text()
-    assert log.count("Events on lost pods are refused, and not tried again") == 1
-    assert said(space) == []

@@ -13,6 +13,7 @@ import urllib3
 
 from provisioner.simulator.server import Simulator
 from tests.kube.space import Space
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.kube
 
@@ -45,7 +46,7 @@ class Side:
             f"{self.server}/api/v1/namespaces/{self.namespace}/pods{path}",
             body=None if body is None else sent.encode(),
             headers={"Content-Type": kind, "Accept": "application/json", **self.headers},
-            timeout=10,
+            timeout=10 * PATIENCE,
         )
         document = json.loads(response.data)
         return response.status, _comparable(document, self.namespace)
@@ -54,7 +55,7 @@ class Side:
         """What is comparable of a watch of a second."""
         pool = urllib3.PoolManager(ca_certs=self.ca, retries=False)
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/pods?{query}&timeoutSeconds=1"
-        response = pool.request("GET", url, headers=self.headers, timeout=10)
+        response = pool.request("GET", url, headers=self.headers, timeout=10 * PATIENCE)
         events = [json.loads(line) for line in response.data.splitlines()]
         return response.status, [_heard(event, self.namespace) for event in events if not _is_progress(event)]
 

@@ -1,4 +1,4 @@
-"""Bundles as ``make dist`` makes them: of this source, of the same with another version, and with little in them."""
+"""Bundles as ``make dist`` makes them: of this source, of the same as another version, and with little in them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.support.hosts import PYTHON, ROOT, python_version, tools
+from tests.support.waiting import PATIENCE
 
 SECONDS = "1700000000"
 PARTS = (
@@ -31,12 +32,12 @@ PARTS = (
 )
 
 
-def bundle(out: Path, source: Path = ROOT, pythons: Sequence[str] = ()) -> Path:
+def bundle(out: Path, pythons: Sequence[str] = ()) -> Path:
     """The archive, with wheels for these Pythons, or for the system's alone."""
     done = subprocess.run(
         [
             tools(),
-            source / "deploy" / "bundle" / "bundle.py",
+            ROOT / "deploy" / "bundle" / "bundle.py",
             "--out",
             out,
             "--python",
@@ -46,38 +47,24 @@ def bundle(out: Path, source: Path = ROOT, pythons: Sequence[str] = ()) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=280 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 
 
-def shared(run: pytest.TempPathFactory, version: str = "", pythons: Sequence[str] = ()) -> Path:
-    """The archive of this source, or of another version, made once for all processes of a run of pytest."""
+def shared(run: pytest.TempPathFactory, pythons: Sequence[str] = ()) -> Path:
+    """The archive of this source, made once for all processes of a run of pytest."""
     base = run.getbasetemp()
     whole = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    directory = whole / "bundles" / "-".join([version or "this", *pythons])
+    directory = whole / "bundles" / "-".join(["this", *pythons])
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not list(directory.glob("*.sha256")):  # they are written last
-            bundle(directory, of_version(version, directory) if version else ROOT, pythons)
+            bundle(directory, pythons)
     (archive,) = directory.glob("*.tar.gz")
     return archive
-
-
-def of_version(version: str, directory: Path) -> Path:
-    """This source, as another version."""
-    source = directory / f"source-{version}"
-    shutil.rmtree(source, ignore_errors=True)  # of an attempt that failed
-    source.mkdir()
-    for name in PARTS:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, source)
-    (source / "provisioner" / "__init__.py").write_text(f'"""Another version."""\n\n__version__ = "{version}"\n')
-    return source
 
 
 def unpacked(archive: Path, directory: Path) -> Path:
@@ -85,6 +72,26 @@ def unpacked(archive: Path, directory: Path) -> Path:
     with tarfile.open(archive) as tar:
         tar.extractall(directory, filter="fully_trusted")
     return directory / archive.name.removesuffix(".tar.gz")
+
+
+def renewed(whole: Path, directory: Path, version: str) -> Path:
+    """A bundle's directory as that of another version, which differs by what it says of itself alone."""
+    made = shutil.copytree(whole, directory / f"hostfactory-provisioner-{version}")
+    (wheel,) = (made / "wheelhouse").glob("hostfactory_provisioner-*.whl")
+    before = wheel.name.split("-")[1]
+    with (
+        zipfile.ZipFile(wheel) as old,
+        zipfile.ZipFile(wheel.with_name(wheel.name.replace(before, version)), "w") as new,
+    ):
+        for info in old.infolist():
+            content = b"" if info.filename.endswith("/RECORD") else old.read(info)
+            if info.filename.endswith(("provisioner/__init__.py", "/METADATA")):
+                content = content.replace(before.encode(), version.encode(), 1)
+            info.filename = info.filename.replace(f"-{before}.dist-info", f"-{version}.dist-info")
+            new.writestr(info, content)
+    wheel.unlink()
+    (made / "VERSION").write_text(f"{version}\n")
+    return sealed(made)
 
 
 # --- with little in them ----------------------------------------------------------------------------------------------
@@ -159,7 +166,7 @@ def _compiled(wheel: Path, target: Path) -> None:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(directory)
         options = ["-q", "-b", "--invalidation-mode", "unchecked-hash"]
-        subprocess.run([PYTHON, "-m", "compileall", *options, directory], check=True, timeout=280)
+        subprocess.run([PYTHON, "-m", "compileall", *options, directory], check=True, timeout=280 * PATIENCE)
         with zipfile.ZipFile(target, "w") as packed:
             for path in sorted(Path(directory).rglob("*")):
                 if path.is_file() and path.suffix != ".py":

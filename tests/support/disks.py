@@ -14,6 +14,8 @@ from typing import BinaryIO, NoReturn
 
 import pytest
 
+from tests.support.waiting import PATIENCE
+
 
 class Disk:
     """What is mounted at ``directory``."""
@@ -60,7 +62,7 @@ class Disk:
     def allow(self) -> None:
         """Take the read-only mount away again."""
         if self._covered:
-            subprocess.run(["umount", "--lazy", str(self.directory)], check=True, timeout=60)
+            subprocess.run(["umount", "--lazy", str(self.directory)], check=True, timeout=60 * PATIENCE)
         self._covered = False
 
 
@@ -82,7 +84,7 @@ def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
     finally:
         mounted.end()
         mounted.allow()
-        subprocess.run(["umount", "--lazy", str(directory)], check=True, timeout=60)
+        subprocess.run(["umount", "--lazy", str(directory)], check=True, timeout=60 * PATIENCE)
 
 
 def mount(*arguments: str, check: bool = True) -> str:
@@ -90,7 +92,7 @@ def mount(*arguments: str, check: bool = True) -> str:
     program = shutil.which("mount", path="/usr/bin:/bin:/usr/sbin:/sbin")
     if program is None:
         return "no program mount"
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
     refusal = (done.stderr.strip() or f"mount ended with {done.returncode}") if done.returncode else ""
     assert not (check and refusal), refusal
     return refusal

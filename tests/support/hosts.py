@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"
 """The system's Python: other users may not run one below a home directory."""
@@ -25,7 +27,7 @@ def tools() -> Path:
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build" / "tools.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(["make", "--silent", "build/tools/installed"], cwd=ROOT, check=True, timeout=280)
+        subprocess.run(["make", "--silent", "build/tools/installed"], cwd=ROOT, check=True, timeout=280 * PATIENCE)
     return ROOT / "build" / "tools" / "bin" / "python"
 
 

@@ -20,7 +20,7 @@ import yaml
 from tests.support.hosts import ROOT
 from tests.support.network.authority import Authority
 from tests.support.ports import free_ports
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
 """What the base has beside Debian's essential packages, as the one of a registry has."""
@@ -29,7 +29,13 @@ PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command, run to its end in the root of the source."""
     return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=580
+        command,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=580 * PATIENCE,
     )
 
 
@@ -180,7 +186,7 @@ class Registry:
 
     def _end(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(30 * PATIENCE)
 
     def _listens(self) -> bool:
         assert self._process.poll() is None, (self._directory / "log").read_text()
@@ -235,7 +241,7 @@ class Running:
     ) -> None:
         for process in reversed(self._processes):
             process.terminate()
-            process.wait(60)
+            process.wait(60 * PATIENCE)
         self._space.kill()
         self._space.wait()
         assert self._space.stdout is not None

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.bundles import shared, unpacked
+from tests.support.bundles import renewed, shared, unpacked
 from tests.support.hosts import NOBODY, PYTHON, as_nobody
+from tests.support.waiting import PATIENCE
 
 PREFIX = "opt/provisioner"
 NEWER = "9.9.9"
@@ -52,9 +53,10 @@ def open_root() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
-    """Both, unpacked where the user without rights gets to."""
+    """Both, where the user without rights gets to."""
     with open_directory() as directory:
-        yield Bundles(*(unpacked(shared(run, version), directory) for version in ("", NEWER)))
+        old = unpacked(shared(run), directory)
+        yield Bundles(old, renewed(old, directory, NEWER))
 
 
 def install(
@@ -69,7 +71,7 @@ def install(
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=280 * PATIENCE,
     )
 
 

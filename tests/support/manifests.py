@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tests.kube.build import kustomize
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
@@ -111,7 +112,9 @@ def built_there(directory: Path) -> list[Manifest]:
 
 
 def _built(program: Path, directory: Path) -> str:
-    done = subprocess.run([program, "build", directory], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [program, "build", directory], capture_output=True, text=True, check=False, timeout=60 * PATIENCE
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bundles import PARTS, bundle, of_version, unpacked
+from tests.support.bundles import PARTS, bundle, sealed, unpacked
 from tests.support.hosts import PYTHON, ROOT, python_version
+from tests.support.waiting import PATIENCE
 from tests.vm import build
 from tests.vm.guest import Guest
 
@@ -26,10 +28,11 @@ def without() -> str:
     return lacking
 
 
-@pytest.fixture(scope="session")
-def drive(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The guest's /opt: this repository, two bundles, and what install.sh builds of them: emulation takes minutes."""
-    directory = tmp_path_factory.mktemp("drive")
+def fill(drive: Path, directory: Path) -> None:
+    """The guest's /opt: this repository, two bundles, and what install.sh builds of them: emulation takes minutes.
+
+    The later bundle is the earlier one with another version written into it, as it is built.
+    """
     content = directory / "opt"
     (content / "repo").mkdir(parents=True)
     for name in (*PARTS, "tests"):
@@ -39,21 +42,38 @@ def drive(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / name, content / "repo")
     # Emulation takes seconds to compile what a call imports; the guest has the same Python and believes this.
     _run(PYTHON, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", content / "repo")
-    (directory / "dist").mkdir()
-    for name, source in (("old", ROOT), ("new", of_version(NEWER, directory))):
-        found = unpacked(bundle(directory / "dist" / name, source), directory)
-        _run("env", "-i", found / "install.sh", "--root", directory / "host", "--python", PYTHON)
-        shutil.move(found, content / name)
+    found = unpacked(bundle(directory / "dist"), directory)
+    _run("env", "-i", found / "install.sh", "--root", directory / "host", "--python", PYTHON)
+    shutil.move(found, content / "old")
     shutil.move(directory / "host" / "opt" / "provisioner" / "versions", content / "built")
+    _renew(content)
     content.chmod(0o755)
-    image = directory / "opt.ext4"
-    _run("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", content, image, "2G")
+    _run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d", content, drive)
     shutil.rmtree(content)
-    return image
+
+
+def _renew(content: Path) -> None:
+    """Write another version into a copy of the bundle, and of what is built of it."""
+    old, new = content / "old", shutil.copytree(content / "old", content / "new", symlinks=True)
+    version = (old / "VERSION").read_text().strip()
+    (new / "VERSION").write_text(f"{NEWER}\n")
+    before, after = _digest(old), _digest(sealed(new))
+    built = shutil.copytree(content / "built" / version, content / "built" / NEWER, symlinks=True)
+    record = built / "installed"
+    assert before in record.read_text()
+    record.write_text(record.read_text().replace(before, after))
+    (package,) = built.glob("lib/*/site-packages/provisioner/__init__.py")
+    package.write_text(package.read_text().replace(f'"{version}"', f'"{NEWER}"'))
+    _run(PYTHON, "-m", "compileall", "-q", "-f", package)
+
+
+def _digest(directory: Path) -> str:
+    """By which install.sh knows a bundle."""
+    return hashlib.sha256((directory / "SHA256SUMS").read_bytes()).hexdigest()
 
 
 def _run(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600 * PATIENCE)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
@@ -71,8 +91,14 @@ def disk() -> Path:
 
 
 @pytest.fixture(scope="session")
-def guest(disk: Path, drive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    """A guest with HostFactory's user."""
-    with Guest(disk, drive, tmp_path_factory.mktemp("guest")) as made:
+def guest(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    """A guest with HostFactory's user. It starts while its drive is filled."""
+    directory = tmp_path_factory.mktemp("guest")
+    drive = directory / "opt.ext4"
+    with drive.open("wb") as file:
+        file.truncate(2 << 30)
+    with Guest(disk, drive, directory) as made:
+        fill(drive, tmp_path_factory.mktemp("drive"))
+        made.serve()
         made.run("useradd --create-home egoadmin")
         yield made

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 START_SECONDS = 240
 """A start takes half a minute; on a machine that does much else at once, two."""
@@ -62,16 +62,16 @@ class Guest:
         self._unread = b""
 
     def __enter__(self) -> Self:
+        """Start; what has to be there once it has started is asked of :meth:`serve`."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
-        try:
-            until(self._socket.exists, START_SECONDS, what="QEMU started")
-            self._agent.connect(str(self._socket))
-            self._ask("guest-ping", START_SECONDS)
-            self.run("mount /dev/vda /opt")
-        except BaseException:
-            self._end()
-            raise
         return self
+
+    def serve(self) -> None:
+        """Return once it has started, with the drive mounted, of which it may have seen nothing before."""
+        until(self._socket.exists, START_SECONDS, what="QEMU started")
+        self._agent.connect(str(self._socket))
+        self._ask("guest-ping", START_SECONDS)
+        self.run("blockdev --flushbufs /dev/vda && mount /dev/vda /opt")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -90,7 +90,7 @@ class Guest:
         command = ["/bin/sh", "-c", line] if user == "root" else ["/sbin/runuser", "-u", user, "--", "sh", "-c", line]
         asked = {"path": command[0], "arg": command[1:], "capture-output": True}
         pid = self._ask("guest-exec", SECONDS, asked)["pid"]
-        deadline, pause = time.monotonic() + seconds, 0.05
+        deadline, pause = time.monotonic() + seconds * PATIENCE, 0.05
         while not (ended := self._ask("guest-exec-status", SECONDS, {"pid": pid}))["exited"]:
             if time.monotonic() > deadline:
                 raise GuestError(f"{script}\nhas not ended within {seconds} s; {self.console()}")
@@ -122,7 +122,7 @@ class Guest:
     def _ask(self, command: str, seconds: float, arguments: dict[str, Any] | None = None) -> Any:
         """What the agent returns. Raises GuestError when it does not answer in time, or refuses."""
         request = {"execute": command, **({"arguments": arguments} if arguments else {})}
-        self._agent.settimeout(seconds)
+        self._agent.settimeout(seconds * PATIENCE)
         try:
             self._agent.sendall(json.dumps(request).encode() + b"\n")
             while b"\n" not in self._unread:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.vm.guest import Guest
+from tests.vm.guest import SECONDS, Guest
 
 EXPORT = "/srv/export"
 OPTIONS = "hard,lookupcache=none,actimeo=0"
@@ -72,3 +73,20 @@ class Host:
     def end(self) -> None:
         """Whatever state the mount is in."""
         self._guest.run(f"umount --force --lazy {self.place}; ip netns delete {self.name}")
+
+
+def machines_at(guest: Guest, port: int) -> set[str]:
+    """The names of the machines that a simulated cloud holds. Asked by bash: Python takes seconds to start here."""
+    ask = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /control/state HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
+    _, _, said = guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
+    return {machine["name"] for machine in json.loads("{" + said)["machines"]}
+
+
+def until_ended(guest: Guest, state: str, id_: str, seconds: float = SECONDS) -> None:
+    """Waits until the loop has published that a request has ended. Looks at the file: a script takes seconds."""
+
+    def ended() -> bool:
+        published = guest.call(f"cat {state}/status.json")
+        return not published.code and json.loads(published.text)["answers"].get(id_, {}).get("ended", False)
+
+    guest.until(ended, seconds, what=f"{id_} has ended")

@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.hostfactory.sites import template
 from tests.vm.build import TESTS
 from tests.vm.guest import Guest
-from tests.vm.shared import EXPORT, ONE, Host
+from tests.vm.shared import EXPORT, ONE, Host, machines_at, until_ended
 
 HF_USER, LOOP_USER = "egoadmin", 10001
 """The loop's is that of the image: a number which the host gives no name."""
@@ -142,13 +142,8 @@ class Sides:
         return str(self.asked("requestReturnMachines", {"machines": [{"name": name, "machineId": name}]})["requestId"])
 
     def complete(self, id_: str) -> set[str]:
-        """The machines of a request or return once it is complete. Looks at the file: a call takes seconds."""
-
-        def ended() -> bool:
-            published = self.guest.call(f"cat {EXPORT}/status.json")
-            return not published.code and json.loads(published.text)["answers"].get(id_, {}).get("ended", False)
-
-        self.guest.until(ended, what=f"{id_} has ended")
+        """The machines of a request or return once it is complete."""
+        until_ended(self.guest, EXPORT, id_)
         (entry,) = self.asked("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"]
         assert entry["status"] == "complete", entry
         return {machine["name"] for machine in entry["machines"]}
@@ -158,10 +153,8 @@ class Sides:
         self.guest.until(lambda: self.cloud() == names, what=f"exactly {names} are left")
 
     def cloud(self) -> set[str]:
-        """The names of the machines that the cloud holds. Asked by bash: Python takes seconds to start here."""
-        ask = f"exec 3<>/dev/tcp/127.0.0.1/{PORT}; printf 'GET /control/state HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
-        _, _, said = self.guest.run(f"bash -c {shlex.quote(ask)}").partition("{")
-        return {machine["name"] for machine in json.loads("{" + said)["machines"]}
+        """The names of the machines that the cloud holds."""
+        return machines_at(self.guest, PORT)
 
     def owners(self) -> set[str]:
         """Of all files of the state directory, but for those being written: user, group, and what both may do."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.support.checks.terraform import Module, plain
 from tests.support.clients.provider_plugin import install
+from tests.support.waiting import PATIENCE
 
 TERRAFORM = Path(__file__).parents[3] / "deploy" / "terraform"
 SETTINGS = TERRAFORM / "modules" / "settings"
@@ -33,7 +34,13 @@ def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -
         "TF_DISABLE_PLUGIN_TLS": "1",
     }
     return subprocess.run(
-        ["terraform", *words], cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=120
+        ["terraform", *words],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120 * PATIENCE,
     )
 
 

@@ -40,7 +40,3 @@ def test_what_a_package_runs_is_clean(scriptlet: str) -> None:
     (text,) = re.findall(rf"(?ms)^%{scriptlet}\n(.*?)^(?=%\w|\Z)", SPEC)
 
     assert faults_of(re.sub(r"%\{\w+\}", "macro", text)) == ""
-
-
-def test_a_fault_is_found() -> None:
-    assert "SC2086" in faults_of('one=$1\nrm -r $one "$2"\n')
