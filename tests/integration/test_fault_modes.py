@@ -21,15 +21,12 @@ from provisioner.backends.mig import reads
 from provisioner.model import Phase, Snapshot, Unobserved
 from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
-from tests.support.clouds.switches import EACH
 from tests.support.clouds.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
 CREATES, DELETES = "createInstances", "deleteInstances"
 ZONE = "us-central1-a"
 COMPLETE, ERROR = "complete", "complete_with_error"
 
-
-pytestmark = pytest.mark.usefixtures("switches")
 
 
 @pytest.fixture
@@ -367,10 +364,8 @@ def test_f12_a_repair_without_stock_is_ended_by_a_delete(site: VirtualSite) -> N
     ],
 )
 def test_f13_f19_what_others_do_to_a_machine_is_a_loss(
-    site: VirtualSite, switches: Switches, mode: str, runs_on: bool, deletes: int
+    site: VirtualSite, mode: str, runs_on: bool, deletes: int
 ) -> None:
-    if mode == "deleted" and not switches.dead_member_stays:
-        deletes = 0  # nothing remains
     site.faults(Fault(mode, limit=1, params={"seconds": 300}))
     answer = site.asked(3)
     site.run(900)
@@ -724,7 +719,6 @@ def test_every_fault_of_the_list_is_here() -> None:
 # --- behaviours that nobody documents ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("switches", EACH, indirect=True)
 def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Switches) -> None:
     """A crash with late lists, a stock-out, a delete of what is being made, and every way to lose a machine."""
     with VirtualSite(tmp_path, replace(SPEC, termination_action="DELETE")) as site:

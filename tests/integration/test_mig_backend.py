@@ -47,8 +47,6 @@ from tests.support.clouds.mig_bench import (
 )
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("switches")
-
 
 @pytest.fixture
 def zonal() -> Iterator[Bench]:
@@ -183,6 +181,7 @@ def test_more_machines_than_fit_in_a_call_or_a_page(list_results: str) -> None:
 # --- creating: once, whatever happens -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("switches")
 def test_machines_that_are_there_are_not_asked_for_again(zonal: Bench) -> None:
     zonal.create(1, 2)
     zonal.look()
@@ -259,6 +258,7 @@ def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch
     backend.close()
 
 
+@pytest.mark.usefixtures("switches")
 def test_a_response_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("lost_response", "hf-a", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.UNAVAILABLE] * 2
@@ -267,6 +267,7 @@ def test_a_response_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
     zonal.running(2)
 
 
+@pytest.mark.usefixtures("switches")
 def test_an_operation_that_failed_is_not_the_response_to_the_next_try(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("op_error", "hf-a", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.UNAVAILABLE] * 2
@@ -531,6 +532,7 @@ def test_a_machine_never_seen_can_be_deleted(bench: Bench) -> None:
     until(lambda: not bench.cloud.state(), 20, what="an empty group")
 
 
+@pytest.mark.usefixtures("switches")
 def test_a_delete_sent_again_after_another_look_is_another_request(zonal: Bench) -> None:
     zonal.create(1)
     machine = zonal.running(1).machines[name(1)]
@@ -572,6 +574,7 @@ def test_members_that_are_not_ours_are_left_alone(zonal: Bench) -> None:
     until(lambda: list(zonal.cloud.state()) == [name(1)], 30, what="the adopted members to go")
 
 
+@pytest.mark.usefixtures("switches")
 def test_a_member_taken_out_of_the_group_is_absent_and_said(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
     zonal.create(1, 2)
     zonal.running(2)

@@ -34,8 +34,6 @@ from tests.support.clouds.mig_bench import OddServer
 from tests.support.hostfactory.sites import Site, template
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("switches")
-
 PROJECT = "demo-project"
 LABELS = {"grid": "demo"}
 GOOD = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", labels=LABELS)
@@ -346,7 +344,6 @@ def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("switches", [""], ids=["unflipped"], indirect=True)
 def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Path, cloud: ComputeCloud) -> None:
     """It may have been deleted, or never have had this name: a start cannot tell, so a person has to."""
     made = site(tmp_path, cloud.url, a={**ZONAL, "group": "hf-x"})

@@ -11,8 +11,6 @@ from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_grid import FIRST, SECOND, Grid, spot
 
-pytestmark = pytest.mark.usefixtures("switches")
-
 CREATES, DELETES = ".createInstances", ".deleteInstances"
 
 

@@ -49,8 +49,6 @@ from tests.support.clouds.mig_bench import (
 )
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.usefixtures("switches")
-
 PAGED = MigSpec(project=PROJECT, name="hf-p", zone="us-central1-a", list_results="PAGINATED")
 
 
@@ -99,6 +97,7 @@ def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
     bench.empty()
 
 
+@pytest.mark.usefixtures("switches")
 def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("no_ip", params={"seconds": 4.0}))
     zonal.create(1)
@@ -212,9 +211,9 @@ def spot(**more: Any) -> MigSpec:
     return MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", provisioning_model="SPOT", **more)
 
 
-@pytest.mark.parametrize("left", ["STOP", pytest.param("DELETE", marks=pytest.mark.slow)])
-def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(left: str) -> None:
-    with Bench(spot(termination_action=left)) as bench:
+@pytest.mark.usefixtures("switches")
+def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted() -> None:
+    with Bench(spot(termination_action="DELETE")) as bench:
         bench.create(1, 2)
         bench.running(2)
         bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
@@ -223,7 +222,7 @@ def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(le
         assert (stopping.phase, stopping.cause) == (Phase.STOPPING, LossCause.PREEMPTED)
         assert stopping.notice is not None
         assert stopping.notice.ends == bench.now + 30.0
-        if left == "STOP" or Switches().dead_member_stays:
+        if Switches().dead_member_stays:
             gone = until(lambda: _if_gone(bench.machine(name(1))), 30, what="the end")
             assert gone is not None
             assert gone.cause is LossCause.PREEMPTED
@@ -236,10 +235,9 @@ def _if_gone(machine: Machine | None) -> Machine | None:
     return machine if machine and machine.phase is Phase.GONE else None
 
 
-@pytest.mark.parametrize("keeps_id", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
-    spec = spot(default_action_on_failure="REPAIR")
-    with Bench(spec, switches=Switches(recreate_keeps_id=keeps_id)) as bench:
+@pytest.mark.usefixtures("switches")
+def test_a_machine_made_again_by_the_group_is_another() -> None:
+    with Bench(spot(default_action_on_failure="REPAIR")) as bench:
         bench.create(1)
         first = bench.running(1).machines[name(1)]
         bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
@@ -247,9 +245,10 @@ def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
         until(lambda: bench.cloud.state().get(name(1)) == "running", 30, what="the repair")
         again = bench.running(1).machines[name(1)]
         assert first.fingerprint.differs(again.fingerprint)
-        assert (first.fingerprint.uid == again.fingerprint.uid) is keeps_id
+        assert (first.fingerprint.uid == again.fingerprint.uid) is Switches().recreate_keeps_id
 
 
+@pytest.mark.usefixtures("switches")
 def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: Bench) -> None:
     zonal.create(1)
     zonal.running(1)

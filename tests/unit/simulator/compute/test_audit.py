@@ -17,8 +17,6 @@ from provisioner.simulator.compute.settings import project_number
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
-pytestmark = pytest.mark.usefixtures("switches")
-
 LOG = replace(EXACT, audit=(2.0, 2.0))
 SPOT = replace(SPEC, provisioning_model="SPOT")
 

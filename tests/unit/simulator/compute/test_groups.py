@@ -14,8 +14,6 @@ from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches,
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
-pytestmark = pytest.mark.usefixtures("switches")
-
 
 def test_an_operation_is_done_when_the_intent_is_accepted_long_before_the_vm_runs() -> None:
     cloud = Cloud()

@@ -10,8 +10,6 @@ from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
-pytestmark = pytest.mark.usefixtures("switches")
-
 
 @pytest.mark.parametrize("spot", [False, True])
 def test_a_preempted_vm_gets_its_notice_and_stays_as_a_dead_member(spot: bool) -> None:
