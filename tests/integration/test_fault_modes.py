@@ -28,7 +28,6 @@ ZONE = "us-central1-a"
 COMPLETE, ERROR = "complete", "complete_with_error"
 
 
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[VirtualSite]:
     with VirtualSite(tmp_path) as made:

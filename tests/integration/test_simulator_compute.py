@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,13 +13,13 @@ import googleapiclient.http
 import pytest
 import requests
 from google.api_core.client_options import ClientOptions
-from google.api_core.exceptions import Conflict, Forbidden, NotFound, ServiceUnavailable
+from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches
+from provisioner.simulator.compute.settings import MigSpec, Switches
 from provisioner.simulator.world import Fault
-from tests.support.clouds.compute_cloud import QUICK, ComputeCloud
+from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.waiting import until
 
 ZONE = "us-central1-a"
@@ -238,23 +237,6 @@ def test_what_is_not_there_is_404(api: Api, path: str, query: dict[str, str]) ->
     assert response.json()["error"]["errors"][0]["reason"] == "notFound"
 
 
-@pytest.mark.parametrize(
-    ("query", "reason"),
-    [
-        ({"filter": "name eq"}, "invalid"),
-        ({"fields": "items("}, "invalidParameter"),
-        ({"maxResults": "501"}, "invalid"),
-        ({"maxResults": "many"}, "invalid"),
-        ({"pageToken": "%%%"}, "invalid"),
-        ({"orderBy": "status"}, "invalid"),
-    ],
-)
-def test_a_malformed_list_call_is_400(api: Api, query: dict[str, str], reason: str) -> None:
-    response = api.get(INSTANCES, **query)
-    assert response.status_code == 400
-    assert response.json()["error"]["errors"][0]["reason"] == reason
-
-
 def test_malformed_mutations_are_400(cloud: ComputeCloud, api: Api) -> None:
     create = f"{cloud.url}{MIG_PATH}/createInstances"
     for body in ("{", "[]", '{"instances": "hf-1"}', '{"instances": []}', '{"instances": [{"name": "Bad"}]}', ""):
@@ -283,99 +265,6 @@ def test_pages_are_complete_and_in_order_also_with_a_filter(cloud: ComputeCloud,
     assert "items" not in api.get(INSTANCES, filter="name=absent").json()
 
 
-def test_aggregated_pages_go_from_zone_to_zone(cloud: ComputeCloud, api: Api) -> None:
-    api.create(*(f"hf-{number}" for number in range(5)))
-    api.create(*(f"hf-r{number}" for number in range(5)), mig=f"projects/p/regions/{REGION}/instanceGroupManagers/r")
-    until(running(cloud, 10), 30)
-    seen: list[str] = []
-    token, pages = "", 0
-    while token or not pages:
-        page = api.get("projects/p/aggregated/instances", maxResults=2, pageToken=token).json()
-        for content in page["items"].values():
-            seen += [vm["name"] for vm in content.get("instances", [])]
-        token, pages = page.get("nextPageToken", ""), pages + 1
-    assert sorted(seen) == sorted([f"hf-{number}" for number in range(5)] + [f"hf-r{number}" for number in range(5)])
-    assert pages == 5
-
-
-def test_list_managed_instances_pages_only_where_the_mig_says_so(cloud: ComputeCloud, api: Api) -> None:
-    regional = f"projects/p/regions/{REGION}/instanceGroupManagers/r"
-    api.create(*(f"hf-{number}" for number in range(5)))
-    api.create(*(f"hf-r{number}" for number in range(5)), mig=regional)
-    until(running(cloud, 10), 30)
-    whole = api.post(f"{MIG_PATH}/listManagedInstances", maxResults=2, pageToken="ignored").json()
-    assert len(whole["managedInstances"]) == 5
-    assert "nextPageToken" not in whole
-    page = api.post(f"{regional}/listManagedInstances", maxResults=2, filter="name != hf-r0").json()
-    assert [entry["name"] for entry in page["managedInstances"]] == ["hf-r1", "hf-r2"]
-    rest = api.post(f"{regional}/listManagedInstances", maxResults=3, pageToken=page["nextPageToken"]).json()
-    assert [entry["name"] for entry in rest["managedInstances"]] == ["hf-r3", "hf-r4"]
-
-
-def test_the_field_mask_header_counts_only_when_switched_on() -> None:
-    for honoured in (False, True):
-        with ComputeCloud([ZONAL], switches=Switches(field_mask_header=honoured)) as cloud:
-            headers = {"X-Goog-FieldMask": "name"}
-            response = requests.get(cloud.url + MIG_PATH, headers=headers, timeout=10).json()
-            assert (response == {"name": "g"}) is honoured
-
-
-def test_pretty_print_is_indented(api: Api) -> None:
-    assert '\n  "kind"' in api.get(MIG_PATH, prettyPrint="true").text
-    assert "\n" not in api.get(MIG_PATH).text
-
-
-# --- the same call twice ----------------------------------------------------------------------------------------------
-
-
-def test_a_repeated_request_id_is_one_operation(cloud: ComputeCloud, api: Api) -> None:
-    identity = str(uuid.uuid4())
-    first = api.create("hf-1", requestId=identity).json()
-    assert api.create("hf-1", requestId=identity).json()["name"] == first["name"]
-    until(running(cloud, 1), 30)
-    again = api.create("hf-1", requestId=identity).json()
-    assert (again["name"], again["status"]) == (first["name"], "DONE")
-    assert "error" not in again
-    identity = str(uuid.uuid4())
-    gone = api.delete("hf-1", requestId=identity).json()
-    until(lambda: cloud.state() == {}, 30)
-    assert api.delete("hf-1", requestId=identity).json()["name"] == gone["name"]
-    assert cloud.world.calls["instanceGroupManagers.createInstances"] == 3
-
-
-def test_a_name_that_exists_fails_the_operation_as_a_whole() -> None:
-    with ComputeCloud([ZONAL], switches=Switches(duplicate_name=Duplicate.OPERATION_ERROR)) as cloud:
-        api = Api(cloud)
-        api.create("hf-1")
-        until(running(cloud, 1), 30)
-        operation = api.create("hf-1", "hf-2").json()
-        ended = api.post(f"projects/p/zones/{ZONE}/operations/{operation['name']}/wait").json()
-        assert ended["error"]["errors"][0]["code"] == "RESOURCE_ALREADY_EXISTS"
-        assert ended["httpErrorStatusCode"] == 409
-        assert list(cloud.state()) == ["hf-1"]
-        api.session.close()
-
-
-def test_a_name_that_exists_can_be_a_conflict_at_once() -> None:
-    with ComputeCloud([ZONAL], switches=Switches(duplicate_name=Duplicate.HTTP_CONFLICT)) as cloud:
-        api = Api(cloud)
-        api.create("hf-1")
-        until(running(cloud, 1), 30)
-        migs = client(compute_v1.InstanceGroupManagersClient, cloud)
-        body = compute_v1.InstanceGroupManagersCreateInstancesRequest(
-            instances=[compute_v1.PerInstanceConfig(name="hf-1")]
-        )
-        with pytest.raises(Conflict):
-            migs.create_instances_unary(
-                project="p",
-                zone=ZONE,
-                instance_group_manager="g",
-                instance_group_managers_create_instances_request_resource=body,
-                timeout=10,
-            )
-        api.session.close()
-
-
 # --- faults of the way ------------------------------------------------------------------------------------------------
 
 
@@ -401,179 +290,7 @@ def test_a_refused_call_raises_googles_exception_with_the_reason(
     assert regional.get(project="p", region=REGION, instance_group_manager="r", timeout=5).name == "r"
 
 
-def test_refused_calls_apply_nothing(cloud: ComputeCloud, api: Api) -> None:
-    for mode, status in (("unavailable", 503), ("invalid", 400), ("denied", 403), ("throttled", 403)):
-        cloud.set_faults(Fault(mode, target="g/instanceGroupManagers.createInstances"))
-        assert api.create("hf-1").status_code == status
-        assert cloud.state() == {}
-        assert api.get(MIG_PATH).json()["targetSize"] == 0
-    cloud.set_faults(Fault("invalid"))
-    assert api.get(MIG_PATH).status_code == 200, "nothing that is only read is invalid"
-    cloud.set_faults()
-    assert api.create("hf-2").status_code == 200
-    until(lambda: cloud.state() == {"hf-2": "running"}, 30)
-
-
-def test_a_rate_limit_lasts_for_the_rest_of_the_minute() -> None:
-    with ComputeCloud([ZONAL], speed=60.0, faults=[Fault("throttled", params={"per_minute": 5})]) as cloud:
-        api = Api(cloud)
-
-        def refused() -> bool:
-            return api.get(MIG_PATH).status_code == 403
-
-        until(refused, 30, every=0)
-        until(lambda: not refused(), 30)
-        until(refused, 30, every=0)
-        assert cloud.do(lambda: cloud.world.now) >= 60.0
-        api.session.close()
-
-
-def test_a_lost_response_was_applied(cloud: ComputeCloud, api: Api) -> None:
-    cloud.set_faults(Fault("lost_response", target="instanceGroupManagers.createInstances"))
-    with pytest.raises(requests.exceptions.ConnectionError):
-        api.create("hf-1")
-    until(lambda: cloud.state() == {"hf-1": "running"}, 30)
-
-
-def test_a_reset_connection_applied_nothing(cloud: ComputeCloud, api: Api) -> None:
-    cloud.set_faults(Fault("reset", target="instanceGroupManagers.createInstances", limit=1))
-    with pytest.raises(requests.exceptions.ConnectionError):
-        api.create("hf-1")
-    assert api.create("hf-2").status_code == 200
-    until(running(cloud, 1), 30)
-    assert list(cloud.state()) == ["hf-2"]
-
-
-def test_a_call_that_hangs_goes_on_when_its_caller_has_gone(cloud: ComputeCloud, api: Api) -> None:
-    cloud.set_faults(Fault("hang", target="instanceGroupManagers.createInstances", params={"seconds": 0.5}))
-    body = {"instances": [{"name": "hf-1"}]}
-    with pytest.raises(requests.exceptions.ReadTimeout):
-        api.session.post(f"{cloud.url}{MIG_PATH}/createInstances", json=body, timeout=0.1)
-    until(lambda: cloud.state() == {"hf-1": "running"}, 30)
-
-
-def test_a_stuck_operation_is_waited_for_no_longer_than_google_waits() -> None:
-    with ComputeCloud([ZONAL], speed=200.0, faults=[Fault("op_stuck")]) as cloud:
-        api = Api(cloud)
-        operation = api.create("hf-1").json()
-        path = f"projects/p/zones/{ZONE}/operations/{operation['name']}"
-        began = cloud.do(lambda: cloud.world.now)
-        assert api.post(f"{path}/wait").json()["status"] == "RUNNING"
-        assert 119.0 < cloud.do(lambda: cloud.world.now) - began < 300.0
-        cloud.set_faults(Fault("op_gone"))
-        assert api.get(path).status_code == 404
-        api.session.close()
-
-
-# --- faults of lists --------------------------------------------------------------------------------------------------
-
-
-def test_the_two_lists_lag_independently(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1")
-    until(running(cloud, 1), 30)
-    cloud.set_faults(Fault("list_lag", target="instances.list", params={"seconds": 60}))
-    assert "items" not in api.get(INSTANCES).json()
-    assert list(api.managed()) == ["hf-1"]
-    cloud.set_faults(Fault("list_lag", target="g", params={"seconds": 60}))
-    assert [vm["name"] for vm in api.get(INSTANCES).json()["items"]] == ["hf-1"]
-    assert api.managed() == {}
-
-
-def test_a_lagging_list_still_shows_what_is_gone(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1")
-    until(running(cloud, 1), 30)
-    ran = cloud.do(lambda: cloud.world.now)
-    until(lambda: cloud.do(lambda: cloud.world.now) > ran + 2.0, 30)
-    api.delete("hf-1")
-    until(lambda: cloud.state() == {}, 30)
-    # Both lists show it as it was two seconds before its deletion: the second may come that much later.
-    cloud.set_faults(Fault("list_lag", params={"seconds": cloud.do(lambda: cloud.world.now) - ran}))
-    assert [vm["status"] for vm in api.get(INSTANCES).json()["items"]] == ["RUNNING"]
-    assert api.managed()["hf-1"]["currentAction"] == "NONE"
-
-
-def test_a_partial_list_says_so(cloud: ComputeCloud, api: Api) -> None:
-    api.create(*(f"hf-{number}" for number in range(4)))
-    until(running(cloud, 4), 30)
-    cloud.set_faults(Fault("partial_list", target=ZONE))
-    page = api.get(INSTANCES).json()
-    assert (len(page["items"]), page["warning"]["code"]) == (2, "UNREACHABLE")
-    whole = api.get("projects/p/aggregated/instances").json()
-    assert whole["unreachables"] == [f"zones/{ZONE}"]
-    assert whole["items"][f"zones/{ZONE}"]["warning"]["code"] == "UNREACHABLE"
-    assert "instances" not in whole["items"][f"zones/{ZONE}"]
-
-
-def test_empty_pages_lead_on_and_tokens_expire(cloud: ComputeCloud, api: Api) -> None:
-    api.create(*(f"hf-{number}" for number in range(4)))
-    until(running(cloud, 4), 30)
-    cloud.set_faults(Fault("empty_page", limit=1))
-    empty = api.get(INSTANCES, maxResults=2).json()
-    assert "items" not in empty
-    first = api.get(INSTANCES, maxResults=2, pageToken=empty["nextPageToken"]).json()
-    assert [vm["name"] for vm in first["items"]] == ["hf-0", "hf-1"]
-    cloud.set_faults(Fault("token_expired"))
-    assert api.get(INSTANCES, maxResults=2, pageToken=first["nextPageToken"]).status_code == 400
-
-
-@pytest.mark.parametrize(("items", "second"), [(1, ["hf-3"]), (-1, ["hf-1", "hf-2"]), (-2, ["hf-0", "hf-1"])])
-def test_pages_move_when_the_list_changes_between_them(
-    cloud: ComputeCloud, api: Api, items: int, second: list[str]
-) -> None:
-    api.create(*(f"hf-{number}" for number in range(4)))
-    until(running(cloud, 4), 30)
-    cloud.set_faults(Fault("moved_page", params={"items": items}))
-    first = api.get(INSTANCES, maxResults=2).json()
-    assert [vm["name"] for vm in first["items"]] == ["hf-0", "hf-1"]
-    page = api.get(INSTANCES, maxResults=2, pageToken=first["nextPageToken"]).json()
-    assert [vm["name"] for vm in page["items"]] == second
-
-
-@pytest.mark.parametrize("spec", [ZONAL, REGIONAL], ids=["zonal", "regional"])
-def test_an_autoscaler_stands_beside_its_mig(spec: MigSpec) -> None:
-    with ComputeCloud([replace(spec, autoscaler_mode="ONLY_SCALE_OUT")]) as cloud, requests.Session() as session:
-
-        def get(path: str) -> dict[str, Any]:
-            body: dict[str, Any] = session.get(cloud.url + path, timeout=10).json()
-            return body
-
-        path = get(spec.path)["status"]["autoscaler"].removeprefix(cloud.url)
-        autoscaler = get(path)
-        assert autoscaler["autoscalingPolicy"]["mode"] == "ONLY_SCALE_OUT"
-        assert autoscaler["target"] == cloud.url + spec.path
-        assert get(path.rpartition("/")[0])["items"] == [autoscaler]
-        assert get(path + "x")["error"]["code"] == 404
-    with ComputeCloud([spec]) as cloud, requests.Session() as session:
-        assert "autoscaler" not in get(spec.path)["status"]
-        assert get(path)["error"]["code"] == 404
-
-
-def test_a_mig_that_is_gone_leaves_the_list_of_migs(cloud: ComputeCloud, api: Api) -> None:
-    path = "projects/p/aggregated/instanceGroupManagers"
-    cloud.set_faults(Fault("mig_gone", target="g"))
-    assert api.get(path).json()["items"][f"zones/{ZONE}"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
-    assert api.create("hf-1").status_code == 404
-    cloud.set_faults()
-    assert api.get(path).json()["items"][f"zones/{ZONE}"]["instanceGroupManagers"][0]["name"] == "g"
-
-
 # --- what others do ---------------------------------------------------------------------------------------------------
-
-
-def test_stopping_and_deleting_vms_behind_the_back_of_the_mig(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1", "hf-2", "hf-3")
-    until(running(cloud, 3), 30)
-    assert api.post(f"{INSTANCES}/hf-1/stop").json()["operationType"] == "stop"
-    identity = str(uuid.uuid4())
-    deleted = api.session.delete(f"{cloud.url}{INSTANCES}/hf-2", params={"requestId": identity}, timeout=10).json()
-    assert (deleted["operationType"], deleted["clientOperationId"]) == ("delete", identity)
-    stays = Switches().dead_member_stays
-    kept = {"hf-2": "gone"} if stays else {}
-    until(lambda: cloud.state() == {"hf-1": "gone", "hf-3": "running"} | kept, 30)
-    again = api.session.delete(f"{cloud.url}{INSTANCES}/hf-2", params={"requestId": identity}, timeout=10).json()
-    assert again["name"] == deleted["name"]
-    assert api.get(MIG_PATH).json()["targetSize"] == 2 + stays
-    assert api.get(f"{INSTANCES}/hf-2").status_code == 404
 
 
 def test_abandoning_recreating_and_resizing(cloud: ComputeCloud, api: Api) -> None:
@@ -588,42 +305,3 @@ def test_abandoning_recreating_and_resizing(cloud: ComputeCloud, api: Api) -> No
     assert api.get(f"{INSTANCES}/hf-1").json()["status"] == "RUNNING"
     api.post(f"{MIG_PATH}/resize", size=3)
     until(lambda: len(api.managed()) == 3, 30)
-
-
-def test_a_preemption_is_seen_through_both_lists(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1", "hf-2")
-    until(running(cloud, 2), 30)
-    assert cloud.do(lambda: cloud.groups.preempt(["hf-1"])) == ["hf-1"]
-    assert api.get(f"{INSTANCES}/hf-1").json()["status"] == "STOPPING"
-    until(lambda: api.managed()["hf-1"].get("instanceStatus") == "TERMINATED", 30)
-    assert api.get(MIG_PATH).json()["targetSize"] == 2
-
-
-def test_calls_take_their_time() -> None:
-    with ComputeCloud([ZONAL], timings=replace(QUICK, call=(0.2, 0.2))) as cloud:
-        began = time.monotonic()
-        assert requests.get(cloud.url + MIG_PATH, timeout=10).status_code == 200
-        assert time.monotonic() - began >= 0.19
-
-
-# --- size -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_ten_thousand_instances_are_listed_in_pages() -> None:
-    migs = [replace(ZONAL, name=f"g{number}") for number in range(10)]
-    with ComputeCloud(migs, timings=replace(QUICK, operation=(0.0, 0.0), schedule=(0.0, 0.0))) as cloud:
-        api = Api(cloud)
-        for mig in migs:
-            api.create(*(f"hf-{mig.name}-{number:04d}" for number in range(1000)), mig=mig.path)
-        until(running(cloud, 10_000), 60, every=0.5)
-        fields = "items(name,id,status,creationTimestamp,networkInterfaces/networkIP),nextPageToken,warning"
-        seen, token = 0, ""
-        while token or not seen:
-            page = api.get(INSTANCES, filter="labels.hf=demo", fields=fields, pageToken=token).json()
-            seen += len(page["items"])
-            token = page.get("nextPageToken", "")
-        assert seen == 10_000
-        assert cloud.world.calls["instances.list"] == 20
-        assert len(api.managed(migs[3].path)) == 1000
-        api.session.close()

@@ -6,21 +6,15 @@ from typing import Any
 
 import pytest
 import requests
-import urllib3
 from kubernetes import client
-from kubernetes.client import ApiException
 
 from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.support.clouds.kube_cloud import (
-    PARTIAL,
     SPACE,
-    TABLE,
     impose,
     manifest,
     phases,
     refusal,
-    run_pods,
     url,
 )
 from tests.support.waiting import until
@@ -45,35 +39,6 @@ def test_a_pod_is_created_runs_and_is_deleted(simulator: Simulator, api: Any) ->
     assert status["message"] == 'pods "a" not found'
 
 
-def test_deletecollection_ends_what_its_selector_matches(simulator: Simulator, api: Any) -> None:
-    for name, app in (("a", "x"), ("b", "x"), ("c", "y")):
-        api.create_namespaced_pod(SPACE, manifest(name, {"app": app}))
-    reply = requests.delete(url(simulator, "?labelSelector=app=x"), timeout=5).json()
-    assert [item["metadata"]["name"] for item in reply["items"]] == ["a", "b"]
-    until(lambda: set(phases(simulator)) == {"c"}, 30)
-
-
-def test_an_eviction_is_a_delete_that_says_so(simulator: Simulator, api: Any) -> None:
-    run_pods(simulator, api, "a")
-    metadata = client.V1ObjectMeta(name="a", namespace=SPACE)
-    api.create_namespaced_pod_eviction("a", SPACE, client.V1Eviction(metadata=metadata))
-    pod = api.read_namespaced_pod("a", SPACE)
-    reasons = [c.reason for c in pod.status.conditions if c.type == "DisruptionTarget"]
-    assert reasons == ["EvictionByEvictionAPI"]
-    until(lambda: phases(simulator) == {}, 30)
-
-
-def test_a_delete_of_another_pod_of_that_name_is_a_conflict(simulator: Simulator, api: Any) -> None:
-    made = api.create_namespaced_pod(SPACE, manifest())
-    wrong = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid="another"))
-    status = refusal(409, api.delete_namespaced_pod, "a", SPACE, body=wrong)
-    assert status["reason"] == "Conflict"
-    assert "the UID in the precondition (another) does not match" in status["message"]
-    right = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=made.metadata.uid))
-    api.delete_namespaced_pod("a", SPACE, body=right)
-    until(lambda: phases(simulator) == {}, 30)
-
-
 def test_labels_and_status_can_be_patched_and_a_stale_update_is_a_conflict(api: Any) -> None:
     old = api.create_namespaced_pod(SPACE, manifest("a", {"app": "x"}))
     patched = api.patch_namespaced_pod("a", SPACE, {"metadata": {"labels": {"more": "1"}}})
@@ -82,13 +47,6 @@ def test_labels_and_status_can_be_patched_and_a_stale_update_is_a_conflict(api: 
     assert (failed.status.phase, failed.status.reason) == ("Failed", "Evicted")
     status = refusal(409, api.replace_namespaced_pod, "a", SPACE, old)
     assert "the object has been modified" in status["message"]
-
-
-def test_a_patch_that_changes_nothing_makes_no_new_version(simulator: Simulator, api: Any) -> None:
-    impose(simulator, schedule=3600)
-    made = api.create_namespaced_pod(SPACE, manifest("a", {"app": "x"}))
-    again = api.patch_namespaced_pod("a", SPACE, {"metadata": {"labels": {"app": "x"}}})
-    assert again.metadata.resource_version == made.metadata.resource_version
 
 
 def test_fields_that_no_pod_has_are_dropped_unless_the_caller_is_strict(simulator: Simulator) -> None:
@@ -107,29 +65,6 @@ def test_fields_that_no_pod_has_are_dropped_unless_the_caller_is_strict(simulato
     assert "nodeSelektor" not in stored
     assert "imag" not in stored["containers"][0]
     assert stored["containers"][0]["image"] == image
-
-
-def test_events_tell_a_pods_story_by_field_selector(simulator: Simulator, api: Any) -> None:
-    run_pods(simulator, api, "a", "b")
-    uid = api.read_namespaced_pod("a", SPACE).metadata.uid
-    events = api.list_namespaced_event(SPACE, field_selector=f"involvedObject.name=a,involvedObject.uid={uid}").items
-    assert {event.reason for event in events} == {"Scheduled", "Pulling", "Pulled", "Created", "Started"}
-    assert {event.involved_object.name for event in events} == {"a"}
-
-
-def test_a_clients_own_event_is_stored(api: Any) -> None:
-    reference = client.V1ObjectReference(kind="Pod", name="a", namespace=SPACE)
-    metadata = client.V1ObjectMeta(generate_name="note-")
-    api.create_namespaced_event(SPACE, client.CoreV1Event(metadata=metadata, involved_object=reference, reason="Noted"))
-    assert [e.reason for e in api.list_namespaced_event(SPACE).items] == ["Noted"]
-
-
-def test_a_deleted_node_takes_its_pods_along(simulator: Simulator, api: Any) -> None:
-    impose(simulator, node_gone=0.2)
-    run_pods(simulator, api, "a")
-    api.delete_node(api.read_namespaced_pod("a", SPACE).spec.node_name)
-    until(lambda: not phases(simulator), 30)
-    assert api.list_namespaced_pod(SPACE).items == []
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -164,21 +99,6 @@ def test_a_page_asked_for_too_late_is_gone(simulator: Simulator, api: Any) -> No
     assert requests.get(page, timeout=5).json()["reason"] == "Expired"
 
 
-def test_a_list_spans_namespaces_and_takes_both_selectors(simulator: Simulator, api: Any) -> None:
-    impose(simulator, schedule=3600)
-    api.create_namespaced_pod(SPACE, manifest("a", {"app": "x", "tier": "1"}))
-    api.create_namespaced_pod(SPACE, manifest("b", {"app": "y"}))
-    api.create_namespaced_pod("other", manifest("c", {"app": "x"}))
-
-    def names(**options: str) -> list[str]:
-        return [pod.metadata.name for pod in api.list_pod_for_all_namespaces(**options).items]
-
-    assert names() == ["c", "a", "b"]
-    assert names(label_selector="app in (x),!tier") == ["c"]
-    assert names(field_selector=f"metadata.namespace={SPACE},status.phase=Pending") == ["a", "b"]
-    assert names(field_selector="spec.nodeName!=") == []
-
-
 def test_versions_of_lists(simulator: Simulator, api: Any) -> None:
     for name in "abc":
         api.create_namespaced_pod(SPACE, manifest(name))
@@ -188,20 +108,6 @@ def test_versions_of_lists(simulator: Simulator, api: Any) -> None:
     assert refusal(410, api.list_namespaced_pod, SPACE, **options)["reason"] == "Expired"
     refusal(422, api.list_namespaced_pod, SPACE, resource_version_match="Exact")
     refusal(400, api.list_namespaced_pod, SPACE, resource_version="latest")
-
-
-def test_objects_come_as_table_and_as_metadata_when_asked(simulator: Simulator, api: Any) -> None:
-    run_pods(simulator, api, "a")
-    table = requests.get(url(simulator), headers={"Accept": TABLE}, timeout=5).json()
-    assert (table["kind"], [column["name"] for column in table["columnDefinitions"]][:3]) == (
-        "Table",
-        ["Name", "Ready", "Status"],
-    )
-    assert table["rows"][0]["cells"][:4] == ["a", "1/1", "Running", "0"]
-    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
-    partial = requests.get(url(simulator), headers={"Accept": PARTIAL}, timeout=5).json()
-    assert partial["kind"] == "PartialObjectMetadataList"
-    assert set(partial["items"][0]) == {"kind", "apiVersion", "metadata"}
 
 
 # --- refusals and faults ----------------------------------------------------------------------------------------------
@@ -243,63 +149,3 @@ def test_what_is_not_understood_is_refused_with_its_code(
     api.create_namespaced_pod(SPACE, manifest())
     reply = requests.request(method, url(simulator, path), headers=headers, data=body, timeout=5)
     assert (reply.status_code, reply.json()["code"], reply.json()["kind"]) == (code, code, "Status")
-
-
-@pytest.mark.parametrize("path", ["/api/v1/services", "/apis/apps/v1/deployments", "/api/v2", "/api/v1/pods/a"])
-def test_unknown_paths_are_404_status_objects(simulator: Simulator, path: str) -> None:
-    reply = requests.get(simulator.kubernetes + path, timeout=5)
-    assert (reply.status_code, reply.json()["reason"]) == (404, "NotFound")
-
-
-@pytest.mark.parametrize(
-    ("mode", "code", "reason"),
-    [
-        ("throttled", 429, "TooManyRequests"),
-        ("unavailable", 503, "ServiceUnavailable"),
-        ("denied", 403, "Forbidden"),
-        ("quota", 403, "Forbidden"),
-        ("invalid", 422, "Invalid"),
-    ],
-)
-def test_a_fault_refuses_a_create_and_applies_nothing(
-    simulator: Simulator, api: Any, mode: str, code: int, reason: str
-) -> None:
-    impose(simulator, Fault(mode, target=SPACE, limit=1))
-    assert refusal(code, api.create_namespaced_pod, SPACE, manifest())["reason"] == reason
-    assert phases(simulator) == {}
-    api.create_namespaced_pod(SPACE, manifest())
-
-
-def test_throttled_says_when_to_come_back(simulator: Simulator, api: Any) -> None:
-    impose(simulator, Fault("throttled", params={"seconds": 3}))
-    with pytest.raises(ApiException) as caught:
-        api.list_namespaced_pod(SPACE)
-    assert (caught.value.headers or {})["Retry-After"] == "3"
-
-
-def test_a_fault_can_aim_at_one_verb_of_one_namespace(simulator: Simulator, api: Any) -> None:
-    impose(simulator, Fault("denied", target=rf"{SPACE}/pods\.create"))
-    words = refusal(403, api.create_namespaced_pod, SPACE, manifest())["message"]
-    assert 'cannot create resource "pods" in API group "" in the namespace "symphony"' in words
-    assert api.list_namespaced_pod(SPACE).items == []
-    api.create_namespaced_pod("other", manifest())
-
-
-def test_a_lost_response_has_been_applied(simulator: Simulator, api: Any) -> None:
-    impose(simulator, Fault("lost_response", target=r"pods\.create", limit=1))
-    with pytest.raises(urllib3.exceptions.ProtocolError):
-        api.create_namespaced_pod(SPACE, manifest())
-    assert set(phases(simulator)) == {"a"}
-
-
-def test_a_hanging_call_is_answered_late_and_is_applied(simulator: Simulator, api: Any) -> None:
-    impose(simulator, Fault("hang", target=r"pods\.create", params={"seconds": 0.5}))
-    with pytest.raises(urllib3.exceptions.ReadTimeoutError):
-        api.create_namespaced_pod(SPACE, manifest(), _request_timeout=0.1)
-    assert phases(simulator) == {}
-    until(lambda: set(phases(simulator)) == {"a"}, 30)
-
-
-def test_a_list_error_is_an_internal_error(simulator: Simulator, api: Any) -> None:
-    impose(simulator, Fault("list_error", limit=1))
-    assert refusal(500, api.list_namespaced_pod, SPACE)["reason"] == "InternalError"

@@ -14,7 +14,7 @@ from google.cloud import compute_v1
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
 from tests.integration.test_simulator_compute import Api, client, library, running
-from tests.support.clouds.compute_cloud import QUICK, ComputeCloud
+from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.waiting import until
 
 ZONE, REGION = "us-central1-a", "europe-west1"
@@ -65,22 +65,6 @@ def test_a_group_lists_the_instances_that_there_are(cloud: ComputeCloud, api: Ap
     api.post(f"projects/p/zones/{ZONE}/instances/hf-1/stop")
     until(lambda: listed().get("hf-1") == "TERMINATED", 30)
     assert "hf-1" not in listed("RUNNING")
-
-
-def test_a_regional_group_lists_its_instances(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1", "hf-2", mig=REGIONAL.path)
-    until(running(cloud, 2), 30)
-    groups = client(compute_v1.RegionInstanceGroupsClient, cloud)
-    body = compute_v1.RegionInstanceGroupsListInstancesRequest(instance_state="RUNNING")
-    pages = groups.list_instances(
-        project="p",
-        region=REGION,
-        instance_group="r",
-        region_instance_groups_list_instances_request_resource=body,
-        timeout=10,
-    )
-    assert [vm.status for vm in pages] == ["RUNNING", "RUNNING"]
-    assert api.post(f"projects/p/regions/{REGION}/instanceGroups/absent/listInstances").status_code == 404
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -157,12 +141,6 @@ def test_there_are_no_operations_without_a_place(cloud: ComputeCloud, api: Api) 
         list(operations.list(project="absent", timeout=10))
 
 
-def test_a_project_has_metadata(cloud: ComputeCloud) -> None:
-    metadata = client(compute_v1.ProjectsClient, cloud).get(project="p", timeout=10).common_instance_metadata
-    assert metadata.kind == "compute#metadata"
-    assert metadata.fingerprint
-
-
 # --- autoscalers ------------------------------------------------------------------------------------------------------
 
 
@@ -191,55 +169,3 @@ def test_an_autoscaler_is_in_the_aggregated_list_until_it_is_deleted(spec: MigSp
 
 
 # --- filters and order ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["nam=hf-1", "metadata.owner eq x", "name=~hf", "name eq (?=hf)", "(" * 1000 + "name=x" + ")" * 1000],
-    ids=["no field", "no field of metadata", "no operator", "not RE2's", "a thousand parentheses"],
-)
-def test_a_filter_that_is_not_understood_is_400(api: Api, text: str) -> None:
-    for path in (f"projects/p/zones/{ZONE}/instances", "projects/p/aggregated/instances"):
-        response = api.get(path, filter=text)
-        assert response.status_code == 400, response.text
-        assert "Invalid list filter expression" in response.json()["error"]["message"]
-
-
-def test_a_body_that_is_nested_too_deep_is_400(cloud: ComputeCloud, api: Api) -> None:
-    response = api.session.post(f"{cloud.url}{ZONAL.path}/createInstances", data="[" * 100_000, timeout=10)
-    assert response.json()["error"]["errors"][0]["reason"] == "parseError"
-
-
-def test_a_filter_may_hold_the_urls_that_were_shown(api: Api) -> None:
-    zone = api.get(f"projects/p/zones/{ZONE}").json()
-    for text in (f'region="{zone["region"]}"', f"region eq {zone['region']}", r'region eq ".*\bus\-central1\b.*"'):
-        assert api.get("projects/p/zones", filter=text).json()["items"] == [zone], text
-
-
-def test_the_newest_comes_first_where_it_is_asked_for() -> None:
-    with ComputeCloud([ZONAL], timings=replace(QUICK, schedule=(0.0, 0.0))) as cloud:
-        api = Api(cloud)
-        order = {"orderBy": "creationTimestamp desc"}
-        for name in ("hf-2", "hf-3", "hf-1"):
-            made = len(cloud.state())
-            api.create(name)
-            until(lambda made=made: len(cloud.state()) == made + 1 and running(cloud, made + 1)(), 30)
-        page = api.get(f"projects/p/zones/{ZONE}/instances", maxResults=2, **order).json()
-        assert [vm["name"] for vm in page["items"]] == ["hf-1", "hf-3"]
-        rest = api.get(
-            f"projects/p/zones/{ZONE}/instances", pageToken=page["nextPageToken"], maxResults=2, **order
-        ).json()
-        assert [vm["name"] for vm in rest["items"]] == ["hf-2"]
-        assert "nextPageToken" not in rest
-        scopes = api.get("projects/p/aggregated/instances", **order).json()["items"]
-        assert [vm["name"] for vm in scopes[f"zones/{ZONE}"]["instances"]] == ["hf-1", "hf-3", "hf-2"]
-        operations = api.get(f"projects/p/zones/{ZONE}/operations", filter="status eq DONE", **order).json()["items"]
-        times = [operation["insertTime"] for operation in operations]
-        assert len(times) == 3
-        assert times == sorted(times, reverse=True)
-        assert [vm["name"] for vm in api.get(f"projects/p/zones/{ZONE}/instances", orderBy="name").json()["items"]] == [
-            "hf-1",
-            "hf-2",
-            "hf-3",
-        ]
-        api.session.close()

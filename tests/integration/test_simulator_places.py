@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import googleapiclient.discovery
-import googleapiclient.errors
-import googleapiclient.http
 import pytest
 import requests
 from google.api_core.client_options import ClientOptions
@@ -108,15 +105,6 @@ def test_an_unknown_project_is_refused_as_a_switch_says(said: UnknownProject) ->
     assert (reason(error), text.format(method="zones.get") in str(error)) == (word, True)
 
 
-def test_a_region_is_no_zone_and_a_zone_no_region(cloud: ComputeCloud) -> None:
-    raised, _, _ = PLACES[Switches().unknown_place]
-    for kind, ask in (
-        (compute_v1.ZonesClient, lambda zones: zones.get(project="p", zone="europe-west1", timeout=10)),
-        (compute_v1.RegionsClient, lambda regions: regions.get(project="p", region="us-central1-a", timeout=10)),
-    ):
-        assert type(refusal(cloud, kind, ask)) is raised
-
-
 def test_every_method_looks_at_the_zone(cloud: ComputeCloud) -> None:
     _, word, text = PLACES[Switches().unknown_place]
     for path in ZONE_PATHS:
@@ -131,39 +119,3 @@ def test_every_method_looks_at_the_project_before_the_zone(cloud: ComputeCloud) 
         error = requests.get(f"{cloud.url}projects/x{path}", timeout=10).json()["error"]
         assert error["errors"][0]["reason"] == word, path
         assert "'projects/x'" in error["message"], path
-
-
-def test_nothing_is_changed_in_an_unknown_zone(cloud: ComputeCloud) -> None:
-    _, word, _ = PLACES[Switches().unknown_place]
-    for verb, path in (
-        ("POST", "instanceGroupManagers/g/createInstances"),
-        ("POST", "instanceGroupManagers/g/deleteInstances"),
-        ("DELETE", "instances/vm"),
-        ("POST", "instances/vm/stop"),
-        ("POST", "operations/operation-1/wait"),
-    ):
-        response = requests.request(verb, f"{cloud.url}projects/p/zones/x/{path}", timeout=10)
-        assert response.json()["error"]["errors"][0]["reason"] == word, path
-
-
-def test_a_batch_refuses_only_what_names_an_unknown_zone(cloud: ComputeCloud) -> None:
-    raised, _, _ = PLACES[Switches().unknown_place]
-    service = googleapiclient.discovery.build(
-        "compute",
-        "v1",
-        http=googleapiclient.http.build_http(),
-        static_discovery=True,
-        client_options=ClientOptions(api_endpoint=cloud.url),
-    )
-    responses: dict[str, Any] = {}
-    batch = googleapiclient.http.BatchHttpRequest(
-        callback=lambda name, response, error: responses.update({name: response or error}),
-        batch_uri=f"{cloud.host}/batch/compute/v1",
-    )
-    for zone in ("us-central1-a", "x"):
-        batch.add(service.zones().get(project="p", zone=zone), request_id=zone)
-    batch.execute()
-    service.close()
-    assert responses["us-central1-a"]["status"] == "UP"
-    assert isinstance(responses["x"], googleapiclient.errors.HttpError)
-    assert responses["x"].status_code == raised.code

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.support.clouds.kube_cloud import (
     SPACE,
-    TABLE,
     impose,
     manifest,
     run_pods,
@@ -87,12 +84,6 @@ def test_a_streamed_list_needs_its_match(simulator: Simulator) -> None:
     assert "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan" in reply.json()["message"]
 
 
-def test_a_streamed_list_is_counted_apart(simulator: Simulator) -> None:
-    list(lines(simulator, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=0"))
-    list(lines(simulator, "timeoutSeconds=0"))
-    assert simulator.state()["calls"] == {"pods.watch": 1, "pods.watchlist": 1}
-
-
 @pytest.mark.parametrize("gate", [True, False], ids=["as HTTP status", "as event"])
 def test_a_streamed_list_that_is_refused(simulator: Simulator, gate: bool) -> None:
     impose(simulator, Fault("no_watchlist", params={"gate": gate}))
@@ -115,12 +106,6 @@ def test_bookmarks_tell_the_version_at_their_interval(simulator: Simulator, api:
     assert int(second["object"]["metadata"]["resourceVersion"]) >= int(first["object"]["metadata"]["resourceVersion"])
 
 
-def test_a_watch_without_version_begins_with_what_is_there(simulator: Simulator, api: Any) -> None:
-    impose(simulator, schedule=3600)
-    api.create_namespaced_pod(SPACE, manifest())
-    assert kinds(list(lines(simulator, "timeoutSeconds=1"))) == [("ADDED", "a")]
-
-
 def test_a_pod_that_leaves_the_selector_is_deleted_to_its_watcher(simulator: Simulator, api: Any) -> None:
     impose(simulator, schedule=3600)
     api.create_namespaced_pod(SPACE, manifest("a", {"app": "x"}))
@@ -140,28 +125,6 @@ def test_a_version_that_is_no_longer_known_ends_the_stream_with_410(simulator: S
     assert streamed[0]["object"]["message"].startswith("too old resource version: 7 (")
 
 
-def test_a_watch_as_table_carries_rows(simulator: Simulator, api: Any) -> None:
-    impose(simulator, schedule=3600)
-    api.create_namespaced_pod(SPACE, manifest())
-    (line,) = lines(simulator, "timeoutSeconds=1", Accept=TABLE)
-    assert line["object"]["rows"][0]["cells"][0] == "a"
-
-
-def test_many_watchers_get_every_change(simulator: Simulator, api: Any) -> None:
-    begin = _version(api)
-
-    def follow(_: int) -> list[tuple[str, str]]:
-        return kinds(list(lines(simulator, f"resourceVersion={begin}&timeoutSeconds=2")))
-
-    with ThreadPoolExecutor(8) as threads:
-        streams = [threads.submit(follow, number) for number in range(8)]
-        for number in range(20):
-            api.create_namespaced_pod(SPACE, manifest(f"p{number}"))
-        results = [stream.result() for stream in streams]
-    assert len(results[0]) == 80
-    assert all(result == results[0] for result in results)
-
-
 def _version(api: Any) -> str:
     version: str = api.list_namespaced_pod(SPACE).metadata.resource_version
     return version
@@ -173,16 +136,3 @@ def test_a_watch_that_is_gone(simulator: Simulator, event: bool) -> None:
     reply = requests.get(url(simulator, "?watch=1&resourceVersion=1001"), timeout=5)
     assert reply.status_code == (200 if event else 410)
     assert (reply.json()["object"] if event else reply.json())["reason"] == "Expired"
-
-
-def test_a_watch_cut_cleanly_just_ends(simulator: Simulator) -> None:
-    impose(simulator, Fault("watch_cut", params={"seconds": 0.1}))
-    began = time.monotonic()
-    assert list(lines(simulator, "timeoutSeconds=60")) == []
-    assert time.monotonic() - began < 5
-
-
-def test_a_watch_cut_in_mid_stream_is_a_broken_connection(simulator: Simulator) -> None:
-    impose(simulator, Fault("watch_cut", params={"seconds": 0.1, "abort": True}))
-    with pytest.raises(requests.exceptions.RequestException):
-        list(lines(simulator, "timeoutSeconds=60"))

@@ -75,7 +75,6 @@ ASSUMED = FLIPPED | COMBINATIONS
 """What the fixture ``switches`` may be asked for by name."""
 
 
-
 def _params(names: Iterable[str]) -> list[ParameterSet]:
     return [pytest.param(name, id=name, marks=pytest.mark.flips) for name in names]
 

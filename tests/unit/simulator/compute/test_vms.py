@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.simulator.compute.settings import Switches
-from provisioner.simulator.world import Fault
-from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
+from tests.support.clouds.mig_cloud import SPEC, ZONE, Cloud
 
 
 @pytest.mark.parametrize("spot", [False, True])
@@ -69,18 +68,6 @@ def test_a_mig_that_repairs_makes_a_preempted_vm_again_with_another_ip(keeps: bo
     assert cloud.mig.target_size == 1
 
 
-def test_a_repair_without_capacity_goes_on_trying() -> None:
-    cloud = Cloud(replace(SPEC, default_action_on_failure="REPAIR"))
-    cloud.run("a")
-    cloud.faults(Fault("stockout"))
-    cloud.groups.preempt(["a"])
-    cloud.pass_time(55.0)
-    member = cloud.shown()["a"]
-    assert member["currentAction"] == "RECREATING"
-    assert member["lastAttempt"]["errors"]["errors"][0]["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
-    assert "instanceStatus" not in member
-
-
 def test_a_repair_does_not_bring_back_a_member_that_was_deleted_meanwhile() -> None:
     cloud = Cloud(replace(SPEC, default_action_on_failure="REPAIR"))
     cloud.run("a")
@@ -105,28 +92,6 @@ def test_a_repair_leaves_a_vm_alone_that_somebody_recreated_meanwhile() -> None:
     assert cloud.vm("a") == recreated
 
 
-def test_the_end_of_an_abandoned_vm_is_no_business_of_the_mig() -> None:
-    cloud = Cloud(timings=replace(EXACT, leave=(60.0, 60.0)), switches=Switches(dead_member_stays=False))
-    cloud.run("a")
-    cloud.mig.abandon([cloud.url("a")])
-    cloud.pass_time(1.1)
-    cloud.groups.delete_vm(cloud.groups.vm("p", ZONE, "a"))
-    cloud.pass_time(10.0)
-    assert cloud.vm("a") is None
-    assert cloud.shown()["a"]["currentAction"] == "ABANDONING"
-    assert cloud.mig.target_size == 0
-
-
-def test_a_guest_is_switched_off_hard_after_a_while() -> None:
-    cloud = Cloud(timings=replace(EXACT, delete=(500.0, 500.0), delete_cap=130.0))
-    cloud.run("a")
-    cloud.delete("a")
-    cloud.pass_time(130.0)
-    assert cloud.phases() == {"a": "stopping"}
-    cloud.pass_time(3.1)
-    assert cloud.phases() == {}
-
-
 def test_a_vm_that_is_deleted_during_its_preemption_does_not_stay() -> None:
     cloud = Cloud()
     cloud.run("a")
@@ -136,31 +101,6 @@ def test_a_vm_that_is_deleted_during_its_preemption_does_not_stay() -> None:
     assert cloud.phases() == {}
 
 
-def test_recreating_gives_the_same_name_a_new_vm() -> None:
-    cloud = Cloud(switches=Switches(recreate_keeps_id=False))
-    cloud.run("a")
-    before = cloud.vm("a")
-    cloud.mig.recreate([cloud.url("a")])
-    cloud.pass_time(25.0)
-    after = cloud.vm("a")
-    assert before is not None
-    assert after is not None
-    assert after["status"] == "RUNNING"
-    assert after["id"] != before["id"]
-
-
-def test_a_vm_deleted_or_stopped_by_others_leaves_a_dead_member() -> None:
-    cloud = Cloud(switches=Switches(dead_member_stays=True))
-    cloud.run("a", "b")
-    cloud.groups.delete_vm(cloud.groups.vm("p", ZONE, "a"))
-    cloud.groups.stop_vm(cloud.groups.vm("p", ZONE, "b"))
-    cloud.pass_time(10.0)
-    assert cloud.phases() == {"a": "gone", "b": "gone"}
-    assert "instanceStatus" not in cloud.shown()["a"]
-    assert cloud.shown()["b"]["instanceStatus"] == "TERMINATED"
-    assert cloud.mig.target_size == 2
-
-
 def test_a_vm_that_others_delete_before_it_ever_ran_is_made_again() -> None:
     cloud = Cloud()
     cloud.mig.create(["a"])
@@ -168,45 +108,3 @@ def test_a_vm_that_others_delete_before_it_ever_ran_is_made_again() -> None:
     cloud.groups.delete_vm(cloud.groups.vm("p", ZONE, "a"))
     cloud.pass_time(25.0)
     assert cloud.phases() == {"a": "running"}
-
-
-def test_stuck_vms_stay_where_they_are() -> None:
-    cloud = Cloud()
-    cloud.faults(Fault("stuck_provisioning", target="a"), Fault("stuck_stopping", target="b"))
-    cloud.run("a", "b")
-    cloud.delete("b")
-    cloud.pass_time(5000.0)
-    assert cloud.phases() == {"a": "pending", "b": "stopping"}
-
-
-def test_an_ip_can_come_late() -> None:
-    cloud = Cloud()
-    cloud.faults(Fault("no_ip", params={"seconds": 7}))
-    cloud.run("a")
-    document = cloud.vm("a")
-    assert document is not None
-    assert document["status"] == "RUNNING"
-    assert "networkIP" not in document["networkInterfaces"][0]
-    cloud.pass_time(7.0)
-    later = cloud.vm("a")
-    assert later is not None
-    assert later["networkInterfaces"][0]["networkIP"] == "10.128.0.2"
-
-
-def test_the_fault_preemption_takes_vms_away_some_time_after_they_run() -> None:
-    cloud = Cloud()
-    cloud.faults(Fault("preemption", target="a", params={"seconds": 3}))
-    cloud.run("a", "b")
-    cloud.pass_time(3.5)
-    assert cloud.phases() == {"a": "stopping", "b": "running"}
-
-
-def test_an_address_is_given_to_another_vm_but_not_back_to_the_same_name() -> None:
-    cloud = Cloud()
-    cloud.run("a")
-    cloud.delete("a")
-    cloud.pass_time(10.0)
-    cloud.run("a")
-    cloud.run("b")
-    ips = {entry["name"]: entry["ip"] for entry in cloud.groups.state()}
-    assert ips == {"a": "10.128.0.3", "b": "10.128.0.2"}

@@ -76,39 +76,6 @@ def test_a_pod_is_bound_runs_with_an_address_and_becomes_ready_each_at_its_time(
     assert {"Scheduled", "Pulling", "Pulled", "Created", "Started"} <= reasons(cluster)
 
 
-def test_addresses_and_uids_are_unique_and_nodes_are_added_for_many_pods(world: World, cluster: Cluster) -> None:
-    for number in range(400):
-        make(cluster, f"p{number}")
-    world.advance(RUNNING_AFTER)
-    documents = [stored.document for stored in cluster.pods.select(SPACE)]
-    assert len({document["status"]["podIP"] for document in documents}) == 400
-    assert len({document["metadata"]["uid"] for document in documents}) == 400
-    per_node = [
-        sum(d["spec"]["nodeName"] == node.name for d in documents) for node in cluster.stores["nodes"].select("")
-    ]
-    assert len(per_node) == 4
-    assert max(per_node) <= 110
-
-
-def test_the_same_seed_gives_the_same_world() -> None:
-    def history() -> list[tuple[str, int, str]]:
-        world = World(seed=7)
-        cluster = Cluster(world, [SPACE])
-        for number in range(20):
-            make(cluster, f"p{number}")
-        world.advance(60.0)
-        return [(c.stored.name, c.version, c.stored.uid) for c in cluster.pods.since(FIRST_VERSION) or ()]
-
-    assert history() == history()
-
-
-def test_generated_names_are_free_and_begin_as_asked(cluster: Cluster) -> None:
-    spec = {"containers": [{"name": "main", "image": "i"}]}
-    names = {cluster.create(SPACE, {"metadata": {"generateName": "x-"}, "spec": spec}).name for _ in range(20)}
-    assert len(names) == 20
-    assert all(name.startswith("x-") and len(name) == 7 for name in names)
-
-
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 
@@ -123,14 +90,6 @@ def test_a_deleted_pod_stays_terminating_until_its_kubelet_confirms(world: World
     world.advance(RUNNING_AFTER + 5.0)
     assert phases(cluster) == {}
     assert "Killing" in reasons(cluster)
-
-
-def test_the_grace_period_limits_how_long_containers_take_to_end(world: World, cluster: Cluster) -> None:
-    make(cluster)
-    world.advance(RUNNING_AFTER)
-    cluster.delete(cluster.get("pods", SPACE, "a"), grace=2)
-    world.advance(RUNNING_AFTER + 3.0)
-    assert phases(cluster) == {}
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.9])
@@ -199,20 +158,6 @@ def test_a_preempted_pod_is_told_so_and_has_gone_after_all_of_its_grace(world: W
     assert phases(cluster) == {"b": "running"}
 
 
-def test_a_pod_without_node_cannot_be_preempted(cluster: Cluster) -> None:
-    make(cluster)
-    assert cluster.preempt(["a"]) == []
-
-
-def test_an_evicted_pod_says_so_and_ends(world: World, cluster: Cluster) -> None:
-    make(cluster)
-    world.advance(RUNNING_AFTER)
-    cluster.evict(cluster.get("pods", SPACE, "a"))
-    assert condition(cluster, "DisruptionTarget")["reason"] == "EvictionByEvictionAPI"
-    world.advance(60.0)
-    assert phases(cluster) == {}
-
-
 def test_the_pods_of_a_lost_node_are_failed_after_a_while_and_collected(world: World, cluster: Cluster) -> None:
     for number in range(3):
         make(cluster, f"p{number}")
@@ -228,37 +173,7 @@ def test_the_pods_of_a_lost_node_are_failed_after_a_while_and_collected(world: W
     assert phases(cluster) == {"p1": "running", "p2": "running"}
 
 
-def test_a_pod_that_was_starting_on_a_lost_node_never_runs(world: World, cluster: Cluster) -> None:
-    make(cluster)
-    world.advance(1.0)
-    cluster.fail_node(cluster.get("nodes", "", pod(cluster)["spec"]["nodeName"]))
-    world.advance(50.0)
-    assert pod(cluster)["status"]["phase"] == "Pending"
-    world.advance(60.0)
-    assert phases(cluster) == {}
-
-
-def test_reset_leaves_no_pod_and_no_event(world: World, cluster: Cluster) -> None:
-    make(cluster)
-    world.advance(RUNNING_AFTER)
-    cluster.reset()
-    assert (cluster.state(), cluster.stores["events"].select("")) == ([], [])
-    assert (cluster.pods.since(FIRST_VERSION) or ())[-1].type == "DELETED", "watchers see them go"
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_name_that_exists_is_refused(cluster: Cluster) -> None:
-    make(cluster)
-    error = refusal(cluster)
-    assert (error.code, error.status["reason"]) == (409, "AlreadyExists")
-    assert str(error) == 'pods "a" already exists'
-
-
-def test_an_unknown_namespace_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(ApiError, match='namespaces "nowhere" not found'):
-        make(cluster, namespace="nowhere")
 
 
 def test_every_mistake_of_a_pod_is_named_at_once(cluster: Cluster) -> None:
@@ -273,23 +188,6 @@ def test_every_mistake_of_a_pod_is_named_at_once(cluster: Cluster) -> None:
         "spec.containers[2].name": "FieldValueDuplicate",
         "spec.restartPolicy": "FieldValueNotSupported",
     }
-
-
-def test_a_pod_without_containers_is_refused(cluster: Cluster) -> None:
-    assert str(refusal(cluster, containers=[])) == 'Pod "a" is invalid: spec.containers: Required value'
-
-
-@pytest.mark.parametrize("labels", [{"bad key": "x"}, {"ok": "not a value"}, {"ok": "x" * 64}])
-def test_a_wrong_label_is_refused(cluster: Cluster, labels: dict[str, str]) -> None:
-    document = {"metadata": {"name": "a", "labels": labels}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
-    with pytest.raises(ApiError, match=r"metadata\.labels"):
-        cluster.create(SPACE, document)
-
-
-def test_dry_run_checks_and_stores_nothing(cluster: Cluster) -> None:
-    document = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
-    assert cluster.create(SPACE, document, dry_run=True).name == "a"
-    assert cluster.state() == []
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -332,38 +230,6 @@ def test_repeated_events_are_counted_and_forgotten_after_their_time(world: World
     assert cluster.stores["events"].select("") == []
 
 
-def test_an_image_that_cannot_be_pulled_never_starts(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("image_pull")])
-    make(cluster)
-    seen = set()
-    for second in range(3, 60):
-        world.advance(float(second))
-        seen.add(pod(cluster)["status"]["containerStatuses"][0]["state"]["waiting"]["reason"])
-    assert seen == {"ErrImagePull", "ImagePullBackOff"}
-    assert pod(cluster)["status"]["phase"] == "Pending"
-
-
-def test_a_crashing_pod_is_restarted_with_growing_gaps(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("crash")])
-    make(cluster)
-    world.advance(5.0)
-    waiting = pod(cluster)["status"]["containerStatuses"][0]
-    assert waiting["state"]["waiting"]["reason"] == "CrashLoopBackOff"
-    assert waiting["lastState"]["terminated"]["exitCode"] == 1
-    world.advance(50.0)
-    assert pod(cluster)["status"]["containerStatuses"][0]["restartCount"] == 3
-    assert phases(cluster) == {"a": "pending"}
-
-
-def test_a_crashing_pod_that_is_never_restarted_fails_also_after_it_was_ready(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("crash", params={"seconds": 20})])
-    make(cluster, restartPolicy="Never")
-    world.advance(RUNNING_AFTER)
-    assert phases(cluster) == {"a": "running"}
-    world.advance(23.0)
-    assert phases(cluster) == {"a": "failed"}
-
-
 @pytest.mark.parametrize(
     ("params", "restart", "phase", "ended"),
     [
@@ -387,36 +253,6 @@ def test_how_a_container_ends_and_whether_it_is_restarted_decide_the_phase(
     assert ((state["exitCode"], state["reason"]) if state else None) == ended
 
 
-def test_a_gated_pod_waits_until_its_last_gate_is_lifted(world: World, cluster: Cluster) -> None:
-    make(cluster, schedulingGates=[{"name": "a"}, {"name": "b"}])
-    for gates in ([{"name": "b"}], []):
-        world.advance(world.now + 100.0)
-        assert condition(cluster, "PodScheduled")["reason"] == "SchedulingGated"
-        held = cluster.get("pods", SPACE, "a")
-        spec = {**held.document["spec"], "schedulingGates": gates}
-        cluster.update(held, {**held.document, "spec": spec}, status_only=False)
-    world.advance(world.now + RUNNING_AFTER)
-    assert phases(cluster) == {"a": "running"}
-
-
-def test_a_pod_whose_probe_fails_runs_and_is_never_ready(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("never_ready")])
-    make(cluster)
-    world.advance(600.0)
-    assert pod(cluster)["status"]["phase"] == "Running"
-    assert phases(cluster) == {"a": "pending"}
-    assert "Unhealthy" in reasons(cluster)
-
-
-def test_a_slow_start_adds_its_seconds(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("slow_start", params={"seconds": 100})])
-    make(cluster)
-    world.advance(105.9)
-    assert phases(cluster) == {"a": "pending"}
-    world.advance(106.0)
-    assert phases(cluster) == {"a": "running"}
-
-
 def test_a_stuck_pod_stays_terminating_while_the_fault_stands(world: World, cluster: Cluster) -> None:
     world.set_faults([Fault("stuck")])
     make(cluster)
@@ -427,14 +263,6 @@ def test_a_stuck_pod_stays_terminating_while_the_fault_stands(world: World, clus
     world.set_faults([])
     world.advance(506.0)
     assert phases(cluster) == {}
-
-
-def test_a_fault_aimed_at_one_name_spares_the_others(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("never_ready", target="a")])
-    make(cluster, "a")
-    make(cluster, "b")
-    world.advance(60.0)
-    assert phases(cluster) == {"a": "pending", "b": "running"}
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -460,51 +288,8 @@ def test_only_so_many_changes_are_remembered(world: World) -> None:
     assert len(cluster.pods.since(cluster.versions.current - 5) or ()) == 5
 
 
-def test_a_stored_document_is_never_changed_by_what_happens_later(world: World, cluster: Cluster) -> None:
-    first = make(cluster)
-    before = first.item
-    fresh = Stored(first.kind, first.document, first.version)
-    world.advance(RUNNING_AFTER)
-    cluster.delete(cluster.get("pods", SPACE, "a"))
-    world.advance(60.0)
-    assert fresh.item == before
-
-
-def test_a_pod_ended_by_a_clients_status_leaves_its_node_once_and_is_deleted_at_once(
-    world: World, cluster: Cluster
-) -> None:
-    for number in range(3 * 110):
-        make(cluster, f"p{number}")
-    world.advance(RUNNING_AFTER)
-    stored = cluster.get("pods", SPACE, "p0")
-    status = {**stored.document["status"], "phase": "Failed"}
-    cluster.update(stored, {**stored.document, "status": status}, status_only=True)
-    cluster.delete(cluster.get("pods", SPACE, "p0"))
-    assert "p0" not in phases(cluster)
-    make(cluster, "fits")
-    world.advance(2 * RUNNING_AFTER)
-    assert cluster.stores["nodes"].count("") == 3
-    make(cluster, "does-not-fit")
-    world.advance(3 * RUNNING_AFTER)
-    assert cluster.stores["nodes"].count("") == 4
-
-
 def test_the_spec_of_a_pod_cannot_be_changed(cluster: Cluster) -> None:
     stored = make(cluster)
     changed = {**stored.document, "spec": {**stored.document["spec"], "restartPolicy": "Never"}}
     with pytest.raises(ApiError, match="pod updates may not change fields"):
         cluster.update(stored, changed, status_only=False)
-
-
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        ({"strat": 1}, "strat: unknown timing"),
-        ({"start": -1}, "start: expected seconds ≥ 0"),
-        ({"start": [1]}, "start: expected seconds or"),
-        ({"bookmark": "x"}, "bookmark: expected seconds"),
-    ],
-)
-def test_a_wrong_timing_is_named(document: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        PodTimings.parse(document)
