@@ -28,17 +28,10 @@ def test_a_stock_out_in_one_zone_is_made_up_for_in_the_other(tmp_path: Path) -> 
         assert len(grid.made) == 8
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        pytest.param(Fault("stockout"), "ZONE_RESOURCE_POOL_EXHAUSTED: The zone", id="total stock-out"),
-        pytest.param(Fault("quota"), "QUOTA_EXCEEDED: Instance 'hf-", id="quota", marks=pytest.mark.slow),
-        pytest.param(Fault("ip_exhausted"), "IP_SPACE_EXHAUSTED", id="no addresses", marks=pytest.mark.slow),
-    ],
-)
-def test_what_no_zone_has_ends_in_time_with_googles_words(tmp_path: Path, fault: Fault, words: str) -> None:
+def test_what_no_zone_has_ends_in_time_with_googles_words(tmp_path: Path) -> None:
+    words = "ZONE_RESOURCE_POOL_EXHAUSTED: The zone"
     with Grid(tmp_path, [FIRST, SECOND], request_deadline=400.0, boot_deadline=120.0, spill_after=30.0) as grid:
-        grid.faults(fault)
+        grid.faults(Fault("stockout"))
         answer = grid.ended(grid.request(3), seconds=410.0)
         assert answer["status"] == "complete_with_error"
         assert any(words in machine["message"] for machine in answer["machines"]) or words in answer["message"]
@@ -125,15 +118,11 @@ def test_lists_that_are_half_a_minute_late(tmp_path: Path) -> None:
         assert len(grid.made) == 6
 
 
-@pytest.mark.parametrize(
-    "items",
-    [pytest.param(1, id="one comes off a page"), pytest.param(-1, id="one comes twice", marks=pytest.mark.slow)],
-)
-def test_pages_that_move_lose_no_machine(tmp_path: Path, items: int) -> None:
+def test_pages_that_move_lose_no_machine(tmp_path: Path) -> None:
     with Grid(tmp_path, [FIRST], step=10.0) as grid:
         request = grid.request(600)
         assert grid.ended(request)["status"] == "complete"
-        grid.faults(Fault("moved_page", ".*instances.list", params={"items": items}))
+        grid.faults(Fault("moved_page", ".*instances.list", params={"items": 1}))
         grid.run(90.0)
         assert grid.lost() == set()
         assert len(grid.made) == len(grid.members(FIRST)) == 600
@@ -156,10 +145,9 @@ def test_a_group_that_is_deleted_under_us(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("action", ["REPAIR", "DO_NOTHING"])
-def test_a_storm_that_preempts_a_fifth_of_two_thousand_machines(tmp_path: Path, action: str) -> None:
+def test_a_storm_that_preempts_a_fifth_of_two_thousand_machines(tmp_path: Path) -> None:
     specs = [
-        spot(spec, default_action_on_failure=action, termination_action=end)
+        spot(spec, default_action_on_failure="REPAIR", termination_action=end)
         for spec, end in ((FIRST, "STOP"), (SECOND, "DELETE"))
     ]
     with Grid(tmp_path, specs, step=10.0, max_machines=1000) as grid:

@@ -30,7 +30,6 @@ AT_ONCE = {"notice": 0.0, "repair": 0.0, "boot": 0.0, "schedule": 0.0, "leave": 
 WAYS = [
     pytest.param(POD, {}, {}, {}, False, id="gke: a pod on a Spot node"),
     pytest.param(GROUP, {}, {"notice": 5.0}, {}, False, id="mig: seen while it stops"),
-    pytest.param(GROUP, {}, {"notice": 0.0}, {}, False, id="mig: seen when it has stopped"),
     pytest.param(GROUP, {"termination_action": "DELETE"}, AT_ONCE, {}, True, id="mig: the instance is deleted"),
     pytest.param(
         GROUP,
