@@ -78,9 +78,6 @@ TOO_OFTEN = {
     "too often, at once": Fault(
         "http_error", f"hf-a/.*{CREATES}", limit=2, params={"status": 403, "reason": "resourceOperationRateExceeded"}
     ),
-    "too often, in another spelling": Fault(
-        "http_error", f"hf-a/.*{CREATES}", limit=2, params={"status": 400, "reason": "operationRateExceeded"}
-    ),
     "too often, as the operation tells": Fault(
         "op_error", "hf-a", limit=2, params={"status": 403, "code": "RESOURCE_OPERATION_RATE_EXCEEDED"}
     ),

@@ -310,15 +310,6 @@ def test_a_stock_out_is_told_in_its_plain_message_whatever_details_it_has(zonal:
     until(lambda: zonal.look().machines[name(2)].failure == plain, 30, what="the reason of the attempt")
 
 
-def test_a_create_that_wants_credentials_over_plain_http_says_what_to_set(zonal: Bench) -> None:
-    zonal.cloud.set_faults(Fault("http_error", params={"status": 401, "reason": "authError"}))
-    (outcome,) = zonal.create(1)
-    assert outcome.failure is not None
-    assert outcome.failure.error is ErrorClass.DENIED
-    assert outcome.failure.text.startswith(f"{zonal.cloud.url} wants credentials (HTTP 401)")
-    assert "let the pool's 'endpoint' begin with https://" in outcome.failure.text
-
-
 @pytest.mark.parametrize(
     ("reason", "seen"),
     [
@@ -334,17 +325,6 @@ def test_looks_rest_only_while_the_project_may_make_no_calls(zonal: Bench, reaso
     assert failures(zonal.create(2)) == [ErrorClass.THROTTLED]
     with nullcontext() if seen else pytest.raises(BackendError, match="takes no more calls of this project now"):
         assert len(zonal.look().machines) == 1
-
-
-def test_a_refused_template_does_not_keep_another_waiting(zonal: Bench) -> None:
-    """Calls are made by template: the first refusal that would repeat itself stops only its own."""
-    zonal.cloud.set_faults(Fault("denied", ".*createInstances", limit=1))
-    outcomes = zonal.backend.create([*creates(1, 2, template="a"), *creates(3, template="b")], lambda: True)
-    assert sorted(classes(outcomes).values(), key=str) == sorted(
-        [ErrorClass.DENIED] * len(failures(outcomes)) + [None] * (3 - len(failures(outcomes))), key=str
-    )
-    assert 1 <= len(failures(outcomes)) <= 2
-    assert zonal.calls(CREATES) == 2
 
 
 # --- deleting only what is meant ----------------------------------------------------------------------------------
@@ -374,14 +354,6 @@ def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> N
     bench.empty()
 
 
-def test_a_delete_that_cannot_look_fails_and_sends_nothing(bench: Bench) -> None:
-    bench.create(1)
-    machine = bench.running(1).machines[name(1)]
-    bench.cloud.set_faults(Fault("unavailable", ".*istManagedInstances"))
-    assert failures(bench.delete(machine)) == [ErrorClass.UNAVAILABLE]
-    assert bench.calls(DELETES) == 0
-
-
 @pytest.mark.usefixtures("switches")
 def test_a_delete_sent_again_after_another_look_is_another_request(zonal: Bench) -> None:
     zonal.create(1)
@@ -405,23 +377,6 @@ def test_an_adopted_instance_that_left_its_group_is_not_gone_and_left_alone(benc
     assert failures(backend.delete(deletes, lambda: True)) == []
     assert list(bench.cloud.state()) == ["sym-1"]
     assert sum(call == "instances" for call in bench.calls_of(bench.look)) <= len(bench.spec.all_zones)
-
-
-def test_members_that_are_not_ours_are_left_alone(zonal: Bench) -> None:
-    group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
-    zonal.cloud.do(lambda: group.resize(2))
-    until(lambda: len(zonal.cloud.state()) == 2, 30, what="two members with the group's own names")
-    theirs = sorted(zonal.cloud.state())
-    zonal.create(1)
-    zonal.running(1)
-    snapshot = zonal.look([theirs[0], "no-such-vm", name(1)])
-    assert snapshot.foreign == {theirs[0]}
-    deletes = [Delete(other, "m", DeleteReason.RETURNED) for other in (*theirs, "no-such-vm")]
-    assert failures(zonal.backend.delete(deletes, lambda: True)) == []
-    assert zonal.calls(DELETES) == 0
-    adopted = [replace(delete, adopted=True) for delete in deletes]
-    assert failures(zonal.backend.delete(adopted, lambda: True)) == []
-    until(lambda: list(zonal.cloud.state()) == [name(1)], 30, what="the adopted members to go")
 
 
 @pytest.mark.usefixtures("switches")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,21 +99,6 @@ def test_what_a_group_says_can_be_sent_back_whole(group: Group) -> None:
     assert {name: value for name, value in after.items() if name not in changed} == {
         name: value for name, value in before.items() if name not in changed
     }
-
-
-def test_replacing_one_for_one_leaves_no_room_above_the_size(cloud: ComputeCloud) -> None:
-    group = Group(cloud, ZONAL)
-    refused = group.patch({"updatePolicy": {"replacementMethod": "RECREATE"}})
-    assert refused.status_code == 400
-    assert "maxSurge must be equal to 0" in refused.text
-    body = {"updatePolicy": {"replacementMethod": "RECREATE", "maxSurge": {"fixed": 0}}}
-    assert group.patched(body)["updatePolicy"]["replacementMethod"] == "RECREATE"
-    assert "error" not in group.create("hf-1")
-    with ComputeCloud([replace(ZONAL, replacement_method="RECREATE")]) as other:
-        policy = Group(other, ZONAL).patched({"updatePolicy": {"type": "OPPORTUNISTIC"}})["updatePolicy"]
-        assert (policy["replacementMethod"], policy["maxSurge"]["fixed"]) == ("RECREATE", 0)
-        policy = Group(other, ZONAL).patched({"updatePolicy": {"replacementMethod": "SUBSTITUTE"}})["updatePolicy"]
-        assert policy["maxSurge"]["fixed"] == 0, "nobody changed that"
 
 
 def test_an_old_fingerprint_is_refused(group: Group) -> None:

@@ -144,19 +144,6 @@ def test_a_configuration_goes_with_its_instance(cloud: ComputeCloud, service: An
     assert list(configs(service)) == ["b"]
 
 
-@pytest.mark.parametrize(
-    "state",
-    ["text", [], {"labels": {}}, {"metadata": "x"}, {"metadata": {"a": 1}}, {"disks": []}, {"internalIPs": {"a": 1}}],
-    ids=str,
-)
-def test_a_malformed_preserved_state_is_refused(cloud: ComputeCloud, service: Any, state: object) -> None:
-    body = {"instances": [{"name": "a", "preservedState": state}]}
-    with pytest.raises(googleapiclient.errors.HttpError, match="preservedState") as refused:
-        service.instanceGroupManagers().createInstances(**GROUP, body=body).execute()
-    assert refused.value.status_code == 400
-    assert cloud.state() == {}
-
-
 # --- what else a group, an operation and an error say -----------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,21 +11,6 @@ from provisioner.simulator.compute.operations import ApiError
 from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
-
-
-def test_an_operation_is_done_when_the_intent_is_accepted_long_before_the_vm_runs() -> None:
-    cloud = Cloud()
-    operation = cloud.mig.create(["a"])
-    assert (operation.done, cloud.mig.target_size, cloud.shown()) == (False, 0, {})
-    cloud.pass_time(1.1)
-    assert operation.done
-    assert cloud.mig.target_size == 1
-    member = cloud.shown()["a"]
-    assert (member["currentAction"], member["targetStatus"]) == ("CREATING", "RUNNING")
-    assert "id" not in member
-    assert "instanceStatus" not in member
-    assert cloud.vm("a") is None
-    assert not cloud.mig.stable
 
 
 def test_a_vm_goes_through_provisioning_and_staging_to_running() -> None:
@@ -103,17 +87,6 @@ def test_a_malformed_or_foreign_url_fails_a_delete_even_if_invalid_ones_are_skip
     with pytest.raises(ApiError) as refused:
         cloud.mig.delete([url], skip_invalid=True)
     assert (refused.value.status, refused.value.reason) == (400, "invalid")
-
-
-@pytest.mark.parametrize(
-    ("names", "reason"),
-    [([], "required"), (["UPPER"], "invalid"), (["a", "a"], "invalid"), ([f"n{i}" for i in range(1001)], "invalid")],
-    ids=["no name", "a bad name", "the same name twice", "more than 1,000 names"],
-)
-def test_a_create_is_refused_at_once_for(names: Sequence[str], reason: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        Cloud().mig.create(names)
-    assert (refused.value.status, refused.value.reason) == (400, reason)
 
 
 def test_a_stockout_stays_creating_with_its_error_and_is_tried_again_after_growing_gaps() -> None:

@@ -68,16 +68,6 @@ def test_a_mig_that_repairs_makes_a_preempted_vm_again_with_another_ip(keeps: bo
     assert cloud.mig.target_size == 1
 
 
-def test_a_repair_does_not_bring_back_a_member_that_was_deleted_meanwhile() -> None:
-    cloud = Cloud(replace(SPEC, default_action_on_failure="REPAIR"))
-    cloud.run("a")
-    cloud.groups.preempt(["a"])
-    cloud.pass_time(35.0)
-    cloud.delete("a")
-    cloud.pass_time(100.0)
-    assert cloud.phases() == {}
-
-
 def test_a_repair_leaves_a_vm_alone_that_somebody_recreated_meanwhile() -> None:
     cloud = Cloud(replace(SPEC, default_action_on_failure="REPAIR"))
     cloud.run("a")
@@ -90,15 +80,6 @@ def test_a_repair_leaves_a_vm_alone_that_somebody_recreated_meanwhile() -> None:
     assert recreated["status"] == "RUNNING"
     cloud.pass_time(60.0)
     assert cloud.vm("a") == recreated
-
-
-def test_a_vm_that_is_deleted_during_its_preemption_does_not_stay() -> None:
-    cloud = Cloud()
-    cloud.run("a")
-    cloud.groups.preempt(["a"])
-    cloud.delete("a")
-    cloud.pass_time(40.0)
-    assert cloud.phases() == {}
 
 
 def test_a_vm_that_others_delete_before_it_ever_ran_is_made_again() -> None:

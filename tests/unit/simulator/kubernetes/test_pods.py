@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from provisioner.simulator.kubernetes import pod_status
-from provisioner.simulator.kubernetes.errors import ApiError
 from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.kubernetes.settings import PodTimings
 from provisioner.simulator.kubernetes.store import FIRST_VERSION, Stored
@@ -48,12 +47,6 @@ def reasons(cluster: Cluster) -> set[str]:
 
 def condition(cluster: Cluster, kind: str, name: str = "a") -> dict[str, Any]:
     return pod_status.condition_of(pod(cluster, name), kind) or {}
-
-
-def refusal(cluster: Cluster, name: str = "a", **spec: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        make(cluster, name, **spec)
-    return caught.value
 
 
 # --- life -------------------------------------------------------------------------------------------------------------
@@ -114,19 +107,6 @@ def test_grace_zero_removes_at_once_and_a_second_delete_may_only_shorten(world: 
     assert phases(cluster) == {}
 
 
-def test_a_pod_of_the_same_name_made_after_a_delete_is_not_touched_by_the_old_ones_events(
-    world: World, cluster: Cluster
-) -> None:
-    make(cluster)
-    world.advance(RUNNING_AFTER)
-    cluster.delete(cluster.get("pods", SPACE, "a"))
-    cluster.delete(cluster.get("pods", SPACE, "a"), grace=0)
-    new = make(cluster)
-    world.advance(60.0)
-    assert cluster.get("pods", SPACE, "a").uid == new.uid
-    assert phases(cluster) == {"a": "running"}
-
-
 def test_a_finalizer_keeps_the_object_until_it_is_taken_out(world: World, cluster: Cluster) -> None:
     document = {
         "metadata": {"name": "a", "finalizers": ["x/y"]},
@@ -176,46 +156,7 @@ def test_the_pods_of_a_lost_node_are_failed_after_a_while_and_collected(world: W
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_mistake_of_a_pod_is_named_at_once(cluster: Cluster) -> None:
-    containers = [{"name": "Main", "image": "i"}, {"name": "b", "image": ""}, {"name": "b", "image": "i"}]
-    error = refusal(cluster, "Upper_Case", containers=containers, restartPolicy="Sometimes")
-    causes = {cause["field"]: cause["reason"] for cause in error.status["details"]["causes"]}
-    assert error.code == 422
-    assert causes == {
-        "metadata.name": "FieldValueInvalid",
-        "spec.containers[0].name": "FieldValueInvalid",
-        "spec.containers[1].image": "FieldValueRequired",
-        "spec.containers[2].name": "FieldValueDuplicate",
-        "spec.restartPolicy": "FieldValueNotSupported",
-    }
-
-
 # --- faults -----------------------------------------------------------------------------------------------------------
-
-
-def test_quota_refuses_what_is_beyond_its_limit_in_its_namespace(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("quota", target=SPACE, params={"limit": 2})])
-    make(cluster, "a")
-    make(cluster, "b")
-    error = refusal(cluster, "c")
-    assert error.code == 403
-    assert str(error) == 'pods "c" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=2, limited: pods=2'
-    make(cluster, "c", namespace="other")
-    ended = cluster.get("pods", SPACE, "a")
-    cluster.update(ended, {**ended.document, "status": {"phase": "Failed"}}, status_only=True)
-    make(cluster, "d")
-
-
-def test_a_stockout_holds_pods_unschedulable_and_ends_with_the_fault(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("stockout", target=SPACE, end=15.0)])
-    make(cluster)
-    world.advance(12.0)
-    held = condition(cluster, "PodScheduled")
-    assert (held["status"], held["reason"]) == ("False", "Unschedulable")
-    assert {"FailedScheduling", "FailedScaleUp", "NotTriggerScaleUp"} <= reasons(cluster)
-    assert phases(cluster) == {"a": "pending"}
-    world.advance(21.0 + RUNNING_AFTER)
-    assert phases(cluster) == {"a": "running"}
 
 
 def test_repeated_events_are_counted_and_forgotten_after_their_time(world: World, cluster: Cluster) -> None:
@@ -253,18 +194,6 @@ def test_how_a_container_ends_and_whether_it_is_restarted_decide_the_phase(
     assert ((state["exitCode"], state["reason"]) if state else None) == ended
 
 
-def test_a_stuck_pod_stays_terminating_while_the_fault_stands(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("stuck")])
-    make(cluster)
-    world.advance(RUNNING_AFTER)
-    cluster.delete(cluster.get("pods", SPACE, "a"))
-    world.advance(500.0)
-    assert phases(cluster) == {"a": "stopping"}
-    world.set_faults([])
-    world.advance(506.0)
-    assert phases(cluster) == {}
-
-
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
@@ -286,10 +215,3 @@ def test_only_so_many_changes_are_remembered(world: World) -> None:
         make(cluster, f"p{number}")
     assert cluster.pods.since(FIRST_VERSION) is None
     assert len(cluster.pods.since(cluster.versions.current - 5) or ()) == 5
-
-
-def test_the_spec_of_a_pod_cannot_be_changed(cluster: Cluster) -> None:
-    stored = make(cluster)
-    changed = {**stored.document, "spec": {**stored.document["spec"], "restartPolicy": "Never"}}
-    with pytest.raises(ApiError, match="pod updates may not change fields"):
-        cluster.update(stored, changed, status_only=False)
