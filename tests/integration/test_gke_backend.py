@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,6 @@ from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
-from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pods import Pod
 from provisioner.backends.gke.settings import GkePool
@@ -309,20 +307,6 @@ def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(be
     assert bench.lists() > 1
 
 
-def test_an_api_server_that_is_away_leaves_the_pool_unobserved_and_its_actions_failed(bench: Bench) -> None:
-    backend = bench.backend()
-    create(backend, 1)
-    seen(backend, 1)
-    bench.wire.down()
-    assert errors(create(backend, 2)) == [ErrorClass.UNAVAILABLE]
-    error = until(lambda: refused(backend), 30)
-    assert error is not None
-    assert error.failure.error is ErrorClass.UNAVAILABLE
-    bench.wire.mend()
-    until(lambda: refused(backend) is None, 30)
-    assert list(look(backend)) == [name(1)]
-
-
 def test_a_pool_whose_first_list_fails_says_why(bench: Bench) -> None:
     bench.fault(Fault("denied", target="pods.watch"))
     error = refused(bench.backend())
@@ -347,12 +331,6 @@ def test_a_watched_pool_has_its_list_streamed(bench: Bench) -> None:
     populate(bench, 1100)
     assert len(look(bench.backend())) == 1100
     assert (bench.calls("pods.watchlist"), bench.calls("pods.watch"), bench.calls("pods.list")) == (1, 0, 0)
-
-
-def test_a_list_of_several_pages_is_complete_also_without_a_watch(bench: Bench) -> None:
-    populate(bench, 1100)
-    assert len(look(bench.backend(watched=False))) == 1100
-    assert bench.calls("pods.list") == 3
 
 
 def test_closing_ends_a_quiet_watch_at_once(bench: Bench) -> None:
@@ -575,11 +553,6 @@ def test_once_the_server_asks_for_quiet_nothing_is_sent_until_then(bench: Bench)
     assert (outcome.failure, bench.calls("pods.create")) == (None, calls + 1)
 
 
-def test_a_namespace_that_is_not_there_is_not_found(bench: Bench) -> None:
-    backend = bench.backend(namespace="nowhere", watched=False)
-    assert errors(create(backend, 1)) == [ErrorClass.NOT_FOUND]
-
-
 def foreign(bench: Bench, number: int, labels: dict[str, str] | None = None) -> None:
     metadata = {"name": name(number), "labels": labels or {}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": SPEC}
@@ -628,16 +601,6 @@ def test_two_provisioners_in_one_namespace_never_touch_each_other(bench: Bench) 
     delete(theirs, 1)
     assert "deletionTimestamp" not in bench.pods()[name(1)]["metadata"]
     assert ours.observe(0.0, [name(1), name(2), name(3)]).foreign == {name(2)}
-
-
-def test_two_pools_in_one_namespace_see_their_own(bench: Bench) -> None:
-    first, second = bench.backend(), bench.backend(name="gke-spot")
-    create(first, 1)
-    create(second, 2)
-    assert list(look(first)) == [name(1)]
-    assert list(look(second)) == [name(2)]
-    asked = first.observe(0.0, [name(2), name(3)])
-    assert (asked.foreign, asked.namesakes) == (frozenset(), {name(2)}), "it is ours, if not this pool's"
 
 
 def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Bench) -> None:
@@ -731,12 +694,6 @@ def test_connections_that_were_closed_while_they_were_idle_are_replaced_unnotice
 # --- the way to a cluster ---------------------------------------------------------------------------------------------
 
 
-def test_without_a_cluster_the_backend_says_so(bench: Bench) -> None:
-    with pytest.raises(BackendError, match="pool gke-main: no kubeconfig is named") as caught:
-        bench.backend(kubeconfig=None)
-    assert caught.value.failure.error is ErrorClass.INVALID
-
-
 def test_a_context_that_is_not_there_is_a_mistake_of_the_configuration(bench: Bench) -> None:
     with pytest.raises(BackendError, match="nowhere") as caught:
         bench.backend(context="nowhere")
@@ -749,22 +706,3 @@ def test_the_context_picks_the_cluster(bench: Bench) -> None:
     document["contexts"].append({"name": "near", "context": {"cluster": "near", "user": document["users"][0]["name"]}})
     (bench.directory / "kubeconfig").write_text(json.dumps(document))
     assert look(bench.backend(context="near", watched=False)) == {}
-
-
-def test_credentials_of_an_exec_plugin_are_sent(bench: Bench) -> None:
-    plugin = bench.directory / "plugin"
-    credential = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": "from-plugin"},
-    }
-    plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
-    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
-    document = kubeconfig(bench.wire.address, NAMESPACE, {})
-    document["users"][0]["user"] = {
-        "exec": {"apiVersion": credential["apiVersion"], "command": str(plugin), "interactiveMode": "Never"}
-    }
-    path = bench.directory / "with-plugin"
-    path.write_text(json.dumps(document))
-    api = connect(GkePool(name="a", namespace=NAMESPACE, pod_spec=bench.spec, kubeconfig=path))
-    assert api.authorization() == {"Authorization": "Bearer from-plugin"}

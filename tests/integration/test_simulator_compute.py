@@ -17,7 +17,7 @@ from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute.settings import MigSpec, Switches
+from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.waiting import until
@@ -92,42 +92,6 @@ def library(cloud: ComputeCloud) -> Any:
 # --- Google's clients -------------------------------------------------------------------------------------------------
 
 
-def test_google_cloud_compute_creates_lists_and_deletes(cloud: ComputeCloud) -> None:
-    migs = client(compute_v1.InstanceGroupManagersClient, cloud)
-    operations = client(compute_v1.ZoneOperationsClient, cloud)
-    instances = client(compute_v1.InstancesClient, cloud)
-    where = {"project": "p", "zone": ZONE}
-    body = compute_v1.InstanceGroupManagersCreateInstancesRequest(
-        instances=[compute_v1.PerInstanceConfig(name=f"hf-{number}") for number in range(3)]
-    )
-    operation = migs.create_instances_unary(
-        instance_group_manager="g", instance_group_managers_create_instances_request_resource=body, timeout=10, **where
-    )
-    assert operation.operation_type == "compute.instanceGroupManagers.createInstances"
-    waited = operations.wait(operation=operation.name, timeout=10, **where)
-    assert (waited.status, waited.progress) == (DONE, 100)
-    until(running(cloud, 3), 30)
-    seen = {vm.name: vm for vm in instances.list(timeout=10, **where)}
-    assert sorted(seen) == ["hf-0", "hf-1", "hf-2"]
-    assert {vm.status for vm in seen.values()} == {"RUNNING"}
-    assert len({vm.network_interfaces[0].network_i_p for vm in seen.values()}) == 3
-    managed = list(migs.list_managed_instances(instance_group_manager="g", timeout=10, **where))
-    assert {entry.current_action for entry in managed} == {"NONE"}
-    deletion = compute_v1.InstanceGroupManagersDeleteInstancesRequest(
-        instances=[entry.instance for entry in managed], skip_instances_on_validation_error=True
-    )
-    migs.delete_instances_unary(
-        instance_group_manager="g",
-        instance_group_managers_delete_instances_request_resource=deletion,
-        timeout=10,
-        **where,
-    )
-    until(lambda: cloud.state() == {}, 30)
-    assert migs.get(instance_group_manager="g", timeout=10, **where).target_size == 0
-    assert cloud.world.calls["instanceGroupManagers.createInstances"] == 1
-    assert cloud.world.calls["instanceGroupManagers.deleteInstances"] == 1
-
-
 def test_google_cloud_compute_works_on_a_regional_mig(cloud: ComputeCloud) -> None:
     migs = client(compute_v1.RegionInstanceGroupManagersClient, cloud)
     where = {"project": "p", "region": REGION, "instance_group_manager": "r"}
@@ -146,34 +110,6 @@ def test_google_cloud_compute_works_on_a_regional_mig(cloud: ComputeCloud) -> No
     listed = client(compute_v1.InstancesClient, cloud).aggregated_list(project="p", timeout=10)
     zones = {scope: len(content.instances) for scope, content in listed if content.instances}
     assert zones == {f"zones/{REGION}-a": 2, f"zones/{REGION}-b": 1, f"zones/{REGION}-c": 1}
-
-
-def test_google_api_python_client_drives_a_whole_life(cloud: ComputeCloud) -> None:
-    service = library(cloud)
-    where = {"project": "p", "zone": ZONE}
-    body = {"instances": [{"name": "hf-1"}]}
-    operation = service.instanceGroupManagers().createInstances(instanceGroupManager="g", body=body, **where).execute()
-    assert service.zoneOperations().wait(operation=operation["name"], **where).execute()["status"] == "DONE"
-    until(running(cloud, 1), 30)
-    page = (
-        service.instances().list(filter="labels.hf=demo", fields="items(name,status),nextPageToken", **where).execute()
-    )
-    assert page == {"items": [{"name": "hf-1", "status": "RUNNING"}]}
-    service.instances().delete(instance="hf-1", **where).execute()
-    stays = Switches().dead_member_stays
-    until(lambda: cloud.state() == ({"hf-1": "gone"} if stays else {}), 30)
-    responses: dict[str, Any] = {}
-    batch = googleapiclient.http.BatchHttpRequest(
-        callback=lambda name, response, error: responses.update({name: response or error}),
-        batch_uri=f"{cloud.host}/batch/compute/v1",
-    )
-    batch.add(service.instanceGroupManagers().get(instanceGroupManager="g", **where), request_id="mig")
-    batch.add(service.instances().get(instance="absent", **where), request_id="absent")
-    batch.execute()
-    assert responses["mig"]["targetSize"] == stays
-    assert isinstance(responses["absent"], googleapiclient.errors.HttpError)
-    assert responses["absent"].status_code == 404
-    service.close()
 
 
 # --- what is answered -------------------------------------------------------------------------------------------------
@@ -288,20 +224,3 @@ def test_a_refused_call_raises_googles_exception_with_the_reason(
     assert refused.value.errors[0]["reason"] == reason  # type: ignore[attr-defined]
     regional = client(compute_v1.RegionInstanceGroupManagersClient, cloud)
     assert regional.get(project="p", region=REGION, instance_group_manager="r", timeout=5).name == "r"
-
-
-# --- what others do ---------------------------------------------------------------------------------------------------
-
-
-def test_abandoning_recreating_and_resizing(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1", "hf-2")
-    until(running(cloud, 2), 30)
-    urls = {name: entry["instance"] for name, entry in api.managed().items()}
-    started = api.get(f"{INSTANCES}/hf-2").json()["lastStartTimestamp"]
-    api.post(f"{MIG_PATH}/recreateInstances", {"instances": [urls["hf-2"]]})
-    until(lambda: api.get(f"{INSTANCES}/hf-2").json().get("lastStartTimestamp", started) != started, 30)
-    api.post(f"{MIG_PATH}/abandonInstances", {"instances": [urls["hf-1"]]})
-    until(lambda: "hf-1" not in api.managed(), 30)
-    assert api.get(f"{INSTANCES}/hf-1").json()["status"] == "RUNNING"
-    api.post(f"{MIG_PATH}/resize", size=3)
-    until(lambda: len(api.managed()) == 3, 30)

@@ -18,7 +18,6 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.hang_ups import forgive
 from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.support.clouds.kube_cloud import QUICK, SPACE, manifest
 from tests.support.waiting import until
 
@@ -97,22 +96,6 @@ def test_a_caller_may_hang_up_in_mid_call(simulator: Simulator, caplog: pytest.L
     caller = call(simulator, line, "Content-Length: 100\r\nContent-Type: application/json\r\n", b"{")
     close(caller)
     until(lambda: _hung_up(caplog) == [path], 30)
-
-
-def test_a_caller_may_hang_up_while_the_call_hangs(simulator: Simulator) -> None:
-    simulator.impose([Fault("hang", target, params={"seconds": 0.3}) for target in ("g", SPACE)])
-    for path in (GROUP, PODS):
-        close(call(simulator, f"GET {path}"))
-        assert requests.get(simulator.address + path, timeout=30).status_code == 200, "it hung for as long, but later"
-
-
-def test_a_watch_whose_caller_has_gone_ends_when_there_is_news(
-    simulator: Simulator, caplog: pytest.LogCaptureFixture
-) -> None:
-    caller = call(simulator, RESPONSES["a watch"] + "&resourceVersion=0")
-    assert caller.recv(4096).startswith(b"HTTP/1.1 200 OK\r")
-    reset(caller)
-    until(lambda: _hung_up(caplog) == [PODS], 30)
 
 
 def test_a_connection_that_fails_elsewhere_is_still_told(caplog: pytest.LogCaptureFixture) -> None:

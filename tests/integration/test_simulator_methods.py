@@ -131,16 +131,6 @@ def test_instance_templates_are_listed_in_the_scope_that_they_have(cloud: Comput
     assert listed["global"] == list(templates.list(project="p", timeout=10))
 
 
-def test_there_are_no_operations_without_a_place(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1")
-    operations = client(compute_v1.GlobalOperationsClient, cloud)
-    assert list(operations.list(project="p", timeout=10)) == []
-    with pytest.raises(NotFound, match="projects/p/global/operations/absent"):
-        operations.get(project="p", operation="absent", timeout=10)
-    with pytest.raises(NotFound):
-        list(operations.list(project="absent", timeout=10))
-
-
 # --- autoscalers ------------------------------------------------------------------------------------------------------
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +12,7 @@ from kubernetes import client
 
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Clockwork, Serving, Simulator
-from provisioner.simulator.world import World
+from provisioner.simulator.server import Serving, Simulator
 from tests.support.clouds.kube_cloud import (
     QUICK,
     SPACE,
@@ -134,24 +131,6 @@ def test_a_port_that_is_taken_is_an_error_at_once(simulator: Simulator) -> None:
 
 
 # --- size -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_busy_world_lags_behind_rather_than_holding_requests_up_and_loses_nothing() -> None:
-    world = World()
-    done: list[int] = []
-
-    def take_time(number: int) -> None:
-        time.sleep(0.002)
-        done.append(number)
-
-    for number in range(50):
-        world.after(number * 0.0001, partial(take_time, number))
-    clockwork = Clockwork(world, speed=1000.0)
-    clockwork.advance(patience=0.01)
-    assert len(done) < 50, "it took its patience and no more"
-    while world.next_event() is not None:
-        clockwork.advance(patience=0.01)
-    assert done == list(range(50))
 
 
 def test_an_event_that_fails_does_not_stop_the_world(simulator: Simulator, caplog: pytest.LogCaptureFixture) -> None:

@@ -60,11 +60,6 @@ def configs(service: Any) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in listed.get("items", [])}
 
 
-def stateful(service: Any) -> dict[str, Any]:
-    body: dict[str, Any] = service.instanceGroupManagers().get(**GROUP).execute()["status"]["stateful"]
-    return body
-
-
 def members(service: Any) -> dict[str, dict[str, Any]]:
     listed = service.instanceGroupManagers().listManagedInstances(**GROUP).execute()
     return {entry["name"]: entry for entry in listed.get("managedInstances", [])}
@@ -104,18 +99,6 @@ def test_google_cloud_compute_reads_what_is_preserved(cloud: ComputeCloud, servi
     [config] = client.list_per_instance_configs(instance_group_manager="g", **WHERE, timeout=10)
     assert dict(config.preserved_state.metadata) == STATE["metadata"]
     assert config.fingerprint
-
-
-def test_a_group_is_stateful_only_while_something_is_preserved(cloud: ComputeCloud, service: Any) -> None:
-    create(service, a={"metadata": {}, "disks": {}, "internalIPs": {}, "externalIPs": {}})  # as gcloud sends no state
-    assert (stateful(service)["isStateful"], stateful(service)["hasStatefulConfig"]) == (False, False)
-    create(service, b=STATE)
-    assert (stateful(service)["isStateful"], stateful(service)["hasStatefulConfig"]) == (True, True)
-    until(lambda: stateful(service)["perInstanceConfigs"]["allEffective"], 30)
-    assert {config["status"] for config in configs(service).values()} == {"EFFECTIVE"}
-    delete(service, "b")
-    until(lambda: list(configs(service)) == ["a"], 30)
-    assert (stateful(service)["isStateful"], stateful(service)["hasStatefulConfig"]) == (False, False)
 
 
 def test_a_recreated_instance_keeps_what_is_preserved(cloud: ComputeCloud, service: Any) -> None:

@@ -5,7 +5,6 @@ That its backend keeps the promises of all is shown in ``tests/contract``, where
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -135,13 +134,6 @@ class Grid(HostFactory):
         return until(
             lambda: (entry := self.status(id_)[0])["status"] != "running" and entry, 60, every=0.2, what=f"{id_} ends"
         )
-
-
-def test_check_lists_it_with_its_own_warnings_and_looks_at_it(tmp_path: Path, installed: Path) -> None:
-    document = json.loads(Grid(tmp_path, installed).provisioner("check", "--live", "-o", "json"))
-    assert document["pools"] == {"host": {"kind": "yard", "place": ["yard", "old-north"]}}
-    assert document["warnings"][0] == "pools.host.yard: old-north is an old yard"
-    assert document["findings"] == []
 
 
 def test_a_request_runs_through_the_five_scripts_and_the_loop(tmp_path: Path, installed: Path) -> None:

@@ -196,27 +196,6 @@ def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(site
 
 
 @pytest.mark.slow
-def test_a_live_check_says_so_of_the_pool_and_asks_the_others(site: Site) -> None:
-    site.settings["pools"]["group"]["endpoint"] = "http://127.0.0.1:9"
-    ended = call(site, "check", "--live", "provisioner.yaml")
-    assert (ended.returncode, ended.stderr) == (1, "")
-    said = [line for line in ended.stdout.splitlines() if line.startswith("  ERROR")]
-    assert [line.partition(" cannot be ")[0] for line in said] == [
-        *(f"  ERROR pool {name}: kubeconfig {site.directory / 'kube.yaml'}" for name in ("pods", "spare")),
-        "  ERROR pool group:",
-    ]
-
-
-@pytest.mark.slow
-def test_commands_that_need_no_cluster_do_their_work(site: Site) -> None:
-    assert call(site, "init", *PLACE).returncode == 0
-    assert call(site, "check", "provisioner.yaml").returncode == 0
-    shown = call(site, "status", "--state-dir", "state")
-    assert (shown.returncode, shown.stderr) == (1, "")
-    assert "has never run on this directory" in shown.stdout, "that is all there is to say"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("run", "--once", *PLACE), ("check", "--live", "provisioner.yaml")], ids=["run --once", "check --live"]
 )

@@ -85,43 +85,6 @@ def test_a_deleted_pod_stays_terminating_until_its_kubelet_confirms(world: World
     assert "Killing" in reasons(cluster)
 
 
-@pytest.mark.parametrize("wait", [0.0, 0.9])
-def test_a_pod_that_was_never_scheduled_goes_at_once(world: World, cluster: Cluster, wait: float) -> None:
-    make(cluster)
-    world.advance(wait)
-    cluster.delete(cluster.get("pods", SPACE, "a"))
-    assert phases(cluster) == {}
-    world.advance(60.0)
-    assert phases(cluster) == {}, "its scheduling must not bring it back"
-
-
-def test_grace_zero_removes_at_once_and_a_second_delete_may_only_shorten(world: World, cluster: Cluster) -> None:
-    make(cluster)
-    world.advance(RUNNING_AFTER)
-    first = cluster.delete(cluster.get("pods", SPACE, "a"), grace=20)
-    longer = cluster.delete(cluster.get("pods", SPACE, "a"), grace=25)
-    assert longer.version == first.version
-    shorter = cluster.delete(cluster.get("pods", SPACE, "a"), grace=10)
-    assert shorter.document["metadata"]["deletionGracePeriodSeconds"] == 10
-    cluster.delete(cluster.get("pods", SPACE, "a"), grace=0)
-    assert phases(cluster) == {}
-
-
-def test_a_finalizer_keeps_the_object_until_it_is_taken_out(world: World, cluster: Cluster) -> None:
-    document = {
-        "metadata": {"name": "a", "finalizers": ["x/y"]},
-        "spec": {"containers": [{"name": "main", "image": "i"}]},
-    }
-    cluster.create(SPACE, document)
-    world.advance(RUNNING_AFTER)
-    cluster.delete(cluster.get("pods", SPACE, "a"))
-    world.advance(100.0)
-    held = cluster.get("pods", SPACE, "a")
-    freed = {**held.document, "metadata": {**held.document["metadata"], "finalizers": []}}
-    cluster.update(held, freed, status_only=False)
-    assert phases(cluster) == {}
-
-
 def test_a_preempted_pod_is_told_so_and_has_gone_after_all_of_its_grace(world: World, cluster: Cluster) -> None:
     make(cluster)
     make(cluster, "b")
