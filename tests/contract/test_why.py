@@ -122,17 +122,8 @@ OUT_OF_MEMORY = CRASH | {"exit_code": 137, "reason": "OOMKilled"}
             ["main: CrashLoopBackOff: back-off", ": Error: exit code 1"], id="a container that crashes again and again",
         ),
         pytest.param(
-            "oom-loop", Fault("crash", params=OUT_OF_MEMORY), "Always", Phase.PENDING, ErrorClass.OTHER,
-            ["main: CrashLoopBackOff: back-off", ": OOMKilled: exit code 137"],
-            id="a container that is out of memory again and again",
-        ),
-        pytest.param(
             "never-ready", Fault("never_ready"), "Always", Phase.PENDING, ErrorClass.OTHER,
             ["ContainersNotReady: containers with unready status: [main]"], id="a container that is never ready",
-        ),
-        pytest.param(
-            "fails", Fault("crash", params=CRASH), "Never", Phase.GONE, ErrorClass.OTHER,
-            ["main: Error: exit code 1"], id="a container that fails once and for all",
         ),
         pytest.param(
             "oom", Fault("crash", params=OUT_OF_MEMORY), "Never", Phase.GONE, ErrorClass.OTHER,

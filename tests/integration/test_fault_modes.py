@@ -395,7 +395,7 @@ def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: Virtu
     site.until(lambda: site.ended(back))
     told = {strange: "fail"} | dict.fromkeys(names, "succeed")
     assert (site.answer(back)["status"], results(site.answer(back))) == (ERROR, told), "it runs on, in no group"
-    site.run(1200)
+    site.run(600)
     assert site.phases() == {strange: "running"}
     assert site.mutations() == {CREATES: 1, DELETES: 1}
 
@@ -413,7 +413,7 @@ def test_f16_members_that_others_resize_away_are_lost_and_nothing_is_made_in_the
 def test_f16_members_that_others_resize_in_are_not_ours(site: VirtualSite) -> None:
     answer = site.asked(3)
     site.faults(Fault("resized", limit=1, params={"size": 5}))
-    site.run(1200)
+    site.run(600)
     assert stays(site, answer)
     names = names_of(answer)
     strange = set(site.phases()) - set(names)

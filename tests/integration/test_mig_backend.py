@@ -214,15 +214,6 @@ def test_an_operation_that_failed_is_not_the_response_to_the_next_try(zonal: Ben
     zonal.running(2)
 
 
-@pytest.mark.parametrize("mode", ["op_stuck", "op_gone"])
-def test_a_result_that_does_not_come_is_left_to_the_looks(zonal: Bench, mode: str) -> None:
-    zonal.restarted(ComputeTimes(admission=1.2))
-    zonal.cloud.set_faults(Fault(mode))
-    assert failures(zonal.create(1, 2)) == []
-    assert zonal.calls("wait") <= 5, "the pauses between two waits grow"
-    zonal.running(2)
-
-
 def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: Bench) -> None:
     zonal.restarted(ComputeTimes(admission=0.1, call=3.0))
     zonal.cloud.set_faults(Fault("op_stuck"))

@@ -22,7 +22,6 @@ from provisioner.backends import events
 from provisioner.backends.events import EventStream, InstanceEvent, Judged, Worth
 from provisioner.backends.subscription import subscription_findings
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Serving, Simulator
 from provisioner.state.directory import StateDir
 from tests.support.checks import callers, rights
@@ -165,32 +164,6 @@ def test_a_stream_closes_while_it_waits_to_try_again(place: Place) -> None:
     with Listener(place) as listener:
         until(lambda: listener.breaks, 20, what="a break")
     assert listener.breaks
-
-
-def test_a_preemption_in_the_simulator_is_a_notice_seconds_before_the_end(
-    pubsub: str, place: Place, tmp_path: Path
-) -> None:
-    """The simulator's log, Google's emulator and client, our stream: what is told is what was done."""
-    site = small_site(tmp_path)
-    site.settings["events"] = {"project": PROJECT, "subscription": place.name}
-    site.settings["pools"]["mig-a"]["project"] = PROJECT
-    group = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a")
-    with (
-        Simulator(
-            site.load(), conditions=Conditions.of(timings={"mig": QUICK}), serving=Serving(pubsub=pubsub)
-        ) as simulator,
-        Listener(place) as listener,
-    ):
-        simulator.call(lambda cloud: cloud.groups.mig(PROJECT, group.scope, "hf-a").create([NAME, "another-vm"]))
-        until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"] * 2, 30)
-        assert simulator.preempt(NAME, "another-vm") == [NAME, "another-vm"]
-        until(lambda: any(message.worth is Worth.NOTICE for message in listener.taken), 20, what="a notice")
-    (notice,) = [message.news for message in listener.taken if message.worth is Worth.NOTICE]
-    assert notice is not None
-    assert (notice.instance, notice.event) == (NAME, InstanceEvent.PREEMPTED)
-    assert 0.0 < (notice.grace or 0.0) <= 30.0
-    worths = Counter(message.worth for message in listener.taken)
-    assert worths.keys() == {Worth.NOTICE, Worth.WAKE_UP, Worth.FOREIGN}
 
 
 def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Place, tmp_path: Path) -> None:

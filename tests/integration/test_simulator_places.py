@@ -68,30 +68,23 @@ def reason(error: GoogleAPICallError) -> str:
     return str(error.errors[0]["reason"])  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("said", UnknownPlace)
-def test_an_unknown_zone_is_refused_as_a_switch_says(said: UnknownPlace) -> None:
-    raised, word, text = PLACES[said]
-    with ComputeCloud([ZONAL], switches=Switches(unknown_place=said)) as cloud:
-        error = refusal(
-            cloud,
-            compute_v1.InstanceGroupManagersClient,
-            lambda migs: migs.get(project="p", zone="us-east1-z", instance_group_manager="g", timeout=10),
-        )
-    assert type(error) is raised
-    assert (reason(error), text.format(kind="zone", name="us-east1-z") in str(error)) == (word, True)
+PLACED = [
+    pytest.param(ZONAL, compute_v1.InstanceGroupManagersClient, "zone", id="zone"),
+    pytest.param(REGIONAL, compute_v1.RegionInstanceGroupManagersClient, "region", id="region"),
+]
 
 
 @pytest.mark.parametrize("said", UnknownPlace)
-def test_an_unknown_region_is_refused_as_a_switch_says(said: UnknownPlace) -> None:
+@pytest.mark.parametrize(("spec", "client", "kind"), PLACED)
+def test_an_unknown_place_is_refused_as_a_switch_says(
+    spec: MigSpec, client: Any, kind: str, said: UnknownPlace
+) -> None:
     raised, word, text = PLACES[said]
-    with ComputeCloud([REGIONAL], switches=Switches(unknown_place=said)) as cloud:
-        error = refusal(
-            cloud,
-            compute_v1.RegionInstanceGroupManagersClient,
-            lambda migs: migs.get(project="p", region="mars-1", instance_group_manager="r", timeout=10),
-        )
+    where = {"project": "p", kind: "mars-1", "instance_group_manager": spec.name}
+    with ComputeCloud([spec], switches=Switches(unknown_place=said)) as cloud:
+        error = refusal(cloud, client, lambda migs: migs.get(**where, timeout=10))
     assert type(error) is raised
-    assert (reason(error), text.format(kind="region", name="mars-1") in str(error)) == (word, True)
+    assert (reason(error), text.format(kind=kind, name="mars-1") in str(error)) == (word, True)
 
 
 @pytest.mark.parametrize("said", UnknownProject)

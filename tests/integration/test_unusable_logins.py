@@ -19,7 +19,7 @@ from provisioner.model import ErrorClass
 from tests.support.hostfactory.sites import SPEC, Site, template
 from tests.support.waiting import PATIENCE
 
-NESTED = "[" * 5000
+NESTED = "[" * 1500
 
 
 def kubeconfig(cluster: Any, user: Any) -> str:

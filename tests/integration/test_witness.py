@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
-
-from tests.support.checks import simulators
 from tests.support.checks.liar import GROUPS, ask, lying_elsewhere, lying_here
 from tests.support.checks.simulators import Notes
 
@@ -27,9 +22,3 @@ def test_a_wrong_response_of_another_process_is_noted(notes: Notes) -> None:
     with lying_elsewhere({"id": 42}) as compute:
         ask(compute)
     assert notes.take() == [f"{LIED}.id: expected string, got 42"]
-
-
-def test_a_command_whose_cloud_gives_a_wrong_response_fails(capfd: pytest.CaptureFixture[str]) -> None:
-    program = "from tests.support.checks.liar import *\nwith lying_elsewhere({'id': 42}) as compute: ask(compute)"
-    assert simulators.run([sys.executable, "-c", program]) == 1
-    assert f"{LIED}.id: expected string, got 42\n" in capfd.readouterr().out

@@ -12,7 +12,6 @@ import pytest
 
 from provisioner.backends.events import InstanceEvent, parse
 from provisioner.simulator.compute.operations import ApiError
-from provisioner.simulator.compute.settings import project_number
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
 
@@ -204,31 +203,3 @@ def test_every_entry_is_read_as_what_it_is() -> None:
     assert (notice.instance, notice.grace) == ("a", pytest.approx(28.0))
 
 
-# --- what happens to entries on their way -----------------------------------------------------------------------------
-
-
-def preempted(*faults: Fault) -> Listened:
-    cloud = Listened(*faults)
-    cloud.run("a")
-    cloud.groups.preempt(["a"])
-    cloud.pass_time(20.0)
-    return cloud
-
-
-def test_an_entry_can_come_late() -> None:
-    cloud = preempted(Fault("event_late", ".*preempted", params={"seconds": 100}))
-    assert cloud.of("preempted") == []
-    cloud.pass_time(85.0)
-    assert len(cloud.of("preempted")) == 1
-    data, published = cloud.messages[-1]
-    hint = parse(data, datetime.fromtimestamp(published, UTC))
-    assert hint is not None
-    assert (hint.delay, hint.grace) == (pytest.approx(102.0), None)
-
-
-def test_the_project_can_be_a_number() -> None:
-    (entry,) = preempted(Fault("event_number")).of("preempted")
-    assert entry["protoPayload"]["resourceName"] == f"projects/{project_number('p')}/zones/{ZONE}/instances/a"
-    hint = parse(json.dumps(entry).encode())
-    assert hint is not None
-    assert hint.instance == "a"

@@ -10,7 +10,7 @@ import pytest
 from provisioner.simulator.compute.operations import ApiError
 from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.world import Fault
-from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
+from tests.support.clouds.mig_cloud import EXACT, SPEC, Cloud
 
 
 def test_a_vm_goes_through_provisioning_and_staging_to_running() -> None:
@@ -73,22 +73,6 @@ def test_one_foreign_name_fails_a_delete_unless_it_is_to_be_skipped() -> None:
     assert cloud.phases() == {}
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "not a url",
-        f"zones/{ZONE}/a",
-        "projects/p/zones/other-zone-a/instances/a",
-        f"projects/q/zones/{ZONE}/instances/a",
-    ],
-)
-def test_a_malformed_or_foreign_url_fails_a_delete_even_if_invalid_ones_are_skipped(url: str) -> None:
-    cloud = Cloud()
-    with pytest.raises(ApiError) as refused:
-        cloud.mig.delete([url], skip_invalid=True)
-    assert (refused.value.status, refused.value.reason) == (400, "invalid")
-
-
 def test_a_stockout_stays_creating_with_its_error_and_is_tried_again_after_growing_gaps() -> None:
     cloud = Cloud()
     cloud.faults(Fault("stockout", params={"code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"}))
@@ -124,17 +108,6 @@ def test_quota_says_which_one_in_googles_form() -> None:
         "Instance 'a' creation failed: Quota 'N2_CPUS' exceeded.  Limit: 8.0 in region us-central1."
     )
     assert error["errorDetails"][0]["quotaInfo"]["limit"] == 8.0
-
-
-def test_ended_operations_are_forgotten() -> None:
-    cloud = Cloud(timings=replace(EXACT, operation_retention=50.0))
-    operation = cloud.mig.create(["a"])
-    cloud.pass_time(10.0)
-    assert cloud.groups.operations.get("p", SPEC.scope, operation.name) is operation
-    cloud.pass_time(50.0)
-    with pytest.raises(ApiError) as refused:
-        cloud.groups.operations.get("p", SPEC.scope, operation.name)
-    assert refused.value.status == 404
 
 
 def test_target_size_is_the_number_of_members_that_do_not_leave_whatever_happens() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator.compute.schema import Field, FieldType, field_at, messages
+from provisioner.simulator.compute.schema import Field, FieldType, messages
 from tests.support.checks.discovery_schema import RECORDED, discovery, problems_of_call
 
 RESOURCES = [
@@ -64,41 +64,6 @@ def _alike(name: str, field: Field, theirs: dict[str, Any]) -> bool:
     time = theirs["type"] == "string" and re.search(r"(?i:timestamp|[a-z]Time)$", name) is not None
     kinds = {FieldType.NUMBER: number, FieldType.TRUTH: theirs["type"] == "boolean", FieldType.TIME: time}
     return kinds.get(field.kind, theirs["type"] == "string" and not number and not time)
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "repeated"),
-    [
-        ("name", FieldType.TEXT, False),
-        ("id", FieldType.NUMBER, False),
-        ("labels", FieldType.MAP, False),
-        ("labels.team", FieldType.TEXT, False),
-        ("scheduling", FieldType.OBJECT, False),
-        ("scheduling.preemptible", FieldType.TRUTH, False),
-        ("creationTimestamp", FieldType.TIME, False),
-        ("disks", FieldType.OBJECT, True),
-        ("networkInterfaces.networkIP", FieldType.TEXT, False),
-        ("resourcePolicies", FieldType.TEXT, True),
-    ],
-)
-def test_a_path_leads_to_a_field(path: str, kind: FieldType, repeated: bool) -> None:
-    field = field_at("Instance", path.split("."))
-    assert (field.kind, field.repeated) == (kind, repeated)
-
-
-@pytest.mark.parametrize(
-    ("path", "wrong"),
-    [
-        ("nam", "nam"),
-        ("labels.team.more", "labels.team.more"),
-        ("metadata.team", "metadata.team"),
-        ("name.first", "name.first"),
-        ("resourceStatus.physicalHost.more", "resourceStatus.physicalHost"),
-    ],
-)
-def test_a_path_that_leads_nowhere_is_named(path: str, wrong: str) -> None:
-    with pytest.raises(ValueError, match=f"'{wrong}' is no field of Instance"):
-        field_at("Instance", path.split("."))
 
 
 # --- the check of responses -------------------------------------------------------------------------------------------

@@ -122,18 +122,6 @@ def test_the_pods_of_a_lost_node_are_failed_after_a_while_and_collected(world: W
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
-def test_repeated_events_are_counted_and_forgotten_after_their_time(world: World, cluster: Cluster) -> None:
-    world.set_faults([Fault("stockout")])
-    make(cluster)
-    world.advance(101.0)
-    event = next(e for e in cluster.stores["events"].select(SPACE) if e.document["reason"] == "FailedScheduling")
-    assert event.document["count"] == 11
-    assert event.document["type"] == "Warning"
-    cluster.delete(cluster.get("pods", SPACE, "a"))
-    world.advance(101.0 + 3600.0)
-    assert cluster.stores["events"].select("") == []
-
-
 @pytest.mark.parametrize(
     ("params", "restart", "phase", "ended"),
     [
@@ -170,11 +158,3 @@ def test_every_change_has_a_version_of_its_own_in_order(world: World, cluster: C
     assert versions == sorted(set(versions))
     assert [change.stored.document["metadata"]["resourceVersion"] for change in changes] == [str(v) for v in versions]
     assert list(cluster.pods.since(versions[1]) or ()) == list(changes[2:])
-
-
-def test_only_so_many_changes_are_remembered(world: World) -> None:
-    cluster = Cluster(world, [SPACE], QUICK, history=10)
-    for number in range(30):
-        make(cluster, f"p{number}")
-    assert cluster.pods.since(FIRST_VERSION) is None
-    assert len(cluster.pods.since(cluster.versions.current - 5) or ()) == 5
