@@ -60,7 +60,7 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
         gcloud = Gcloud(simulator, wrong, tmp_path)
 
         def get(path: str) -> Any:
-            response = requests.get(simulator.compute + path, timeout=10)
+            response = requests.get(simulator.compute + path, timeout=30)
             return response.json() if response.ok else {"autoscalingPolicy": {"mode": "OFF"}}
 
         def findings() -> list[Finding]:
@@ -121,13 +121,13 @@ def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
             done = gcloud.run(f"instances {words} --zone us-central1-a")
             assert done.returncode == 0, done.stderr
         url = f"{simulator.compute}projects/p/zones/us-central1-a/instances/hf-1"
-        assert requests.get(url, timeout=10).json()["labels"] == {"owner": "me"}
+        assert requests.get(url, timeout=30).json()["labels"] == {"owner": "me"}
 
 
 def _run_one(simulator: Simulator, spec: MigSpec) -> None:
     """Make the instance hf-1 and wait until it runs."""
     body = {"instances": [{"name": "hf-1"}]}
-    response = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=10)
+    response = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=30)
     assert response.status_code == 200
     until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"], 30)
 

@@ -254,7 +254,7 @@ def test_a_change_wakes_the_loop_at_once(bench: Bench) -> None:
     look(backend)
     bench.woken.clear()
     create(backend, 1)
-    assert bench.woken.wait(1)
+    until(bench.woken.is_set, 5, what="the loop is woken")
 
 
 def test_a_create_that_was_accepted_is_in_the_next_look_also_without_a_watch(bench: Bench) -> None:
@@ -364,12 +364,12 @@ def test_pools_of_one_namespace_share_one_watch_and_see_their_own(bench: Bench) 
     assert (list(look(first)), list(look(second))) == ([], [name(1)])
     bench.woken.clear()
     create(first, 2)
-    assert bench.woken.wait(5)
+    until(bench.woken.is_set, 5, what="the loop is woken")
     seen(first, 2)
     seen(second, 1)
     woken.clear()
     create(second, 3)
-    assert woken.wait(5)
+    until(woken.is_set, 5, what="the loop is woken")
     seen(second, 3)
     assert (list(look(first)), sorted(look(second))) == ([name(2)], [name(1), name(3)])
     assert (bench.calls("pods.watchlist"), bench.calls("pods.list"), watching()) == (1, 0, 1)

@@ -15,7 +15,7 @@ import pytest
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
 from provisioner.simulator.server import Serving, Simulator
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="needs kubectl")
@@ -54,7 +54,12 @@ class Kubectl:
     def run(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
         """What it prints, on both outputs; AssertionError when it ends otherwise than expected."""
         done = subprocess.run(
-            [str(KUBECTL), *arguments], env=self.environment, input=stdin, capture_output=True, text=True, timeout=30
+            [str(KUBECTL), *arguments],
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=30 * PATIENCE,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -67,7 +72,10 @@ def kubectl(simulator: Simulator, tmp_path: Path) -> Kubectl:
 
 def test_run_wait_get_describe_and_delete(kubectl: Kubectl, simulator: Simulator) -> None:
     assert kubectl.run("run", "a", "--image=image:1") == "pod/a created\n"
-    assert kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s") == "pod/a condition met\n"
+    assert (
+        kubectl.run("wait", "--for=condition=Ready", "pod/a", f"--timeout={10 * PATIENCE:.0f}s")
+        == "pod/a condition met\n"
+    )
     assert kubectl.run("get", "pods").splitlines()[1].split()[:4] == ["a", "1/1", "Running", "0"]
     wide = kubectl.run("get", "pods", "-o", "wide").splitlines()
     assert wide[0].split() == [
@@ -97,7 +105,7 @@ def test_get_with_w_prints_each_change(kubectl: Kubectl, simulator: Simulator) -
         assert following.stdout is not None
         until(lambda: "pods.watch" in simulator.state()["calls"], 30, what="the watch")
         kubectl.run("run", "a", "--image=image:1")
-        kubectl.run("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
+        kubectl.run("wait", "--for=condition=Ready", "pod/a", f"--timeout={10 * PATIENCE:.0f}s")
         kubectl.run("delete", "pod", "a")
         seen: list[str] = []
         for line in following.stdout:

@@ -32,7 +32,7 @@ from provisioner.telemetry.notes import read_notes
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_bench import OddServer
 from tests.support.hostfactory.sites import Site, template
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 PROJECT = "demo-project"
 LABELS = {"grid": "demo"}
@@ -358,10 +358,10 @@ def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Pa
         until(lambda: words in "".join(read_notes(StateDir(state)).pools.get("a", ())), 90, what="a note on the pool")
         logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
         (url,) = (entry["metrics"] for entry in logged if "metrics" in entry)
-        metrics = requests.get(url, timeout=10).text
+        metrics = requests.get(url, timeout=30).text
     finally:
         loop.terminate()
-        assert loop.wait(90) == 0
+        assert loop.wait(90 * PATIENCE) == 0
     (unseen,) = (entry for entry in logged if entry["message"] == "Pool cannot be seen")
     assert (unseen["severity"], unseen["pool"], unseen["text"][: len(words)]) == ("ERROR", "a", words)
     failed = 'hf_provisioner_backend_errors_total{error="not_found",operation="observe",pool="a"}'

@@ -52,7 +52,7 @@ WAYS = [
 
 def lost(hf: Grid) -> Mapping[str, float]:
     """The lost machines by cause, as Prometheus is told."""
-    families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=10).text)
+    families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=30).text)
     name = "hf_provisioner_machines_lost_total"
     samples = [one for family in families for one in family.samples if one.name == name and one.value]
     return {one.labels["cause"]: one.value for one in samples}
@@ -102,9 +102,9 @@ def test_an_instance_that_others_deleted_was_not_preempted(tmp_path: Path) -> No
     with Simulator(migs=[group], conditions=conditions) as cloud, Grid(tmp_path, cloud, case) as hf:
         first, second = hf.complete(2)
         url = f"{cloud.compute}projects/{PROJECT}/zones/{ZONE}/instances/"
-        assert requests.delete(url + first, timeout=10).ok
+        assert requests.delete(url + first, timeout=30).ok
         hf.reclaims(first, among=[first, second])
         cloud.impose([Fault("denied", "zoneOperations.list")])
-        assert requests.delete(url + second, timeout=10).ok
+        assert requests.delete(url + second, timeout=30).ok
         hf.reclaims(first, second)
         assert set(lost(hf)) == {"deleted"}

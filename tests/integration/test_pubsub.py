@@ -27,7 +27,7 @@ from provisioner.state.directory import StateDir
 from tests.support.checks import callers, rights
 from tests.support.hostfactory.sites import small_site, template
 from tests.support.ports import free_ports
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.pubsub
 
@@ -190,7 +190,7 @@ def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Pl
             lost = until(state.status.read_lost, 20, what="the notice")
             assert lost.keys() == {names[0]}
             assert 15 < lost[names[0]].grace <= 30
-            counted = requests.get(metrics, timeout=5).text
+            counted = requests.get(metrics, timeout=30).text
             assert 'hf_provisioner_events_total{worth="notice"} 1.0' in counted
             assert 'hf_provisioner_wakeups_total{source="pubsub"}' in counted
 
@@ -206,7 +206,7 @@ def running_loop(config: Path, state: Path) -> Iterator[str]:
             yield f"http://{listen}/metrics"
         finally:
             process.terminate()
-            assert process.wait(20) == 0, (state / "loop.log").read_text()
+            assert process.wait(20 * PATIENCE) == 0, (state / "loop.log").read_text()
 
 
 def run_events(place: Place, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -214,7 +214,7 @@ def run_events(place: Place, directory: Path, *arguments: str) -> subprocess.Com
     site.settings["events"] = {"project": PROJECT, "subscription": place.name}
     site.write()
     command = [sys.executable, "-m", "provisioner", "--log-level", "ERROR", "events", "--config", str(site.path)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
 
 
 def test_a_person_sees_what_each_message_is_worth(place: Place, tmp_path: Path) -> None:

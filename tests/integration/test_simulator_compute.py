@@ -45,10 +45,10 @@ class Api:
         self.session = requests.Session()
 
     def get(self, path: str, **query: str | int) -> requests.Response:
-        return self.session.get(self._cloud.url + path, params=query, timeout=10)
+        return self.session.get(self._cloud.url + path, params=query, timeout=30)
 
     def post(self, path: str, body: Any = None, **query: str | int) -> requests.Response:
-        return self.session.post(self._cloud.url + path, json=body, params=query, timeout=10)
+        return self.session.post(self._cloud.url + path, json=body, params=query, timeout=30)
 
     def create(self, *names: str, mig: str = MIG_PATH, **query: str | int) -> requests.Response:
         return self.post(f"{mig}/createInstances", {"instances": [{"name": name} for name in names]}, **query)
@@ -99,15 +99,15 @@ def test_google_cloud_compute_works_on_a_regional_mig(cloud: ComputeCloud) -> No
         instances=[compute_v1.PerInstanceConfig(name=f"hf-{number}") for number in range(4)]
     )
     operation = migs.create_instances_unary(
-        region_instance_group_managers_create_instances_request_resource=body, timeout=10, **where
+        region_instance_group_managers_create_instances_request_resource=body, timeout=30, **where
     )
     operations = client(compute_v1.RegionOperationsClient, cloud)
-    assert operations.wait(project="p", region=REGION, operation=operation.name, timeout=10).status == DONE
+    assert operations.wait(project="p", region=REGION, operation=operation.name, timeout=30).status == DONE
     until(running(cloud, 4), 30)
     request = compute_v1.ListManagedInstancesRegionInstanceGroupManagersRequest(max_results=3, **where)
-    pages = list(migs.list_managed_instances(request, timeout=10).pages)
+    pages = list(migs.list_managed_instances(request, timeout=30).pages)
     assert [len(page.managed_instances) for page in pages] == [3, 1]
-    listed = client(compute_v1.InstancesClient, cloud).aggregated_list(project="p", timeout=10)
+    listed = client(compute_v1.InstancesClient, cloud).aggregated_list(project="p", timeout=30)
     zones = {scope: len(content.instances) for scope, content in listed if content.instances}
     assert zones == {f"zones/{REGION}-a": 2, f"zones/{REGION}-b": 1, f"zones/{REGION}-c": 1}
 
@@ -127,7 +127,7 @@ def test_an_operation_looks_as_google_prints_it(api: Api) -> None:
     ended = api.post(f"projects/p/zones/{ZONE}/operations/{begun['name']}/wait").json()
     assert (ended["status"], ended["progress"]) == ("DONE", 100)
     assert ended["insertTime"] <= ended["startTime"] <= ended["endTime"]
-    assert api.session.get(ended["selfLink"], timeout=10).json() == ended, "links lead back to the simulator"
+    assert api.session.get(ended["selfLink"], timeout=30).json() == ended, "links lead back to the simulator"
 
 
 def test_everything_that_can_be_read_answers_in_googles_schema(cloud: ComputeCloud, api: Api) -> None:
@@ -151,7 +151,7 @@ def test_everything_that_can_be_read_answers_in_googles_schema(cloud: ComputeClo
     assert [zone["name"] for zone in api.get("projects/p/zones").json()["items"]][-1] == ZONE
     assert [region["name"] for region in api.get("projects/p/regions").json()["items"]] == [REGION, "us-central1"]
     template = api.get("projects/p/global/instanceTemplates").json()["items"][0]["selfLink"]
-    assert api.session.get(template, timeout=10).json()["properties"]["labels"] == {"hf": "demo"}
+    assert api.session.get(template, timeout=30).json()["properties"]["labels"] == {"hf": "demo"}
     errors = api.get(f"{MIG_PATH}/listErrors").json()["items"]
     assert errors[0]["error"]["code"] == "QUOTA_EXCEEDED"
     assert api.managed()["hf-2"]["lastAttempt"]["errors"]["errors"][0]["errorDetails"][0]["quotaInfo"]["limit"] == 500.0
@@ -176,7 +176,7 @@ def test_what_is_not_there_is_404(api: Api, path: str, query: dict[str, str]) ->
 def test_malformed_mutations_are_400(cloud: ComputeCloud, api: Api) -> None:
     create = f"{cloud.url}{MIG_PATH}/createInstances"
     for body in ("{", "[]", '{"instances": "hf-1"}', '{"instances": []}', '{"instances": [{"name": "Bad"}]}', ""):
-        assert api.session.post(create, data=body, timeout=10).status_code == 400, body
+        assert api.session.post(create, data=body, timeout=30).status_code == 400, body
     for identity in ("x", "00000000-0000-0000-0000-000000000000"):
         assert api.create("hf-1", requestId=identity).status_code == 400
     assert api.create("hf-1", fields="name(").status_code == 400
@@ -220,7 +220,7 @@ def test_a_refused_call_raises_googles_exception_with_the_reason(
     cloud.set_faults(replace(fault, target="g"))
     migs = client(compute_v1.InstanceGroupManagersClient, cloud)
     with pytest.raises(error) as refused:
-        migs.get(project="p", zone=ZONE, instance_group_manager="g", timeout=5, retry=None)
+        migs.get(project="p", zone=ZONE, instance_group_manager="g", timeout=30, retry=None)
     assert refused.value.errors[0]["reason"] == reason  # type: ignore[attr-defined]
     regional = client(compute_v1.RegionInstanceGroupManagersClient, cloud)
-    assert regional.get(project="p", region=REGION, instance_group_manager="r", timeout=5).name == "r"
+    assert regional.get(project="p", region=REGION, instance_group_manager="r", timeout=30).name == "r"

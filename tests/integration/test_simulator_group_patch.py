@@ -42,11 +42,11 @@ class Group:
         self._cloud, self.spec, self.url = cloud, spec, cloud.url + spec.path
 
     def get(self) -> dict[str, Any]:
-        document: dict[str, Any] = requests.get(self.url, timeout=10).json()
+        document: dict[str, Any] = requests.get(self.url, timeout=30).json()
         return document
 
     def patch(self, body: object) -> requests.Response:
-        return requests.patch(self.url, json=body, timeout=10)
+        return requests.patch(self.url, json=body, timeout=30)
 
     def patched(self, body: object) -> dict[str, Any]:
         """The group when the operation is done."""
@@ -59,15 +59,15 @@ class Group:
     def create(self, name: str) -> dict[str, Any]:
         """The operation of createInstances, when it is done."""
         body = {"instances": [{"name": name}]}
-        return self._waited(requests.post(f"{self.url}/createInstances", json=body, timeout=10).json())
+        return self._waited(requests.post(f"{self.url}/createInstances", json=body, timeout=30).json())
 
     def members(self) -> dict[str, dict[str, Any]]:
-        listed = requests.post(f"{self.url}/listManagedInstances", timeout=10).json()
+        listed = requests.post(f"{self.url}/listManagedInstances", timeout=30).json()
         return {entry["name"]: entry for entry in listed.get("managedInstances", [])}
 
     @staticmethod
     def _waited(operation: dict[str, Any]) -> dict[str, Any]:
-        ended: dict[str, Any] = requests.post(f"{operation['selfLink']}/wait", timeout=10).json()
+        ended: dict[str, Any] = requests.post(f"{operation['selfLink']}/wait", timeout=30).json()
         return ended
 
 

@@ -25,7 +25,7 @@ from tests.support.waiting import until
 
 def lines(simulator: Simulator, query: str, **headers: str) -> Generator[dict[str, Any], None, None]:
     """The lines of a watch as they come, until its end."""
-    with requests.get(url(simulator, f"?watch=1&{query}"), stream=True, timeout=10, headers=headers) as reply:
+    with requests.get(url(simulator, f"?watch=1&{query}"), stream=True, timeout=30, headers=headers) as reply:
         reply.raise_for_status()
         for line in reply.iter_lines():
             yield json.loads(line)
@@ -84,12 +84,12 @@ def test_a_streamed_list_ends_with_its_bookmark_and_goes_on(simulator: Simulator
 def test_a_streamed_list_that_is_refused(simulator: Simulator, gate: bool) -> None:
     impose(simulator, Fault("no_watchlist", params={"gate": gate}))
     query = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
-    reply = requests.get(url(simulator, query), timeout=5)
+    reply = requests.get(url(simulator, query), timeout=30)
     assert reply.status_code == (422 if gate else 200)
     status = reply.json() if gate else reply.json()["object"]
     assert (status["code"], status["reason"]) == ((422, "Invalid") if gate else (500, "InternalError"))
     assert ("feature gate" if gate else "RequestWatchProgress is disabled") in status["message"]
-    assert requests.get(url(simulator, "?watch=1&timeoutSeconds=0"), timeout=5).status_code == 200
+    assert requests.get(url(simulator, "?watch=1&timeoutSeconds=0"), timeout=30).status_code == 200
 
 
 def test_bookmarks_tell_the_version_at_their_interval(simulator: Simulator, api: Any) -> None:
@@ -129,7 +129,7 @@ def _version(api: Any) -> str:
 @pytest.mark.parametrize("event", [False, True], ids=["as HTTP status", "as event"])
 def test_a_watch_that_is_gone(simulator: Simulator, event: bool) -> None:
     impose(simulator, Fault("watch_gone", params={"event": event}))
-    reply = requests.get(url(simulator, "?watch=1&resourceVersion=1001"), timeout=5)
+    reply = requests.get(url(simulator, "?watch=1&resourceVersion=1001"), timeout=30)
     assert reply.status_code == (200 if event else 410)
     assert (reply.json()["object"] if event else reply.json())["reason"] == "Expired"
 
@@ -162,8 +162,8 @@ def test_a_page_asked_for_too_late_is_gone(simulator: Simulator, api: Any) -> No
         api.create_namespaced_pod(SPACE, manifest(name))
     token = api.list_namespaced_pod(SPACE, limit=1).metadata._continue
     page = url(simulator, f"?limit=1&continue={token}")
-    until(lambda: requests.get(page, timeout=5).status_code == 410, 30)
-    assert requests.get(page, timeout=5).json()["reason"] == "Expired"
+    until(lambda: requests.get(page, timeout=30).status_code == 410, 30)
+    assert requests.get(page, timeout=30).json()["reason"] == "Expired"
 
 
 def test_versions_of_lists(simulator: Simulator, api: Any) -> None:

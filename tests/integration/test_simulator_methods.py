@@ -47,7 +47,7 @@ def test_a_group_lists_the_instances_that_there_are(cloud: ComputeCloud, api: Ap
         request = compute_v1.ListInstancesInstanceGroupsRequest(
             instance_group="g", instance_groups_list_instances_request_resource=body, **WHERE, **query
         )
-        return {vm.instance.rpartition("/")[2]: vm.status for vm in groups.list_instances(request, timeout=10)}
+        return {vm.instance.rpartition("/")[2]: vm.status for vm in groups.list_instances(request, timeout=30)}
 
     assert listed() == {}
     cloud.set_faults(Fault("stockout", target="hf-none"), Fault("stuck_provisioning", target="hf-slow"))
@@ -74,34 +74,34 @@ def test_labels_of_an_instance_are_changed_by_who_knows_them(cloud: ComputeCloud
     api.create("hf-1")
     until(running(cloud, 1), 30)
     instances = client(compute_v1.InstancesClient, cloud)
-    before = instances.get(instance="hf-1", timeout=10, **WHERE)
+    before = instances.get(instance="hf-1", timeout=30, **WHERE)
     assert dict(before.labels) == {"team": "risk"}
 
     def set_labels(fingerprint: str, **labels: str) -> compute_v1.Operation:
         body = compute_v1.InstancesSetLabelsRequest(label_fingerprint=fingerprint, labels=labels)
         return instances.set_labels_unary(
-            instance="hf-1", instances_set_labels_request_resource=body, timeout=10, **WHERE
+            instance="hf-1", instances_set_labels_request_resource=body, timeout=30, **WHERE
         )
 
     operation = set_labels(before.label_fingerprint, owner="me", team="fx")
     assert operation.operation_type == "setLabels"
     assert operation.target_link.endswith("/instances/hf-1")
-    client(compute_v1.ZoneOperationsClient, cloud).wait(operation=operation.name, timeout=10, **WHERE)
-    after = instances.get(instance="hf-1", timeout=10, **WHERE)
+    client(compute_v1.ZoneOperationsClient, cloud).wait(operation=operation.name, timeout=30, **WHERE)
+    after = instances.get(instance="hf-1", timeout=30, **WHERE)
     assert dict(after.labels) == {"owner": "me", "team": "fx"}
-    assert [vm.name for vm in instances.list(request={"filter": "labels.owner=me", **WHERE}, timeout=10)] == ["hf-1"]
+    assert [vm.name for vm in instances.list(request={"filter": "labels.owner=me", **WHERE}, timeout=30)] == ["hf-1"]
     for old in (before.label_fingerprint, ""):
         with pytest.raises(PreconditionFailed):
             set_labels(old, owner="you")
     for key, value in (("Owner", "me"), ("1st", "x"), ("owner", "Me"), ("owner", "x" * 64), ("o" * 64, "x")):
         with pytest.raises(BadRequest):
             set_labels(after.label_fingerprint, **{key: value})
-    assert dict(instances.get(instance="hf-1", timeout=10, **WHERE).labels) == {"owner": "me", "team": "fx"}
+    assert dict(instances.get(instance="hf-1", timeout=30, **WHERE).labels) == {"owner": "me", "team": "fx"}
     set_labels(after.label_fingerprint.replace("+", "-").replace("/", "_"))
-    until(lambda: not instances.get(instance="hf-1", timeout=10, **WHERE).labels, 30)
+    until(lambda: not instances.get(instance="hf-1", timeout=30, **WHERE).labels, 30)
     with pytest.raises(NotFound):
         instances.set_labels_unary(
-            instance="absent", instances_set_labels_request_resource={"labels": {}}, timeout=10, **WHERE
+            instance="absent", instances_set_labels_request_resource={"labels": {}}, timeout=30, **WHERE
         )
 
 
@@ -111,13 +111,13 @@ def test_labels_of_an_instance_are_changed_by_who_knows_them(cloud: ComputeCloud
 def test_machine_types_are_listed_by_zone_and_all_at_once(cloud: ComputeCloud) -> None:
     types = client(compute_v1.MachineTypesClient, cloud)
     request = compute_v1.ListMachineTypesRequest(filter="(name eq n2-.*) (guestCpus eq 4)", **WHERE)
-    memory = {entry.name: entry.memory_mb for entry in types.list(request, timeout=10)}
+    memory = {entry.name: entry.memory_mb for entry in types.list(request, timeout=30)}
     assert memory == {"n2-highcpu-4": 4096, "n2-highmem-4": 32768, "n2-standard-4": 16384}
-    aggregated = types.aggregated_list(request={"project": "p", "filter": "guestCpus>16"}, timeout=10)
+    aggregated = types.aggregated_list(request={"project": "p", "filter": "guestCpus>16"}, timeout=30)
     zones = {scope: {entry.guest_cpus for entry in content.machine_types} for scope, content in aggregated}
     assert zones == {f"zones/{zone}": {32} for zone in (ZONE, *(f"{REGION}-{letter}" for letter in "abc"))}
-    for entry in types.list(project="p", zone=ZONE, timeout=10):
-        assert types.get(machine_type=entry.name, timeout=10, **WHERE) == entry
+    for entry in types.list(project="p", zone=ZONE, timeout=30):
+        assert types.get(machine_type=entry.name, timeout=30, **WHERE) == entry
 
 
 def test_instance_templates_are_listed_in_the_scope_that_they_have(cloud: ComputeCloud) -> None:
@@ -128,7 +128,7 @@ def test_instance_templates_are_listed_in_the_scope_that_they_have(cloud: Comput
         "regions/us-central1",
     }
     assert [entry.name for entry in listed["global"]] == ["g-template", "r-template"]
-    assert listed["global"] == list(templates.list(project="p", timeout=10))
+    assert listed["global"] == list(templates.list(project="p", timeout=30))
 
 
 # --- autoscalers ------------------------------------------------------------------------------------------------------
@@ -148,13 +148,13 @@ def test_an_autoscaler_is_in_the_aggregated_list_until_it_is_deleted(spec: MigSp
 
         assert listed() == {spec.scope: [spec.name]}
         url = cloud.url + spec.autoscaler
-        operation = requests.delete(url, timeout=10).json()
+        operation = requests.delete(url, timeout=30).json()
         assert operation["operationType"] == "delete"
         assert operation["targetLink"] == url
-        requests.post(f"{operation['selfLink']}/wait", timeout=10)
+        requests.post(f"{operation['selfLink']}/wait", timeout=30)
         assert listed() == {}
-        assert "autoscaler" not in requests.get(cloud.url + spec.path, timeout=10).json()["status"]
-        assert requests.delete(url, timeout=10).status_code == 404
+        assert "autoscaler" not in requests.get(cloud.url + spec.path, timeout=30).json()["status"]
+        assert requests.delete(url, timeout=30).status_code == 404
         service.close()
 
 

@@ -82,7 +82,7 @@ def test_an_unknown_place_is_refused_as_a_switch_says(
     raised, word, text = PLACES[said]
     where = {"project": "p", kind: "mars-1", "instance_group_manager": spec.name}
     with ComputeCloud([spec], switches=Switches(unknown_place=said)) as cloud:
-        error = refusal(cloud, client, lambda migs: migs.get(**where, timeout=10))
+        error = refusal(cloud, client, lambda migs: migs.get(**where, timeout=30))
     assert type(error) is raised
     assert (reason(error), text.format(kind=kind, name="mars-1") in str(error)) == (word, True)
 
@@ -92,7 +92,7 @@ def test_an_unknown_project_is_refused_as_a_switch_says(said: UnknownProject) ->
     raised, word, text = PROJECTS[said]
     with ComputeCloud([ZONAL], switches=Switches(unknown_project=said)) as cloud:
         error = refusal(
-            cloud, compute_v1.ZonesClient, lambda zones: zones.get(project="x", zone="us-central1-a", timeout=10)
+            cloud, compute_v1.ZonesClient, lambda zones: zones.get(project="x", zone="us-central1-a", timeout=30)
         )
     assert type(error) is raised
     assert (reason(error), text.format(method="zones.get") in str(error)) == (word, True)
@@ -101,7 +101,7 @@ def test_an_unknown_project_is_refused_as_a_switch_says(said: UnknownProject) ->
 def test_every_method_looks_at_the_zone(cloud: ComputeCloud) -> None:
     _, word, text = PLACES[Switches().unknown_place]
     for path in ZONE_PATHS:
-        error = requests.get(f"{cloud.url}projects/p/zones/x{path}", timeout=10).json()["error"]
+        error = requests.get(f"{cloud.url}projects/p/zones/x{path}", timeout=30).json()["error"]
         assert error["errors"][0]["reason"] == word, path
         assert error["message"] == text.format(kind="zone", name="x"), path
 
@@ -109,6 +109,6 @@ def test_every_method_looks_at_the_zone(cloud: ComputeCloud) -> None:
 def test_every_method_looks_at_the_project_before_the_zone(cloud: ComputeCloud) -> None:
     _, word, _ = PROJECTS[Switches().unknown_project]
     for path in (*PROJECT_PATHS, "/zones/x"):
-        error = requests.get(f"{cloud.url}projects/x{path}", timeout=10).json()["error"]
+        error = requests.get(f"{cloud.url}projects/x{path}", timeout=30).json()["error"]
         assert error["errors"][0]["reason"] == word, path
         assert "'projects/x'" in error["message"], path

@@ -41,12 +41,12 @@ def test_the_official_client_finds_versions_and_resources(simulator: Simulator, 
     assert [space.metadata.name for space in api.list_namespace().items] == ["default", "kube-system", "other", SPACE]
     assert all(node.status.conditions[0].status == "True" for node in api.list_node().items)
     for path in ("healthz", "livez", "readyz"):
-        assert requests.get(f"{simulator.kubernetes}/{path}", timeout=5).text == "ok"
+        assert requests.get(f"{simulator.kubernetes}/{path}", timeout=30).text == "ok"
 
 
 def test_the_control_face_shows_every_machine_and_counts_calls(simulator: Simulator, api: Any) -> None:
     run_pods(simulator, api, "a")
-    state = requests.get(f"{simulator.control}state", timeout=5).json()
+    state = requests.get(f"{simulator.control}state", timeout=30).json()
     (machine,) = state["machines"]
     assert machine == {
         "name": "a",
@@ -63,17 +63,17 @@ def test_the_control_face_shows_every_machine_and_counts_calls(simulator: Simula
 def test_the_control_face_preempts_by_name(simulator: Simulator, api: Any) -> None:
     impose(simulator, preempt_grace=0.1)
     run_pods(simulator, api, "a", "b")
-    reply = requests.post(f"{simulator.control}preempt", json={"names": ["a", "z"]}, timeout=5)
+    reply = requests.post(f"{simulator.control}preempt", json={"names": ["a", "z"]}, timeout=30)
     assert reply.json() == {"preempted": ["a"], "unknown": ["z"]}
     until(lambda: phases(simulator) == {"b": "running"}, 30)
 
 
 def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulator, api: Any) -> None:
     document: Any = {"faults": [{"mode": "denied", "target": SPACE}], "timings": {"gke": QUICK, "mig": {"boot": 1}}}
-    assert requests.put(f"{simulator.control}faults", json=document, timeout=5).json() == {"faults": 1}
+    assert requests.put(f"{simulator.control}faults", json=document, timeout=30).json() == {"faults": 1}
     refusal(403, api.create_namespaced_pod, SPACE, manifest())
     api.create_namespaced_pod("other", manifest())
-    assert requests.post(f"{simulator.control}reset", timeout=5).json() == {}
+    assert requests.post(f"{simulator.control}reset", timeout=30).json() == {}
     assert simulator.state()["machines"] == []
     assert simulator.state()["calls"] == {}
     api.create_namespaced_pod(SPACE, manifest())
@@ -86,7 +86,7 @@ def test_the_control_face_switches_what_nobody_documents() -> None:
     conditions = Conditions.of(timings=timings, switches={"ip_before_running": True})
     with Simulator(migs=[mig], conditions=conditions) as simulator:
         switches = {"ip_before_running": False}
-        requests.put(f"{simulator.control}faults", json={"switches": switches}, timeout=5).raise_for_status()
+        requests.put(f"{simulator.control}faults", json={"switches": switches}, timeout=30).raise_for_status()
         simulator.call(lambda cloud: cloud.groups.mig("p", mig.scope, "group").create(["vm"]))
         until(lambda: simulator.state()["machines"], 30)
         until(lambda: simulator.state()["machines"][0]["phase"] == "pending", 30)
@@ -107,7 +107,7 @@ def test_the_control_face_switches_what_nobody_documents() -> None:
 def test_a_mistake_on_the_control_face_is_answered_400_with_words(
     simulator: Simulator, method: str, path: str, body: str, words: str
 ) -> None:
-    reply = requests.request(method, simulator.control + path, data=body, timeout=5)
+    reply = requests.request(method, simulator.control + path, data=body, timeout=30)
     assert reply.status_code == 400
     assert words in reply.json()["error"]
 
@@ -115,7 +115,7 @@ def test_a_mistake_on_the_control_face_is_answered_400_with_words(
 def test_a_simulator_ends_with_its_thread_and_its_kubeconfig_while_a_watch_is_open() -> None:
     before = set(threading.enumerate())
     with Simulator(namespaces=[SPACE]) as simulator:
-        reply = requests.get(url(simulator, "?watch=1&timeoutSeconds=600"), stream=True, timeout=10)
+        reply = requests.get(url(simulator, "?watch=1&timeoutSeconds=600"), stream=True, timeout=30)
         assert simulator.kubeconfig.exists()
     reply.close()
     assert not simulator.kubeconfig.exists()
@@ -138,6 +138,6 @@ def test_an_event_that_fails_does_not_stop_the_world(simulator: Simulator, caplo
         raise RuntimeError("this event fails")
 
     simulator.call(lambda cloud: cloud.world.after(0.0, fail))
-    requests.post(url(simulator), json=manifest(), timeout=5).raise_for_status()
+    requests.post(url(simulator), json=manifest(), timeout=30).raise_for_status()
     until(lambda: phases(simulator) == {"a": "running"}, 30)
     assert "An event in the simulated world failed" in caplog.text

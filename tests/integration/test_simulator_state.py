@@ -96,7 +96,7 @@ def test_google_cloud_compute_reads_what_is_preserved(cloud: ComputeCloud, servi
     client = compute_v1.InstanceGroupManagersClient(
         credentials=AnonymousCredentials(), client_options=ClientOptions(api_endpoint=cloud.host)
     )
-    [config] = client.list_per_instance_configs(instance_group_manager="g", **WHERE, timeout=10)
+    [config] = client.list_per_instance_configs(instance_group_manager="g", **WHERE, timeout=30)
     assert dict(config.preserved_state.metadata) == STATE["metadata"]
     assert config.fingerprint
 

@@ -66,5 +66,5 @@ def test_a_flip_is_in_force_in_this_process(name: str, monkeypatch: pytest.Monke
 def test_a_flip_is_in_force_in_a_process_that_a_test_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assume(FLIPPED[MASKED], monkeypatch)
     with lying_elsewhere({}) as compute:
-        group = requests.get(f"{compute}{GROUPS}/g", headers={"X-Goog-FieldMask": "name"}, timeout=5).json()
+        group = requests.get(f"{compute}{GROUPS}/g", headers={"X-Goog-FieldMask": "name"}, timeout=30).json()
     assert group == {"name": "g"}

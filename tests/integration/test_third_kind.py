@@ -21,7 +21,7 @@ from provisioner.settings.advice import advice
 from tests.support.hostfactory.provider import ROOT, TEMPLATES, HostFactory
 from tests.support.hostfactory.sites import Site, template
 from tests.support.third_kind import install
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -112,7 +112,13 @@ class Grid(HostFactory):
         """What a command prints."""
         command = [sys.executable, "-m", "provisioner", *arguments]
         done = subprocess.run(
-            command, cwd=ROOT, env=self.command_environment, capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=ROOT,
+            env=self.command_environment,
+            capture_output=True,
+            text=True,
+            timeout=60 * PATIENCE,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -127,7 +133,7 @@ class Grid(HostFactory):
                 yield
             finally:
                 process.terminate()
-                assert process.wait(30) == 0
+                assert process.wait(30 * PATIENCE) == 0
 
     def ended(self, id_: str) -> dict[str, Any]:
         """The answer of a request, once it has ended."""

@@ -201,5 +201,3 @@ def test_every_entry_is_read_as_what_it_is() -> None:
     ]
     (notice,) = [hint for hint in hints if hint and hint.grace is not None]
     assert (notice.instance, notice.grace) == ("a", pytest.approx(28.0))
-
-
