@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,7 +12,6 @@ from typing import Any
 
 import googleapiclient
 import pytest
-import requests
 
 from provisioner.backends import BackendError, place_clock
 from provisioner.backends.mig.backend import MigBackend
@@ -28,11 +25,10 @@ from provisioner.settings.reload import Configuration
 from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import read_notes
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_bench import OddServer
 from tests.support.hostfactory.sites import Site, template
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 
 PROJECT = "demo-project"
 LABELS = {"grid": "demo"}
@@ -340,34 +336,6 @@ def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(
         f"cannot be checked: {cloud.url} wants credentials (HTTP 401), and over plain HTTP none are sent: "
         "let the pool's 'endpoint' begin with https://, or leave it out for Google's own"
     )
-
-
-@pytest.mark.slow
-def test_a_loop_whose_group_is_missing_says_so_wherever_people_look(tmp_path: Path, cloud: ComputeCloud) -> None:
-    """It may have been deleted, or never have had this name: a start cannot tell, so a person has to."""
-    made = site(tmp_path, cloud.url, a={**ZONAL, "group": "hf-x"})
-    words = "there is no group hf-x in zone us-central1-a of project demo-project: correct pools.a"
-    state = tmp_path / "state"
-    state.mkdir()
-    provisioner = [sys.executable, "-m", "provisioner"]
-    place = ["--config", str(made.path), "--state-dir", str(state)]
-    subprocess.run([*provisioner, "init", *place], check=True, capture_output=True)
-    with (tmp_path / "log").open("w") as log:
-        loop = subprocess.Popen([*provisioner, "run", *place], stderr=log)
-    try:
-        until(lambda: words in "".join(read_notes(StateDir(state)).pools.get("a", ())), 90, what="a note on the pool")
-        logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-        (url,) = (entry["metrics"] for entry in logged if "metrics" in entry)
-        metrics = requests.get(url, timeout=30).text
-    finally:
-        loop.terminate()
-        assert loop.wait(90 * PATIENCE) == 0
-    (unseen,) = (entry for entry in logged if entry["message"] == "Pool cannot be seen")
-    assert (unseen["severity"], unseen["pool"], unseen["text"][: len(words)]) == ("ERROR", "a", words)
-    failed = 'hf_provisioner_backend_errors_total{error="not_found",operation="observe",pool="a"}'
-    assert any(line.startswith(failed) and float(line.split()[-1]) > 0 for line in metrics.splitlines())
-    shown = subprocess.run([*provisioner, "status", *place[2:]], capture_output=True, text=True, check=False)
-    assert (shown.returncode, f"pool a: cannot be seen: {words}" in shown.stdout) == (1, True)
 
 
 def test_a_place_that_answers_oddly_keeps_no_other_from_being_checked(

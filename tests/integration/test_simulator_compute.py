@@ -157,34 +157,6 @@ def test_everything_that_can_be_read_answers_in_googles_schema(cloud: ComputeClo
     assert api.managed()["hf-2"]["lastAttempt"]["errors"]["errors"][0]["errorDetails"][0]["quotaInfo"]["limit"] == 500.0
 
 
-@pytest.mark.parametrize(
-    ("path", "query"),
-    [
-        (f"projects/p/zones/{ZONE}/instanceGroupManagers/absent", {}),
-        (f"{INSTANCES}/absent", {}),
-        (f"projects/p/zones/{ZONE}/operations/absent", {}),
-        ("projects/p/global/instanceTemplates/absent", {}),
-        ("projects/p/global/networks", {}),
-    ],
-)
-def test_what_is_not_there_is_404(api: Api, path: str, query: dict[str, str]) -> None:
-    response = api.get(path, **query)
-    assert response.status_code == 404
-    assert response.json()["error"]["errors"][0]["reason"] == "notFound"
-
-
-def test_malformed_mutations_are_400(cloud: ComputeCloud, api: Api) -> None:
-    create = f"{cloud.url}{MIG_PATH}/createInstances"
-    for body in ("{", "[]", '{"instances": "hf-1"}', '{"instances": []}', '{"instances": [{"name": "Bad"}]}', ""):
-        assert api.session.post(create, data=body, timeout=30).status_code == 400, body
-    for identity in ("x", "00000000-0000-0000-0000-000000000000"):
-        assert api.create("hf-1", requestId=identity).status_code == 400
-    assert api.create("hf-1", fields="name(").status_code == 400
-    assert api.post(f"{MIG_PATH}/resize").status_code == 400
-    cloud.do(lambda: cloud.world.advance(cloud.world.now + 60.0))
-    assert cloud.state() == {}
-
-
 def test_pages_are_complete_and_in_order_also_with_a_filter(cloud: ComputeCloud, api: Api) -> None:
     names = [f"hf-{number:03d}" for number in range(25)]
     api.create(*names)

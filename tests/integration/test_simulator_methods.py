@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import requests
-from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
+from google.api_core.exceptions import BadRequest
 from google.cloud import compute_v1
 
 from provisioner.simulator.compute.settings import MigSpec
@@ -67,44 +67,6 @@ def test_a_group_lists_the_instances_that_there_are(cloud: ComputeCloud, api: Ap
     assert "hf-1" not in listed("RUNNING")
 
 
-# --- labels -----------------------------------------------------------------------------------------------------------
-
-
-def test_labels_of_an_instance_are_changed_by_who_knows_them(cloud: ComputeCloud, api: Api) -> None:
-    api.create("hf-1")
-    until(running(cloud, 1), 30)
-    instances = client(compute_v1.InstancesClient, cloud)
-    before = instances.get(instance="hf-1", timeout=30, **WHERE)
-    assert dict(before.labels) == {"team": "risk"}
-
-    def set_labels(fingerprint: str, **labels: str) -> compute_v1.Operation:
-        body = compute_v1.InstancesSetLabelsRequest(label_fingerprint=fingerprint, labels=labels)
-        return instances.set_labels_unary(
-            instance="hf-1", instances_set_labels_request_resource=body, timeout=30, **WHERE
-        )
-
-    operation = set_labels(before.label_fingerprint, owner="me", team="fx")
-    assert operation.operation_type == "setLabels"
-    assert operation.target_link.endswith("/instances/hf-1")
-    client(compute_v1.ZoneOperationsClient, cloud).wait(operation=operation.name, timeout=30, **WHERE)
-    after = instances.get(instance="hf-1", timeout=30, **WHERE)
-    assert dict(after.labels) == {"owner": "me", "team": "fx"}
-    assert [vm.name for vm in instances.list(request={"filter": "labels.owner=me", **WHERE}, timeout=30)] == ["hf-1"]
-    for old in (before.label_fingerprint, ""):
-        with pytest.raises(PreconditionFailed):
-            set_labels(old, owner="you")
-    for key, value in (("Owner", "me"), ("1st", "x"), ("owner", "Me"), ("owner", "x" * 64), ("o" * 64, "x")):
-        with pytest.raises(BadRequest):
-            set_labels(after.label_fingerprint, **{key: value})
-    assert dict(instances.get(instance="hf-1", timeout=30, **WHERE).labels) == {"owner": "me", "team": "fx"}
-    set_labels(after.label_fingerprint.replace("+", "-").replace("/", "_"))
-    until(lambda: not instances.get(instance="hf-1", timeout=30, **WHERE).labels, 30)
-    with pytest.raises(NotFound):
-        instances.set_labels_unary(
-            instance="absent", instances_set_labels_request_resource={"labels": {}}, timeout=30, **WHERE
-        )
-
-
 # --- what a project has -----------------------------------------------------------------------------------------------
 
 
@@ -118,17 +80,6 @@ def test_machine_types_are_listed_by_zone_and_all_at_once(cloud: ComputeCloud) -
     assert zones == {f"zones/{zone}": {32} for zone in (ZONE, *(f"{REGION}-{letter}" for letter in "abc"))}
     for entry in types.list(project="p", zone=ZONE, timeout=30):
         assert types.get(machine_type=entry.name, timeout=30, **WHERE) == entry
-
-
-def test_instance_templates_are_listed_in_the_scope_that_they_have(cloud: ComputeCloud) -> None:
-    templates = client(compute_v1.InstanceTemplatesClient, cloud)
-    listed = {scope: list(content.instance_templates) for scope, content in templates.aggregated_list(project="p")}
-    assert {scope for scope, content in listed.items() if not content} == {
-        "regions/europe-west1",
-        "regions/us-central1",
-    }
-    assert [entry.name for entry in listed["global"]] == ["g-template", "r-template"]
-    assert listed["global"] == list(templates.list(project="p", timeout=30))
 
 
 # --- autoscalers ------------------------------------------------------------------------------------------------------

@@ -37,17 +37,6 @@ ZONE_PATHS = (
     "/operations/operation-1",
     "/machineTypes/n2-standard-4",
 )
-PROJECT_PATHS = (
-    "",
-    "/zones",
-    "/zones/us-central1-a",
-    "/regions",
-    "/aggregated/instances",
-    "/global/instanceTemplates",
-    "/global/instanceTemplates/g-template",
-    "/zones/us-central1-a/instanceGroupManagers/g",
-    "/zones/us-central1-a/operations/operation-1",
-)
 
 
 @pytest.fixture
@@ -104,11 +93,3 @@ def test_every_method_looks_at_the_zone(cloud: ComputeCloud) -> None:
         error = requests.get(f"{cloud.url}projects/p/zones/x{path}", timeout=30).json()["error"]
         assert error["errors"][0]["reason"] == word, path
         assert error["message"] == text.format(kind="zone", name="x"), path
-
-
-def test_every_method_looks_at_the_project_before_the_zone(cloud: ComputeCloud) -> None:
-    _, word, _ = PROJECTS[Switches().unknown_project]
-    for path in (*PROJECT_PATHS, "/zones/x"):
-        error = requests.get(f"{cloud.url}projects/x{path}", timeout=30).json()["error"]
-        assert error["errors"][0]["reason"] == word, path
-        assert "'projects/x'" in error["message"], path

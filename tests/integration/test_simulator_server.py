@@ -16,7 +16,6 @@ from provisioner.simulator.server import Serving, Simulator
 from tests.support.clouds.kube_cloud import (
     QUICK,
     SPACE,
-    impose,
     manifest,
     phases,
     refusal,
@@ -58,14 +57,6 @@ def test_the_control_face_shows_every_machine_and_counts_calls(simulator: Simula
         "ip": machine["ip"],
     }
     assert state["calls"] == {"pods.create": 1}
-
-
-def test_the_control_face_preempts_by_name(simulator: Simulator, api: Any) -> None:
-    impose(simulator, preempt_grace=0.1)
-    run_pods(simulator, api, "a", "b")
-    reply = requests.post(f"{simulator.control}preempt", json={"names": ["a", "z"]}, timeout=30)
-    assert reply.json() == {"preempted": ["a"], "unknown": ["z"]}
-    until(lambda: phases(simulator) == {"b": "running"}, 30)
 
 
 def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulator, api: Any) -> None:

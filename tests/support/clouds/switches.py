@@ -65,10 +65,7 @@ def pairwise(values: Sequence[Sequence[object]]) -> list[Row]:
 VALUES = [[*dict.fromkeys(choice)] for choice in zip(*map(astuple, [PESSIMISTIC, *FLIPPED.values()]), strict=True)]
 """The values of each switch, the hardest first."""
 
-COMBINATIONS = {
-    f"combination {number}": Switches(*row)  # type: ignore[arg-type]
-    for number, row in enumerate(pairwise(VALUES)[1:], 1)
-}
+COMBINATIONS = {f"combination {number}": Switches(*row) for number, row in enumerate(pairwise(VALUES)[1:], 1)}
 """With ``PESSIMISTIC`` they hold every pair of values; the two outcomes of a taken name exclude each other."""
 
 ASSUMED = FLIPPED | COMBINATIONS

@@ -14,13 +14,10 @@ POD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": []}, "s
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-5, "0s"),
         (119, "119s"),
         (120, "2m"),
-        (599, "9m59s"),
         (3600, "60m"),
         (4 * 3600 + 60, "4h1m"),
-        (86400, "24h"),
         (3 * 86400 + 3600, "3d1h"),
         (9 * 86400, "9d"),
     ],
