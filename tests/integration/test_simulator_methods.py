@@ -107,6 +107,3 @@ def test_an_autoscaler_is_in_the_aggregated_list_until_it_is_deleted(spec: MigSp
         assert "autoscaler" not in requests.get(cloud.url + spec.path, timeout=30).json()["status"]
         assert requests.delete(url, timeout=30).status_code == 404
         service.close()
-
-
-# --- filters and order ------------------------------------------------------------------------------------------------
