@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,4 +79,17 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     assert classes(outcomes) == dict.fromkeys(zones)
     addressed = [f"zones/us-central1-{zone}/instances/{name(number)}" for number, zone in ((1, "a"), (3, "b"))]
     assert sorted(sent) == sorted([addressed, [name(2)]])
+    backend.close()
+
+
+def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = [1000.0], list[float]()
+    backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), prefix="hf")
+    monkeypatch.setattr(migs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(backend._ending, "wait", waits.append)
+    monkeypatch.setattr(backend._observer, "look", lambda *_: None)
+    for seconds in (4.0, 100.0, 0.0):
+        backend.observe(1.0, ())
+        now[0] += seconds
+    assert waits == [0.0, migs.HASTE * 30.0 - 4.0, 0.0]
     backend.close()
