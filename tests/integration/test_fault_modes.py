@@ -87,14 +87,6 @@ TOO_OFTEN = {
 NOT_READY = Fault("http_error", f"hf-a/.*{CREATES}", limit=1, params={"status": 400, "reason": "resourceNotReady"})
 
 
-def exhausted(mode: str) -> Fault:
-    """No machine is left in the reservation that the template names."""
-    return Fault(mode, params={"status": 412, "code": "CONDITION_NOT_MET", "message": NO_ROOM})
-
-
-NO_ROOM = "Reservation r does not have sufficient capacity for the requested resources."
-FULL = f"CONDITION_NOT_MET: {NO_ROOM} Error Code: InsufficientInstanceCapacity"
-
 FALSE_START = Fault("false_start", params={"seconds": 10})
 """Each attempt is another VM, and looks see some of them."""
 
@@ -109,18 +101,8 @@ BACKED_OFF = range(3, 16)
 
 CASES = [
     Case("F1 a stock-out that does not end", (Fault("stockout"),), ERROR, 0, STOCK, (2,), (2,)),
-    Case(
-        "F1 a stock-out after two",
-        (Fault("stockout", after=2, params={"code": f"{STOCK}_WITH_DETAILS"}),),
-        *(ERROR, 2, f"{STOCK}_WITH_DETAILS", (2,), (2,)),
-    ),
     Case("F1 a stock-out that ends", (Fault("stockout", limit=3, params={"code": "INSUFFICIENT_CAPACITY"}),)),
     Case("F1 a stock-out whose attempts show a VM", (FALSE_START,), ERROR, 0, STOCK, (2,), (2,)),
-    Case(
-        "F1 an exhausted reservation, as operations tell",
-        (exhausted("op_error"),),
-        *(ERROR, 0, FULL, BACKED_OFF),
-    ),
     Case("F2 a quota", (Fault("quota"),), ERROR, 0, "Quota 'N2_CPUS' exceeded", (2,), (2,)),
     Case("F3 an attempt that fails once", (Fault("attempt_error", limit=1),)),
     Case("F4 two calls over the rate", (Fault("throttled", f".*{CREATES}", limit=2),), creates=REPEATED),
@@ -142,11 +124,6 @@ CASES = [
     Case("F7 an operation that is stuck", (Fault("op_stuck", limit=1, params={"applied": False}),), creates=REPEATED),
     Case("F7 an operation that fails", (Fault("op_error", limit=1),), creates=REPEATED),
     Case("F7 an operation that nobody knows", (Fault("op_gone"),)),
-    Case(
-        "F8 an update policy",
-        (Fault("precondition"),),
-        *(ERROR, 0, "Set replacementMethod to RECREATE", BACKED_OFF),
-    ),
     Case("F8 no permission", (Fault("denied", f".*{CREATES}"),), ERROR, 0, "forbidden", BACKED_OFF),
     Case("F10 a VM stuck PROVISIONING", (Fault("stuck_provisioning", limit=1),), creates=(2,), deletes=(1,)),
     Case("F14 both lists late", (Fault("list_lag", params={"seconds": 29}),)),
@@ -225,7 +202,7 @@ def test_f4_what_a_group_takes_a_little_later_is_not_asked_of_another(tmp_path: 
 def test_f9_a_name_held_by_a_vm_outside_is_given_up_and_the_vm_left_alone(site: VirtualSite) -> None:
     site.faults(Fault("name_taken", ".*-000000"))
     answer = site.asked(3)
-    site.run(600)
+    site.run(400)
     names = names_of(answer)
     assert [name[-6:] for name in names] == ["000001", "000002", "000003"]
     taken = names[0][:-6] + "000000"
@@ -265,9 +242,9 @@ def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: 
 
 
 def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_told(site: VirtualSite) -> None:
-    site.faults(Fault("deleted", limit=1, params={"seconds": 300}), Fault("stuck_stopping"))
+    site.faults(Fault("deleted", limit=1, params={"seconds": 60}), Fault("stuck_stopping"))
     names = names_of(site.asked(3))
-    site.run(600)
+    site.run(300)
     (stopping,) = [name for name in names if site.phases()[name] == "stopping"]
     assert site.lost() == {stopping: 0}
 
@@ -276,7 +253,7 @@ def test_f10_a_vm_that_others_delete_and_that_does_not_stop_is_told(site: Virtua
 
 
 def test_f11_f12_a_storm_of_preemptions(site: VirtualSite) -> None:
-    site.faults(Fault("preemption", rate=0.2, params={"seconds": 300}), Fault("repairs"))
+    site.faults(Fault("preemption", rate=0.2, params={"seconds": 60}), Fault("repairs"))
     answer = site.asked(50)
     names = set(names_of(answer, 50))
     site.until(lambda: "stopping" in site.phases().values())
@@ -285,7 +262,7 @@ def test_f11_f12_a_storm_of_preemptions(site: VirtualSite) -> None:
     site.run(20)
     assert site.lost().keys() == struck
     assert all(0 < seconds <= 30 for seconds in site.lost().values()), "they have still a while to go"
-    site.run(900)
+    site.run(400)
     assert site.lost() == dict.fromkeys(struck, 0)
     assert site.phases() == dict.fromkeys(names - struck, "running"), (
         "their remains are deleted, and nothing comes back"
@@ -298,7 +275,7 @@ def test_f11_f12_a_storm_of_preemptions(site: VirtualSite) -> None:
 def test_f12_a_repair_without_stock_is_ended_by_a_delete(site: VirtualSite) -> None:
     site.faults(Fault("preemption", limit=1, params={"seconds": 300}), Fault("repairs"), Fault("stockout", start=200))
     answer = site.asked(3)
-    site.run(900)
+    site.run(600)
     assert stays(site, answer)
     assert len(site.lost()) == 1
     assert site.phases() == dict.fromkeys(set(names_of(answer)) - site.lost().keys(), "running")
@@ -309,7 +286,6 @@ def test_f12_a_repair_without_stock_is_ended_by_a_delete(site: VirtualSite) -> N
     ("mode", "runs_on", "deletes"),
     [
         ("deleted", False, 1),
-        ("stopped", False, 1),
         ("recreated", False, 1),
         ("abandoned", True, 0),
     ],
@@ -317,9 +293,9 @@ def test_f12_a_repair_without_stock_is_ended_by_a_delete(site: VirtualSite) -> N
 def test_f13_f19_what_others_do_to_a_machine_is_a_loss(
     site: VirtualSite, mode: str, runs_on: bool, deletes: int
 ) -> None:
-    site.faults(Fault(mode, limit=1, params={"seconds": 300}))
+    site.faults(Fault(mode, limit=1, params={"seconds": 60}))
     answer = site.asked(3)
-    site.run(900)
+    site.run(400)
     assert stays(site, answer)
     (lost,) = site.lost()
     kept = set(names_of(answer)) - ({lost} if not runs_on else set())
@@ -387,6 +363,7 @@ def test_f13_f19_a_machine_that_ends_before_the_request_does_is_replaced(site: V
     assert site.lost() == {}
 
 
+@pytest.mark.slow
 def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: VirtualSite) -> None:
     strange = "hf-abcdefghij-000001"
     site.cloud.groups.vms.insert(SPEC, ZONE, strange)
@@ -395,7 +372,7 @@ def test_f13_vms_of_others_whose_names_have_our_shape_are_left_alone(site: Virtu
     site.until(lambda: site.ended(back))
     told = {strange: "fail"} | dict.fromkeys(names, "succeed")
     assert (site.answer(back)["status"], results(site.answer(back))) == (ERROR, told), "it runs on, in no group"
-    site.run(600)
+    site.run(400)
     assert site.phases() == {strange: "running"}
     assert site.mutations() == {CREATES: 1, DELETES: 1}
 
@@ -410,10 +387,11 @@ def test_f16_members_that_others_resize_away_are_lost_and_nothing_is_made_in_the
     assert site.mutations() == {CREATES: 1}
 
 
+@pytest.mark.slow
 def test_f16_members_that_others_resize_in_are_not_ours(site: VirtualSite) -> None:
     answer = site.asked(3)
     site.faults(Fault("resized", limit=1, params={"size": 5}))
-    site.run(600)
+    site.run(400)
     assert stays(site, answer)
     names = names_of(answer)
     strange = set(site.phases()) - set(names)
@@ -557,7 +535,7 @@ def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(si
     site.faults(Fault("list_lag", ".*listManagedInstances", end=site.now() + 60, params={"seconds": 100}))
     site.run(50)
     assert not site.in_sight()
-    site.run(600)
+    site.run(400)
     assert stays(site, answer)
     assert site.phases() == dict.fromkeys(names_of(answer), "running")
     assert (site.lost(), site.mutations()) == ({}, {CREATES: 1})
@@ -578,10 +556,10 @@ def test_f20_whatever_becomes_of_events_the_same_is_done(
     site: VirtualSite, fault: Fault | None, heard: int, notices: int, creates: int
 ) -> None:
     worths = site.listen()
-    preemption = Fault("preemption", ".*-000001", params={"seconds": 300})
+    preemption = Fault("preemption", ".*-000001", params={"seconds": 60})
     site.faults(preemption, *([fault] if fault else []))
     answer = site.asked(3)
-    site.run(900)
+    site.run(400)
     (lost,) = site.lost()
     assert lost.endswith("-000001")
     assert stays(site, answer)

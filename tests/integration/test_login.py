@@ -259,6 +259,12 @@ def test_a_plugin_that_is_missing_says_what_to_do_and_only_looks_and_creates_fai
         backend.close()
 
 
+def test_a_plugin_that_wants_a_terminal_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
+    user = user_of("plugin", tmp_path / "runs", interactiveMode="Always")
+    error = refused(lambda: connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", "http://x", user))))
+    assert (error.failure.error, "wants a terminal" in error.failure.text) == (ErrorClass.INVALID, True)
+
+
 # --- what the kubeconfig itself holds ---------------------------------------------------------------------------------
 
 
