@@ -13,7 +13,7 @@ from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace, Place
 from tests.support.clients.wire import Wire
-from tests.support.clouds.switches import ASSUMED, assume
+from tests.support.clouds.switches import ASSUMED, EACH, assume
 from tests.support.third_kind import install
 
 REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]
@@ -24,7 +24,9 @@ IN_MEMORY = ["fake", "yard"]
 
 UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMORY, *REAL]
 
-FLIPPED = [pytest.param(f"mig-zonal: {name}", id=f"mig-zonal: {name}", marks=pytest.mark.flips) for name in ASSUMED]
+FLIPPED = [
+    pytest.param(f"mig-zonal: {one.id}", id=f"mig-zonal: {one.id}", marks=one.marks) for one in EACH if one.marks
+]
 """A group whose undocumented behaviours are flipped; the group's location makes no difference to them."""
 
 INDIFFERENT = {
