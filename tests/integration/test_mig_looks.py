@@ -128,6 +128,24 @@ def test_pools_of_one_zone_read_it_once() -> None:
             backend.close()
 
 
+def test_a_snapshot_is_as_old_as_the_oldest_of_the_lists_that_it_shares() -> None:
+    first = MigSpec(project=PROJECT, name="hf-1", region="us-central1", zones=("us-central1-a",))
+    same_groups = MigSpec(project=PROJECT, name="hf-2", region="us-central1", zones=("us-central1-b",))
+    same_instances = MigSpec(project=PROJECT, name="hf-3", zone="us-central1-a")
+    specs = (first, same_groups, same_instances)
+    with ComputeCloud(specs) as cloud:
+        projects = Projects(prefix="hf")
+        backends = [
+            MigBackend(pool(cloud.url, spec, name=spec.name, observe_seconds=30.0), prefix="hf", projects=projects)
+            for spec in specs
+        ]
+        assert [backend.observe(1.0 + number, ()).began for number, backend in enumerate(backends)] == [1.0] * 3
+        lists = Counter(path.rpartition("/")[2] for _, path in cloud.requests)
+        assert (lists["instanceGroupManagers"], lists["instances"]) == (2, 2)
+        for backend in backends:
+            backend.close()
+
+
 def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Bench) -> None:
     zonal.restarted(ComputeTimes(window=3.0))
     zonal.look()
