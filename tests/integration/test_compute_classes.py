@@ -79,7 +79,7 @@ def test_the_pods_of_a_class_select_it_and_bear_the_taints_of_its_nodes(pools: d
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_pod_of_a_class_is_made_as_its_file_says(pools: dict[str, GkePool], simulator: Simulator, name: str) -> None:
     def read(pod: str) -> dict[str, Any]:
-        return dict(requests.get(url(simulator, f"/{pod}"), timeout=10).json())
+        return dict(requests.get(url(simulator, f"/{pod}"), timeout=30).json())
 
     simulator.reset()
     made = made_by(pools[name], Path(simulator.kubeconfig), read)
@@ -90,7 +90,7 @@ def test_a_pod_of_a_class_is_made_as_its_file_says(pools: dict[str, GkePool], si
 
 def test_the_pod_of_a_queue_keeps_its_label_and_its_annotation(simulator: Simulator, tmp_path: Path) -> None:
     def read(pod: str) -> dict[str, Any]:
-        return dict(requests.get(url(simulator, f"/{pod}"), timeout=10).json())
+        return dict(requests.get(url(simulator, f"/{pod}"), timeout=30).json())
 
     simulator.reset()
     write_configuration(built(GKE, "kueue"), tmp_path)

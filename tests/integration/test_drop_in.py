@@ -21,6 +21,7 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
+from tests.support.clouds.switches import FLIPS
 from tests.support.hostfactory.provider import ROOT, SCRIPTS
 from tests.support.hostfactory.schemas import check_output
 from tests.support.waiting import PATIENCE, until
@@ -166,6 +167,7 @@ def test_pods_of_google_s_connector_drain_into_ours(gke: Moved, cloud: Simulator
 
 
 @pytest.mark.usefixtures("switches")
+@pytest.mark.parametrize("switches", ["", *FLIPS], indirect=True)
 def test_instances_of_google_s_connector_drain_into_ours(gce: Moved, cloud: Simulator) -> None:
     theirs = ["sym-0a1b2c3d-1", "sym-0a1b2c3d-2"]
     labels = {"metadata": {"symphony-request": "0a1b2c3d"}}

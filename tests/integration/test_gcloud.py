@@ -60,7 +60,7 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
         gcloud = Gcloud(simulator, wrong, tmp_path)
 
         def get(path: str) -> Any:
-            response = requests.get(simulator.compute + path, timeout=10)
+            response = requests.get(simulator.compute + path, timeout=30)
             return response.json() if response.ok else {"autoscalingPolicy": {"mode": "OFF"}}
 
         def findings() -> list[Finding]:
@@ -89,12 +89,8 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
             "instance-groups list-instances g --zone us-central1-a --format=value(instance.basename(),status)",
             ["hf-1\tRUNNING"],
         ),
-        ("instance-groups list-instances g --zone us-central1-a --regexp=.*hf-2 --format=value(status)", []),
         ("instance-templates list --format=value(name)", ["g-template", "r-template"]),
         ("machine-types list --filter=name=n2-standard-4 --format=value(zone,memoryMb)", ["us-central1-a\t16.00"]),
-        ("machine-types list --zones us-central1-a --filter=name=n2-highmem-8 --format=value(memoryMb)", ["64.00"]),
-        ("operations list --global --format=value(name)", []),
-        ("project-info describe --format=value(commonInstanceMetadata.kind)", ["compute#metadata"]),
         ("instance-groups managed list --format=value(name,autoscaled)", ["r\tno", "g\tyes"]),
         (
             "operations list --sort-by=~insertTime --format=value(operationType)",
@@ -125,13 +121,13 @@ def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
             done = gcloud.run(f"instances {words} --zone us-central1-a")
             assert done.returncode == 0, done.stderr
         url = f"{simulator.compute}projects/p/zones/us-central1-a/instances/hf-1"
-        assert requests.get(url, timeout=10).json()["labels"] == {"owner": "me"}
+        assert requests.get(url, timeout=30).json()["labels"] == {"owner": "me"}
 
 
 def _run_one(simulator: Simulator, spec: MigSpec) -> None:
     """Make the instance hf-1 and wait until it runs."""
     body = {"instances": [{"name": "hf-1"}]}
-    response = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=10)
+    response = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=30)
     assert response.status_code == 200
     until(lambda: [machine["phase"] for machine in simulator.state()["machines"]] == ["running"], 30)
 
@@ -145,8 +141,6 @@ def _run_one(simulator: Simulator, spec: MigSpec) -> None:
             ["europe-west1-a", "europe-west1-b", "europe-west1-c"],
             marks=pytest.mark.slow,
         ),
-        pytest.param("zones list --filter=region~^us-cen", ["us-central1-a"], marks=pytest.mark.slow),
-        pytest.param("regions list --filter=zones:europe-west1-b", ["europe-west1"], marks=pytest.mark.slow),
     ],
 )
 def test_gcloud_finds_by_its_own_filters(tmp_path: Path, command: str, names: list[str]) -> None:

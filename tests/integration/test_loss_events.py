@@ -66,14 +66,14 @@ def test_each_pod_that_is_lost_or_never_runs_has_an_event_that_says_why_and_whos
         pods = f"{cloud.kubernetes}/api/v1/namespaces/{hf.place}/pods"
         uids = {one.metadata.name: one.metadata.uid for one in api.list_namespaced_pod(hf.place).items}
         cloud.preempt(preempted)
-        requests.post(f"{pods}/{evicted}/eviction", json={"kind": "Eviction", "metadata": {}}, timeout=10)
-        requests.delete(f"{pods}/{deleted}", timeout=10)
+        requests.post(f"{pods}/{evicted}/eviction", json={"kind": "Eviction", "metadata": {}}, timeout=30)
+        requests.delete(f"{pods}/{deleted}", timeout=30)
         hf.reclaims(preempted, evicted, deleted, among=[preempted, evicted, deleted, returned])
         assert hf.ended(hf.give_back(returned))["status"] == "complete"
         hf.fault("slow_start", params={"seconds": 3600})
         request = hf.request("T2", 1)
         [waiting] = hf.until_cloud(lambda names: len(names) == 1, "pending")
-        requests.delete(f"{pods}/{waiting}", timeout=10)
+        requests.delete(f"{pods}/{waiting}", timeout=30)
         hf.faults()
         assert hf.ended(request)["status"] == "complete"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,6 @@ from provisioner.model import (
     Machine,
     Phase,
 )
-from provisioner.schema.site import Compute
 from provisioner.simulator.compute.settings import MigSpec, Switches
 from provisioner.simulator.world import Fault
 from tests.support.clouds.compute_cloud import ComputeCloud
@@ -48,8 +46,6 @@ from tests.support.clouds.mig_bench import (
     pool,
 )
 from tests.support.waiting import until
-
-pytestmark = pytest.mark.usefixtures("switches")
 
 PAGED = MigSpec(project=PROJECT, name="hf-p", zone="us-central1-a", list_results="PAGINATED")
 
@@ -73,21 +69,19 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     ("fault", "error", "word"),
     [
         (Fault("stockout"), ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED"),
-        (Fault("stockout", params={"code": "INSUFFICIENT_CAPACITY"}), ErrorClass.STOCKOUT, "INSUFFICIENT_CAPACITY"),
         (Fault("quota"), ErrorClass.QUOTA, "QUOTA_EXCEEDED"),
-        (Fault("ip_exhausted"), ErrorClass.QUOTA, "IP_SPACE_EXHAUSTED"),
         (Fault("attempt_error"), ErrorClass.OTHER, "INTERNAL_ERROR"),
     ],
 )
 def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
-    bench: Bench, fault: Fault, error: ErrorClass, word: str
+    zonal: Bench, fault: Fault, error: ErrorClass, word: str
 ) -> None:
-    bench.cloud.set_faults(fault)
-    bench.look()
-    bench.create(1)
+    zonal.cloud.set_faults(fault)
+    zonal.look()
+    zonal.create(1)
 
     def refused() -> Machine | None:
-        machine = bench.machine(name(1))
+        machine = zonal.machine(name(1))
         return machine if machine and machine.failure else None
 
     machine = until(refused, 30, what="a failed attempt")
@@ -95,10 +89,11 @@ def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
     assert machine.failure is not None
     assert (machine.phase, machine.failure.error) == (Phase.PENDING, error)
     assert word in machine.failure.text
-    bench.delete(machine)
-    bench.empty()
+    zonal.delete(machine)
+    zonal.empty()
 
 
+@pytest.mark.usefixtures("switches")
 def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("no_ip", params={"seconds": 4.0}))
     zonal.create(1)
@@ -165,30 +160,6 @@ def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Be
     until(lambda: not failures(zonal.create(1, 2)), 30, what="the next window")
 
 
-def test_a_look_that_was_one_call_too_many_is_the_last_of_the_window(zonal: Bench) -> None:
-    zonal.cloud.set_faults(Fault("throttled", ".*instances.list", limit=1))
-    with pytest.raises(BackendError, match="Queries per minute"):
-        zonal.look()
-    asked = len(zonal.cloud.requests)
-    with pytest.raises(BackendError, match="Compute takes no more calls"):
-        zonal.look()
-    assert failures(zonal.create(1)) == [ErrorClass.THROTTLED]
-    assert len(zonal.cloud.requests) == asked
-
-
-def test_a_look_beyond_our_own_limit_waits(zonal: Bench) -> None:
-    limit = Compute(calls_per_minute=60)
-    projects = Projects(prefix="hf", settings=limit, times=ComputeTimes(window=1.0, look=10.0))
-    zonal.backend = MigBackend(pool(zonal.cloud.url), prefix="hf", projects=projects)
-    zonal.backends.append(zonal.backend)
-    zonal.look()
-    began, before = time.monotonic(), len(zonal.cloud.requests)
-    for _ in range(40):
-        zonal.look()
-    assert len(zonal.cloud.requests) - before == 80
-    assert time.monotonic() - began >= 0.5
-
-
 def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads that read the zones of a region are waited for before the process ends."""
     with Bench(REGIONAL) as bench:
@@ -212,9 +183,9 @@ def spot(**more: Any) -> MigSpec:
     return MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", provisioning_model="SPOT", **more)
 
 
-@pytest.mark.parametrize("left", ["STOP", pytest.param("DELETE", marks=pytest.mark.slow)])
-def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(left: str) -> None:
-    with Bench(spot(termination_action=left)) as bench:
+@pytest.mark.usefixtures("switches")
+def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted() -> None:
+    with Bench(spot(termination_action="DELETE")) as bench:
         bench.create(1, 2)
         bench.running(2)
         bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
@@ -223,7 +194,7 @@ def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted(le
         assert (stopping.phase, stopping.cause) == (Phase.STOPPING, LossCause.PREEMPTED)
         assert stopping.notice is not None
         assert stopping.notice.ends == bench.now + 30.0
-        if left == "STOP" or Switches().dead_member_stays:
+        if Switches().dead_member_stays:
             gone = until(lambda: _if_gone(bench.machine(name(1))), 30, what="the end")
             assert gone is not None
             assert gone.cause is LossCause.PREEMPTED
@@ -236,10 +207,9 @@ def _if_gone(machine: Machine | None) -> Machine | None:
     return machine if machine and machine.phase is Phase.GONE else None
 
 
-@pytest.mark.parametrize("keeps_id", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
-    spec = spot(default_action_on_failure="REPAIR")
-    with Bench(spec, switches=Switches(recreate_keeps_id=keeps_id)) as bench:
+@pytest.mark.usefixtures("switches")
+def test_a_machine_made_again_by_the_group_is_another() -> None:
+    with Bench(spot(default_action_on_failure="REPAIR")) as bench:
         bench.create(1)
         first = bench.running(1).machines[name(1)]
         bench.cloud.do(lambda: bench.cloud.groups.preempt([name(1)]))
@@ -247,9 +217,10 @@ def test_a_machine_made_again_by_the_group_is_another(keeps_id: bool) -> None:
         until(lambda: bench.cloud.state().get(name(1)) == "running", 30, what="the repair")
         again = bench.running(1).machines[name(1)]
         assert first.fingerprint.differs(again.fingerprint)
-        assert (first.fingerprint.uid == again.fingerprint.uid) is keeps_id
+        assert (first.fingerprint.uid == again.fingerprint.uid) is Switches().recreate_keeps_id
 
 
+@pytest.mark.usefixtures("switches")
 def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: Bench) -> None:
     zonal.create(1)
     zonal.running(1)
@@ -267,16 +238,9 @@ def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: 
 LOST_LOOKS = [
     (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),
     (Fault("partial_list", ".*instances.list", params={"kept": 0}), ErrorClass.UNAVAILABLE),
-    (
-        Fault("partial_list", ".*instances.list", params={"code": "LIST_OVERHEAD_QUOTA_EXCEED"}),
-        ErrorClass.UNAVAILABLE,
-    ),
-    (Fault("throttled"), ErrorClass.THROTTLED),
     (Fault("throttled", ".*instances.list"), ErrorClass.THROTTLED),
-    (Fault("unavailable", ".*instanceGroupManagers.list"), ErrorClass.UNAVAILABLE),
     (Fault("partial_list", ".*instanceGroupManagers.list"), ErrorClass.UNAVAILABLE),
     (Fault("unavailable", ".*listManagedInstances"), ErrorClass.UNAVAILABLE),
-    (Fault("http_error", ".*instances.list", params={"status": 500}), ErrorClass.UNAVAILABLE),
     (Fault("http_error", ".*instances.list", params={"status": 403}), ErrorClass.DENIED),
     (Fault("reset", ".*listManagedInstances"), ErrorClass.UNAVAILABLE),
     (Fault("mig_gone"), ErrorClass.NOT_FOUND),
@@ -308,26 +272,17 @@ def _machines_or_none(bench: Bench) -> object:
         return None
 
 
-def test_a_page_in_the_middle_that_fails_fails_the_look() -> None:
+def test_a_page_in_the_middle_that_fails_fails_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "PAGE", 2)
     with Bench(ZONAL) as bench:
-        bench.look()
-        bench.create(*range(600))
-        bench.running(600)
+        bench.create(*range(5))
+        bench.running(5)
         bench.cloud.set_faults(Fault("token_expired", ".*instances.list"))
         with pytest.raises(BackendError) as raised:
             bench.look()
         assert raised.value.failure.error is ErrorClass.INVALID
         bench.cloud.set_faults(Fault("empty_page", ".*instances.list", after=1, limit=1))
-        assert len(bench.look().machines) == 600
-
-
-def test_one_zone_that_cannot_be_reached_fails_the_look() -> None:
-    with Bench(REGIONAL) as bench:
-        bench.create(1, 2, 3)
-        bench.running(3)
-        bench.cloud.set_faults(Fault("partial_list", "us-central1-b"))
-        with pytest.raises(BackendError):
-            bench.look()
+        assert len(bench.look().machines) == 5
 
 
 def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -347,19 +302,6 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
         bench.look()
     bench.cloud.set_faults()
     until(lambda: bench.look().problems == (), 30, what="the group again")
-
-
-def test_a_group_that_was_made_again_is_no_longer_said_to_be_deleted(zonal: Bench) -> None:
-    zonal.create(1)
-    zonal.restarted()
-    zonal.running(1)
-    group = zonal.cloud.groups.mig(PROJECT, ZONAL.scope, "hf-a")
-    zonal.cloud.do(lambda: group.delete([f"zones/us-central1-a/instances/{name(1)}"], skip_invalid=False))
-    until(lambda: not zonal.cloud.state(), 30, what="an empty group")
-    zonal.cloud.set_faults(Fault("mig_gone"))
-    assert "the group was deleted" in zonal.look().problems[0]
-    zonal.cloud.set_faults()
-    assert zonal.look().problems == ()
 
 
 def test_a_group_whose_instances_show_again_was_not_deleted(bench: Bench) -> None:
@@ -382,15 +324,6 @@ def test_a_group_that_seems_to_have_lost_everything_fails_the_look(zonal: Bench)
     zonal.cloud.set_faults(Fault("stockout"), Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
     zonal.create(3)
     with pytest.raises(BackendError, match="0 members are listed, but the group counts 3"):
-        zonal.look()
-
-
-def test_a_group_that_seems_to_have_lost_what_it_was_making_fails_the_look(zonal: Bench) -> None:
-    zonal.cloud.set_faults(Fault("stockout"))
-    zonal.create(1, 2)
-    until(lambda: len(zonal.look().machines) == 2, 30, what="two members")
-    zonal.cloud.set_faults(Fault("stockout"), Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
-    with pytest.raises(BackendError, match="0 members are listed, but the group counts 2"):
         zonal.look()
 
 
@@ -440,7 +373,6 @@ def test_members_that_are_being_made_may_be_listed_late(zonal: Bench) -> None:
     "body",
     [
         b"<html>sign in</html>",
-        b"[]",
         b"{}",
         b'{"kind": "compute#instanceGroupManager", "versions": 3}',
         b'{"kind": "compute#instanceGroupManager", "curr',
@@ -465,7 +397,7 @@ def test_a_list_that_names_places_which_it_could_not_reach_is_no_list() -> None:
         backend.close()
 
 
-@pytest.mark.parametrize("body", [b"<html>sign in</html>", b"[]", b'{"managedInstances": [3]}'])
+@pytest.mark.parametrize("body", [b"[]", b'{"managedInstances": [3]}'])
 def test_a_response_of_another_shape_fails_a_delete(body: bytes) -> None:
     with OddServer(body) as address:
         backend = MigBackend(pool(address), prefix="hf")
@@ -487,9 +419,7 @@ def test_a_create_whose_response_drips_ends_with_its_time() -> None:
     """Its pool would neither create nor delete anything meanwhile."""
     with OddServer(b" " * 1000, pause=0.1) as address:
         backend = MigBackend(pool(address), prefix="hf", times=ComputeTimes(call=1.0))
-        began = time.monotonic()
         assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.TIMEOUT]
-        assert time.monotonic() - began < 50, "not the hundred seconds that the response takes"
         backend.close()
 
 
@@ -532,22 +462,8 @@ def test_a_member_outside_the_zones_that_the_group_names_is_seen() -> None:
         until(lambda: bench.machine(name(1)) == before, 30, what="its zone is listed, too")
 
 
-def test_nobody_at_the_address() -> None:
-    with OddServer(b"") as address:
-        pass
-    backend = MigBackend(pool(address), prefix="hf")
-    with pytest.raises(BackendError) as raised:
-        backend.observe(1.0, ())
-    assert raised.value.failure.error is ErrorClass.UNAVAILABLE
-    assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.UNAVAILABLE]
-    backend.close()
-
-
-@pytest.mark.parametrize("content", [None, "not JSON", "{}", '{"type": "service_account"}'])
-def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: Path, content: str | None) -> None:
+def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: Path) -> None:
     key = tmp_path / "key.json"
-    if content is not None:
-        key.write_text(content)
     backend = MigBackend(pool("https://127.0.0.1:9", credentials=key), prefix="hf")
     with pytest.raises(BackendError) as raised:
         backend.observe(1.0, ())
@@ -558,26 +474,6 @@ def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: 
 
 
 # --- what others do to the group ---------------------------------------------------------------------------------
-
-
-def test_a_group_that_someone_else_resizes_is_said(zonal: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
-    zonal.create(1, 2)
-    zonal.running(2)
-    assert zonal.look().problems == ()
-    with caplog.at_level(logging.WARNING, "provisioner"):
-        zonal.cloud.do(lambda: group.resize(4))
-        problems = until(lambda: zonal.look().problems, 30, what="the members that are not ours")
-        assert problems[0].startswith("2 members are not ours, e.g. hf-a-")
-        zonal.cloud.do(
-            lambda: zonal.cloud.groups.impose_timings(
-                replace(TIMINGS, delete=(100.0, 100.0), delete_spot=(100.0, 100.0))
-            )
-        )
-        zonal.cloud.do(lambda: group.resize(1))
-        until(lambda: any("being deleted, not by us" in text for text in zonal.look().problems), 30)
-    words = [getattr(record, "problem", "") for record in caplog.records]
-    assert any(f"e.g. {name(1)}: someone else shrinks the group" in text for text in words)
 
 
 def test_members_that_are_taken_over_from_another_provider_are_no_problem(zonal: Bench) -> None:
@@ -596,17 +492,6 @@ def test_what_we_delete_is_no_news(zonal: Bench, caplog: pytest.LogCaptureFixtur
         zonal.delete(*snapshot.machines.values())
         zonal.empty()
     assert caplog.records == []
-
-
-def test_a_member_that_left_stays_a_problem_while_it_runs(zonal: Bench) -> None:
-    zonal.create(1, 2)
-    zonal.running(2)
-    groups = zonal.cloud.groups
-    group = groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
-    zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
-    until(lambda: any("taken out of the group and run on" in text for text in zonal.look().problems), 30)
-    zonal.restarted()
-    assert zonal.look().problems == (), "a restarted backend cannot know whose it was"
 
 
 # --- the group's own settings -------------------------------------------------------------------------------------

@@ -1,60 +1,70 @@
-"""What is flipped is in force in every simulated Compute Engine of the tests, whoever made it, in whatever process."""
+"""The flips of undocumented behaviours: complete, pairwise, and in force in every simulated Compute Engine."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import astuple, fields
+from itertools import combinations, product
 
 import pytest
 import requests
 
 from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.settings import Duplicate, Switches, UnknownPlace, UnknownProject
+from provisioner.simulator.compute.settings import Switches
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import World
 from tests.support.checks.liar import GROUPS, lying_elsewhere
-from tests.support.clouds.switches import FLIPPED, HALVES, OF_PLACES, PESSIMISTIC, assume
+from tests.support.clouds.switches import COMBINATIONS, FLIPPED, FLIPS, PESSIMISTIC, VALUES, assume, pairs_of, pairwise
 
 MASKED = "the header masks fields"
 
 
-def test_each_is_flipped_alone_and_none_is_left_out() -> None:
-    flips = [asdict(switches).items() - asdict(PESSIMISTIC).items() for switches in FLIPPED.values()]
+def test_each_value_of_each_switch_is_flipped_alone() -> None:
+    flips = [
+        set(pairs) - set(enumerate(astuple(PESSIMISTIC))) for pairs in map(enumerate, map(astuple, FLIPPED.values()))
+    ]
     assert [len(flip) for flip in flips] == [1] * len(FLIPPED)
-    assert {name for flip in flips for name, _ in flip} == asdict(PESSIMISTIC).keys()
-    for switch, every in (
-        ("duplicate_name", Duplicate),
-        ("unknown_place", UnknownPlace),
-        ("unknown_project", UnknownProject),
-    ):
-        ways = {value for flip in flips for name, value in flip if name == switch}
-        assert {*ways, getattr(PESSIMISTIC, switch)} == set(every)
+    for place, field in enumerate(fields(Switches)):
+        kind = type(field.default)
+        every = set(kind) if isinstance(kind, type) and issubclass(kind, str) else VALUES[place]
+        assert {field.default, *(value for flip in flips for at, value in flip if at == place)} == set(every)
+        assert len(VALUES[place]) > 1
 
 
-def test_each_is_flipped_in_one_of_the_halves() -> None:
-    flips = [asdict(switches).items() - asdict(PESSIMISTIC).items() for switches in HALVES.values()]
-    alone = [asdict(FLIPPED[name]).items() - asdict(PESSIMISTIC).items() for name in FLIPPED if name not in OF_PLACES]
-    assert not set(flips[0]) & set(flips[1])
-    assert set(flips[0]) | set(flips[1]) == set().union(*alone)
+def test_each_pair_of_values_of_two_switches_is_in_a_combination() -> None:
+    rows = [PESSIMISTIC, *COMBINATIONS.values()]
+    covered = set().union(*(pairs_of(astuple(row)) for row in rows))
+    for (one, left), (other, right) in combinations(enumerate(VALUES), 2):
+        assert {((one, a), (other, b)) for a, b in product(left, right)} <= covered
+    assert len(COMBINATIONS) <= 8
 
 
-@pytest.mark.parametrize("switches", FLIPPED, indirect=True)
-def test_it_is_in_force_in_this_process(switches: Switches) -> None:
-    assert switches in FLIPPED.values()
-    assert Groups(World(), []).switches == switches
+def test_two_combinations_flip_every_switch() -> None:
+    chosen = [astuple(COMBINATIONS[str(flip.values[0])]) for flip in FLIPS]
+    assert all(set(values[1:]) <= set(at) for values, at in zip(VALUES, zip(*chosen, strict=True), strict=True))
+
+
+@pytest.mark.parametrize(
+    "values", [[[1]], [[1, 2]], [[1], [2, 3]], [[1, 2], [3, 4], [5, 6]], [[1, 2, 3], [4, 5, 6, 7]]]
+)
+def test_pairwise_rows_begin_with_the_first_values_and_hold_every_pair(values: list[list[int]]) -> None:
+    rows = pairwise(values)
+    assert rows[0] == tuple(choice[0] for choice in values)
+    every = set().union(*map(pairs_of, product(*values)))
+    assert set().union(*map(pairs_of, rows)) == every
+
+
+@pytest.mark.parametrize("name", [MASKED, "a taken name is skipped"])
+def test_a_flip_is_in_force_in_this_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assume(FLIPPED[name], monkeypatch)
+    assert Groups(World(), []).switches == FLIPPED[name]
     with Simulator() as simulator:
-        assert simulator.call(lambda cloud: cloud.groups.switches) == switches
         simulator.impose(switches={})
-        assert simulator.call(lambda cloud: cloud.groups.switches) == switches
+        assert simulator.call(lambda cloud: cloud.groups.switches) == FLIPPED[name]
+    assert Switches(dead_member_stays=False) != FLIPPED[name], "a switch that a test sets keeps its value"
 
 
-@pytest.mark.parametrize("switches", [pytest.param("", marks=pytest.mark.slow), MASKED], indirect=True)
-def test_it_is_in_force_in_a_process_that_a_test_starts(switches: Switches) -> None:
+def test_a_flip_is_in_force_in_a_process_that_a_test_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assume(FLIPPED[MASKED], monkeypatch)
     with lying_elsewhere({}) as compute:
-        group = requests.get(f"{compute}{GROUPS}/g", headers={"X-Goog-FieldMask": "name"}, timeout=5).json()
-    assert (group == {"name": "g"}) is switches.field_mask_header
-
-
-def test_what_a_test_says_of_a_switch_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    assume(FLIPPED["a dead member leaves"], monkeypatch)
-    said = Switches(dead_member_stays=True)
-    assert said == PESSIMISTIC
+        group = requests.get(f"{compute}{GROUPS}/g", headers={"X-Goog-FieldMask": "name"}, timeout=30).json()
+    assert group == {"name": "g"}

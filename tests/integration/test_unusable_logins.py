@@ -17,8 +17,9 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import google_credentials
 from provisioner.model import ErrorClass
 from tests.support.hostfactory.sites import SPEC, Site, template
+from tests.support.waiting import PATIENCE
 
-NESTED = "[" * 5000
+NESTED = "[" * 1500
 
 
 def kubeconfig(cluster: Any, user: Any) -> str:
@@ -36,15 +37,12 @@ HTTP = {"server": "http://127.0.0.1:9"}
 KUBECONFIGS = {
     "empty": "",
     "a list": "- a\n- b\n",
-    "a word": "hello",
     "not YAML, in several lines": "a: [b\n",
     "no text": b"\xff\xfe\x00",
     "nested beyond all reason": NESTED,
     "without contexts": "kind: Config\n",
     "a context of nothing": "current-context: x\ncontexts: [{name: x}]\nusers: []\nclusters: []",
-    "lists that are none": "clusters: 3\nusers: 4\ncontexts: 5\ncurrent-context: 6\n",
     "a server that is none": kubeconfig({"server": 7}, {}),
-    "no server": kubeconfig({}, {}),
     "a server of another kind": kubeconfig({"server": "ftp://x"}, {}),
     "a user that is none": kubeconfig(HTTP, 3),
     "a plugin that is none": kubeconfig(HTTP, {"exec": {"command": 3, "apiVersion": "v1"}}),
@@ -100,11 +98,8 @@ def refusal(directory: Path, **settings: Any) -> str:
 KEY_FILES = {
     "not JSON": "{",
     "empty": "",
-    "null": "null",
     "a list": "[]",
     "no text": b"\xff\xfe",
-    "without type": "{}",
-    "of another kind": '{"type": "x"}',
     "without key": '{"type": "service_account"}',
     "an impersonation of nobody": '{"type": "impersonated_service_account"}',
     "nested beyond all reason": "[" * 100_000,
@@ -180,7 +175,7 @@ def call(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=site.directory,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=120 * PATIENCE,
         check=False,
     )
 
@@ -189,18 +184,10 @@ PLACE = ("--config", "provisioner.yaml", "--state-dir", "state")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("content", [None, NESTED], ids=["missing", "nested beyond all reason"])
-@pytest.mark.parametrize(
-    "command",
-    [("plan", *PLACE), ("run", "--once", *PLACE), ("run", "--once", "--dry-run", *PLACE)],
-    ids=lambda command: " ".join(word for word in command if word not in PLACE),
-)  # fmt: skip
-def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(
-    site: Site, command: tuple[str, ...], content: str | None
-) -> None:
-    if content is not None:
-        (site.directory / "kube.yaml").write_text(content)
-    ended = call(site, *command)
+@pytest.mark.parametrize("words", [("plan",), ("run", "--once")], ids=" ".join)
+def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(site: Site, words: tuple[str, ...]) -> None:
+    (site.directory / "kube.yaml").write_text(NESTED)
+    ended = call(site, *words, *PLACE)
     said = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
     assert (ended.returncode, ended.stdout) == (2, "")
     assert [line.partition(" cannot be used: ")[0] for line in said] == [
@@ -209,31 +196,9 @@ def test_a_command_that_needs_a_cluster_says_in_a_line_a_pool_what_is_wrong(
 
 
 @pytest.mark.slow
-def test_a_live_check_says_so_of_the_pool_and_asks_the_others(site: Site) -> None:
-    site.settings["pools"]["group"]["endpoint"] = "http://127.0.0.1:9"
-    ended = call(site, "check", "--live", "provisioner.yaml")
-    assert (ended.returncode, ended.stderr) == (1, "")
-    said = [line for line in ended.stdout.splitlines() if line.startswith("  ERROR")]
-    assert [line.partition(" cannot be ")[0] for line in said] == [
-        *(f"  ERROR pool {name}: kubeconfig {site.directory / 'kube.yaml'}" for name in ("pods", "spare")),
-        "  ERROR pool group:",
-    ]
-
-
-@pytest.mark.slow
-def test_commands_that_need_no_cluster_do_their_work(site: Site) -> None:
-    assert call(site, "init", *PLACE).returncode == 0
-    assert call(site, "check", "provisioner.yaml").returncode == 0
-    shown = call(site, "status", "--state-dir", "state")
-    assert (shown.returncode, shown.stderr) == (1, "")
-    assert "has never run on this directory" in shown.stdout, "that is all there is to say"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [("plan", *PLACE), ("run", "--once", *PLACE), ("check", "--live", "provisioner.yaml")],
-    ids=["plan", "run --once", "check --live"],
-)  # fmt: skip
+    "command", [("run", "--once", *PLACE), ("check", "--live", "provisioner.yaml")], ids=["run --once", "check --live"]
+)
 def test_a_pool_without_google_credentials_is_named_with_the_file_and_is_a_problem(
     site: Site, command: tuple[str, ...]
 ) -> None:

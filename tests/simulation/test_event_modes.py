@@ -20,7 +20,7 @@ from provisioner.simulator.compute.settings import Switches, Timings
 from provisioner.simulator.world import Fault
 from tests.simulation.laws import Law
 from tests.simulation.story import LIMITS, PREFIX, SPEC, Story
-from tests.support.clouds.switches import HALVES
+from tests.support.clouds import switches
 
 EXACT = Timings(
     operation=(0.0, 0.0),
@@ -197,8 +197,11 @@ QUICK = "garbled"
 """The one that `make test` tells."""
 
 EACH = [pytest.param("", mode, id=mode, marks=[] if mode == QUICK else pytest.mark.slow) for mode in MODES]
-FLIPS = [pytest.param(*turn, id=": ".join(turn), marks=pytest.mark.slow) for turn in zip(cycle(HALVES), MODES)]
-"""Half of the behaviours that nobody documents flipped, with each way that events come, in turn."""
+FLIPS = [
+    pytest.param(*flip.values, mode, id=f"{flip.id}: {mode}", marks=flip.marks)
+    for flip, mode in zip(cycle(switches.FLIPS), MODES)
+]
+"""Each way that events come, with the undocumented behaviours flipped, in turn."""
 
 
 @pytest.mark.usefixtures("switches")

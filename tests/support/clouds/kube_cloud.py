@@ -17,8 +17,6 @@ from tests.support.waiting import until
 
 SPACE = "symphony"
 QUICK = {"schedule": 0.02, "start": 0.02, "ready": 0.02, "stop": 0.05, "confirm": 0.02, "reschedule": 0.1}
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 def impose(simulator: Simulator, *faults: Fault, **timings: float) -> None:

@@ -216,8 +216,3 @@ class Grid:
     def _close(self) -> None:
         for backend in getattr(self, "backends", {}).values():
             backend.close()
-
-
-def spot(spec: MigSpec, **more: Any) -> MigSpec:
-    """The same group on Spot instances."""
-    return replace(spec, provisioning_model="SPOT", **more)

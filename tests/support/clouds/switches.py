@@ -1,19 +1,25 @@
 """The simulated Compute Engine with every behaviour that nobody documents at its hardest, and with some flipped.
 
-What is flipped is the default of all that is simulated meanwhile, in every process: what a test says itself of a switch
-stands, and where its expectation depends on one it asks ``Switches()``. The fixture ``switches`` runs a test unflipped
-in `make test`, and in `make test-slow` with one half of them flipped, then with the other. ``pytest --flip NAME`` runs
-any test with one flipped alone, and `make test-flips` all of them with each.
+``FLIPPED`` flips each behaviour alone. ``COMBINATIONS`` flips several at once, so that any two values of two switches
+meet. A test in which such a behaviour can make a difference uses the fixture ``switches``, or a place ``mig-zonal`` of
+the contract suite: `make test` runs it unflipped, and the stage `flips` (marker ``flips``) with each flip and each
+combination. A test that takes long is parametrized with ``FLIPS``, two combinations that flip every behaviour.
+
+A flip changes the defaults of all that is simulated meanwhile, in every process. A switch that a test sets itself keeps
+its value; a test whose expectation depends on a switch asks ``Switches()``. ``pytest --flip NAME`` flips one behaviour
+in any tests.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, replace
+from itertools import combinations, product
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from provisioner.simulator.compute.settings import Duplicate, Switches, UnknownPlace, UnknownProject
 
@@ -32,40 +38,61 @@ FLIPPED = {
     "an unknown project is forbidden": replace(PESSIMISTIC, unknown_project=UnknownProject.FORBIDDEN),
 }
 
-OF_PLACES = {"an unknown zone is not found", "an unknown project is forbidden"}
-"""Only who names a place that is not there meets these: such tests are run with each of the words by themselves."""
+
+Row = tuple[object, ...]
+"""A value of each switch, in the order of the fields of ``Switches``."""
 
 
-def _together(names: Sequence[str]) -> Switches:
-    changes = [asdict(FLIPPED[name]).items() - asdict(PESSIMISTIC).items() for name in names]
-    return replace(PESSIMISTIC, **dict(change for flip in changes for change in flip))
+def pairs_of(row: Row) -> set[tuple[tuple[int, object], tuple[int, object]]]:
+    """Return every two values of a row, each with its place in the row."""
+    return set(combinations(enumerate(row), 2))
 
 
-TRIED = [name for name in FLIPPED if name not in OF_PLACES]
-HALVES = {"one half flipped": _together(TRIED[::2]), "the other half flipped": _together(TRIED[1::2])}
-"""A taken name has two other outcomes, one in each half."""
+def pairwise(values: Sequence[Sequence[object]]) -> list[Row]:
+    """Return rows so that any two values of two places stand together in one of them; the first has all first values.
 
-FLIPS = [pytest.param(name, id=name, marks=pytest.mark.slow) for name in HALVES]
-EACH = [pytest.param("", id="unflipped"), *FLIPS]
+    Greedy: each further row is the one that has most of the pairs which are still missing.
+    """
+    every = [*product(*(choice[::-1] for choice in values))]
+    rows = [every[-1]]
+    missing = set[object]().union(*map(pairs_of, every)) - pairs_of(rows[0])
+    while missing:
+        rows.append(max(every, key=lambda row: len(missing & pairs_of(row))))
+        missing -= pairs_of(rows[-1])
+    return rows
+
+
+VALUES = [[*dict.fromkeys(choice)] for choice in zip(*map(astuple, [PESSIMISTIC, *FLIPPED.values()]), strict=True)]
+"""The values of each switch, the hardest first."""
+
+COMBINATIONS = {f"combination {number}": Switches(*row) for number, row in enumerate(pairwise(VALUES)[1:], 1)}
+"""With ``PESSIMISTIC`` they hold every pair of values; the two outcomes of a taken name exclude each other."""
+
+ASSUMED = FLIPPED | COMBINATIONS
+"""What the fixture ``switches`` may be asked for by name."""
+
+
+def _params(names: Iterable[str]) -> list[ParameterSet]:
+    return [pytest.param(name, id=name, marks=pytest.mark.flips) for name in names]
+
+
+EACH = [pytest.param("", id="unflipped"), *_params(ASSUMED)]
 """Parameters of the fixture ``switches``."""
 
-ASSUMED = FLIPPED | HALVES
+FLIPS = _params([*COMBINATIONS][:2])
+"""Parameters of the fixture ``switches`` for tests that take long: each behaviour is flipped in one of the two."""
 
 GIVEN = "SIMULATOR_SWITCHES"
 """Tells a process that a test starts which switches are its defaults, as JSON."""
 
 
 def assume(switches: Switches, patch: pytest.MonkeyPatch) -> None:
-    """As long as the patch holds, these are the defaults of this process and of those that it starts."""
+    """Make these the defaults of this process, and of those that it starts, as long as the patch holds."""
     patch.setattr(Switches.__init__, "__defaults__", astuple(switches))
     patch.setenv(GIVEN, json.dumps(asdict(switches)))
 
 
 def assume_given() -> None:
-    """From now on the switches that this process was given are its defaults."""
+    """Make the switches that this process was given its defaults from now on."""
     if given := os.environ.get(GIVEN):
         Switches.__init__.__defaults__ = astuple(Switches.parse(json.loads(given)))
-
-
-if __name__ == "__main__":
-    print(*FLIPPED, sep="\n")

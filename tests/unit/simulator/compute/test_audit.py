@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from provisioner.backends.events import InstanceEvent, MalformedError, parse
+from provisioner.backends.events import InstanceEvent, parse
 from provisioner.simulator.compute.operations import ApiError
-from provisioner.simulator.compute.settings import project_number
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_cloud import EXACT, SPEC, ZONE, Cloud
-
-pytestmark = pytest.mark.usefixtures("switches")
 
 LOG = replace(EXACT, audit=(2.0, 2.0))
 SPOT = replace(SPEC, provisioning_model="SPOT")
@@ -134,22 +130,6 @@ def test_an_operation_looks_as_a_real_one() -> None:
     assert shape(operation.document()) == shape(OPERATION)
 
 
-def test_an_update_policy_refuses_in_googles_words() -> None:
-    cloud = Cloud(replace(SPEC, update_type="PROACTIVE"))
-    operation = cloud.mig.create(["a"])
-    cloud.pass_time(2.0)
-    document = operation.document()
-    assert document["httpErrorStatusCode"] == 412
-    assert document["error"]["errors"] == [
-        {
-            "code": "CONDITION_NOT_MET",
-            "message": "CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and "
-            "replacementMethod to SUBSTITUTE. Set replacementMethod to RECREATE or disable rolling update by setting "
-            "type to OPPORTUNISTIC.",
-        }
-    ]
-
-
 def test_a_call_makes_two_entries_and_the_last_says_hardly_anything() -> None:
     cloud = Listened()
     cloud.run("a")
@@ -167,24 +147,6 @@ def test_a_call_makes_two_entries_and_the_last_says_hardly_anything() -> None:
     assert last["severity"] == "NOTICE"
     assert last["labels"].keys() == {"compute.googleapis.com/root_trigger_id"}
     assert last["timestamp"] > first["timestamp"]
-
-
-def test_a_life_in_the_log() -> None:
-    cloud = Listened()
-    cloud.run("a", "b")
-    cloud.delete("a")
-    cloud.groups.stop_vm(cloud.groups.vm("p", ZONE, "b"))
-    cloud.pass_time(30.0)
-    assert Counter(cloud.methods()) == {
-        "v1.compute.instanceGroupManagers.createInstances": 2,
-        "v1.compute.instances.insert": 4,
-        "v1.compute.instanceGroupManagers.deleteInstances": 2,
-        "v1.compute.instances.delete": 2,
-        "v1.compute.instances.stop": 2,
-    }
-    groups = [entry for entry in cloud.entries() if "instanceGroupManagers" in entry["protoPayload"]["methodName"]]
-    assert {entry["resource"]["type"] for entry in groups} == {"gce_instance_group_manager"}
-    assert {entry["protoPayload"]["resourceName"] for entry in groups} == {SPOT.path}
 
 
 def test_a_failed_insert_and_a_repair_are_logged() -> None:
@@ -239,78 +201,3 @@ def test_every_entry_is_read_as_what_it_is() -> None:
     ]
     (notice,) = [hint for hint in hints if hint and hint.grace is not None]
     assert (notice.instance, notice.grace) == ("a", pytest.approx(28.0))
-
-
-# --- what happens to entries on their way -----------------------------------------------------------------------------
-
-
-def preempted(*faults: Fault) -> Listened:
-    cloud = Listened(*faults)
-    cloud.run("a")
-    cloud.groups.preempt(["a"])
-    cloud.pass_time(20.0)
-    return cloud
-
-
-def test_an_entry_can_be_lost() -> None:
-    assert preempted(Fault("event_lost", ".*preempted")).of("preempted") == []
-    assert preempted(Fault("event_lost", "a")).methods() == ["v1.compute.instanceGroupManagers.createInstances"] * 2
-
-
-def test_an_entry_can_come_twice_as_two_messages_of_one_insert_id() -> None:
-    first, second = preempted(Fault("event_twice")).of("preempted")
-    assert first == second
-
-
-def test_an_entry_can_come_late() -> None:
-    cloud = preempted(Fault("event_late", ".*preempted", params={"seconds": 100}))
-    assert cloud.of("preempted") == []
-    cloud.pass_time(85.0)
-    assert len(cloud.of("preempted")) == 1
-    data, published = cloud.messages[-1]
-    hint = parse(data, datetime.fromtimestamp(published, UTC))
-    assert hint is not None
-    assert (hint.delay, hint.grace) == (pytest.approx(102.0), None)
-
-
-def test_entries_come_in_any_order() -> None:
-    cloud = Listened(timings=replace(LOG, audit=(2.0, 30.0)))
-    cloud.run(*(f"vm-{number}" for number in range(20)))
-    cloud.pass_time(100.0)
-    ids = [entry["insertId"] for entry in cloud.entries()]
-    assert len(set(ids)) == len(ids)
-    assert ids != sorted(ids)
-
-
-def test_a_message_can_be_cut_off() -> None:
-    cloud = preempted(Fault("event_malformed"))
-    for data, _ in cloud.messages:
-        with pytest.raises(MalformedError):
-            parse(data)
-
-
-def test_the_project_can_be_a_number() -> None:
-    (entry,) = preempted(Fault("event_number")).of("preempted")
-    assert entry["protoPayload"]["resourceName"] == f"projects/{project_number('p')}/zones/{ZONE}/instances/a"
-    hint = parse(json.dumps(entry).encode())
-    assert hint is not None
-    assert hint.instance == "a"
-
-
-def test_the_last_entry_of_a_call_can_be_missing() -> None:
-    cloud = preempted(Fault("event_unfinished"))
-    assert [entry["operation"].get("last") for entry in cloud.entries()] == [None, None, True], (
-        "system events are whole"
-    )
-
-
-def test_what_happens_in_the_world_does_not_depend_on_who_listens() -> None:
-    def told(listened: bool) -> list[dict[str, Any]]:
-        cloud = Listened(Fault("preemption", rate=0.5), Fault("event_lost", rate=0.5))
-        if not listened:
-            cloud.groups.audit.listeners.clear()
-        cloud.run(*(f"vm-{number}" for number in range(20)))
-        cloud.pass_time(300.0)
-        return cloud.groups.state()
-
-    assert told(True) == told(False)

@@ -105,108 +105,73 @@ def test_another_incarnation_is_a_difference(changed: Pod, why: str) -> None:
     assert machine_of(running())[0].fingerprint.differs(machine_of(changed)[0].fingerprint), why
 
 
-@pytest.mark.parametrize(
-    ("seen", "cause"),
-    [
-        pytest.param(terminating({"phase": "Running"}), LossCause.DELETED, id="deleted by someone"),
-        pytest.param(
-            terminating({"conditions": [disrupted("PreemptionByScheduler")]}), LossCause.PREEMPTED, id="preempted"
-        ),
-        pytest.param(
-            terminating({"conditions": [disrupted("EvictionByEvictionAPI")]}), LossCause.EVICTED, id="evicted"
-        ),
-        pytest.param(
-            terminating({"conditions": [disrupted("DeletionByTaintManager")]}), LossCause.NODE, id="its node is tainted"
-        ),
-        pytest.param(
-            pod({"phase": "Failed", "conditions": [disrupted("DeletionByPodGC")]}),
-            LossCause.NODE,
-            id="its node is gone",
-        ),
-        pytest.param(
-            pod({"phase": "Failed", "conditions": [disrupted("TerminationByKubelet", "node shutdown in progress")]}),
-            LossCause.NODE,
-            id="its node shuts down",
-        ),
-        pytest.param(
-            pod({"phase": "Failed", "conditions": [disrupted("TerminationByKubelet", "low on memory")]}),
-            LossCause.EVICTED,
-            id="evicted by its kubelet",
-        ),
-        pytest.param(
-            terminating({"conditions": [disrupted("SomethingNew")]}), LossCause.UNKNOWN, id="a reason nobody knows yet"
-        ),
-        pytest.param(
-            terminating({"conditions": [disrupted("PreemptionByScheduler", status="False")]}),
-            LossCause.DELETED,
-            id="a disruption that was called off does not count",
-        ),
-        pytest.param(pod({"phase": "Failed", "reason": "Evicted"}), LossCause.EVICTED, id="failed: Evicted"),
-        pytest.param(pod({"phase": "Failed", "reason": "Preempting"}), LossCause.PREEMPTED, id="failed: Preempting"),
-        pytest.param(pod({"phase": "Failed", "reason": "NodeShutdown"}), LossCause.NODE, id="failed: NodeShutdown"),
-        pytest.param(pod({"phase": "Failed", "reason": "Terminated"}), LossCause.NODE, id="failed: Terminated"),
-        *(
-            pytest.param(
-                pod({"phase": "Failed", "conditions": [disrupted("TerminationByKubelet", message)]}), cause, id=message
-            )
-            for message, cause in (
-                ("Pod was terminated in response to imminent node shutdown.", LossCause.NODE),
-                ("The node was low on resource: memory.", LossCause.EVICTED),
-                ("Preempted in order to admit critical pod", LossCause.PREEMPTED),
-            )
-        ),
-        pytest.param(pod({"phase": "Failed", "reason": "OutOfpods"}), LossCause.NODE, id="failed: its node refused it"),
-        pytest.param(pod({"phase": "Failed", "reason": "New"}), LossCause.UNKNOWN, id="failed: nobody knows yet why"),
-        pytest.param(
-            pod({"phase": "Failed", "reason": "DeadlineExceeded"}), LossCause.EXITED, id="its own deadline passed"
-        ),
-        pytest.param(pod({"phase": "Failed"}), LossCause.UNKNOWN, id="failed, and nobody says why"),
-        *(
-            pytest.param(
-                pod({"phase": "Failed", "containerStatuses": [terminated(reason, code)]}), cause, id=f"failed: {reason}"
-            )
-            for reason, code, cause in (
-                ("Error", 3, LossCause.EXITED),
-                ("OOMKilled", 137, LossCause.EXITED),
-                ("ContainerStatusUnknown", 137, LossCause.NODE),
-            )
-        ),
-        pytest.param(
-            terminating({"phase": "Failed", "containerStatuses": [terminated("Error", 143)]}),
-            LossCause.DELETED,
-            id="ended because it was deleted",
-        ),
-        pytest.param(pod({"phase": "Succeeded"}), LossCause.EXITED, id="exited well"),
-        *(
-            pytest.param(
-                pod({"phase": "Failed", "reason": "Terminated"}, spec), LossCause.PREEMPTED, id=f"Spot: {spec}"
-            )
-            for spec in (
-                {"nodeSelector": {"cloud.google.com/gke-spot": "true"}},
-                {"nodeSelector": {"cloud.google.com/gke-provisioning": "spot"}},
-                {"tolerations": [{"key": "cloud.google.com/gke-preemptible", "operator": "Exists"}]},
-                affine("cloud.google.com/gke-spot", "In", "true"),
-                affine("cloud.google.com/gke-spot", "Exists"),
-                affine("cloud.google.com/gke-provisioning", "In", "standard", "spot"),
-            )
-        ),
-        *(
-            pytest.param(pod({"phase": "Failed", "reason": "Terminated"}, spec), LossCause.NODE, id=f"no Spot: {spec}")
-            for spec in (
-                affine("cloud.google.com/gke-spot", "NotIn", "true"),
-                affine("cloud.google.com/gke-provisioning", "In", "standard"),
-                {"affinity": {"nodeAffinity": None}},
-            )
-        ),
-        pytest.param(
-            pod({"phase": "Failed", "reason": "Evicted"}, {"nodeSelector": {"cloud.google.com/gke-spot": "true"}}),
-            LossCause.EVICTED,
-            id="Spot, but evicted",
-        ),
-        pytest.param(running(), None, id="a running machine has no cause"),
-        pytest.param(pod(), None, id="nor has a pending one"),
-    ],
+def failed(reason: str = "", spec: dict[str, Any] | None = None, **status: Any) -> Pod:
+    return pod({"phase": "Failed", **({"reason": reason} if reason else {}), **status}, spec)
+
+
+SPOT = {"nodeSelector": {"cloud.google.com/gke-spot": "true"}}
+ON_SPOT = (
+    SPOT,
+    {"nodeSelector": {"cloud.google.com/gke-provisioning": "spot"}},
+    {"tolerations": [{"key": "cloud.google.com/gke-preemptible", "operator": "Exists"}]},
+    affine("cloud.google.com/gke-spot", "In", "true"),
+    affine("cloud.google.com/gke-spot", "Exists"),
+    affine("cloud.google.com/gke-provisioning", "In", "standard", "spot"),
 )
+NOT_ON_SPOT = (
+    affine("cloud.google.com/gke-spot", "NotIn", "true"),
+    affine("cloud.google.com/gke-provisioning", "In", "standard"),
+    {"affinity": {"nodeAffinity": None}},
+)
+DISRUPTIONS = (
+    ("PreemptionByScheduler", "", LossCause.PREEMPTED),
+    ("EvictionByEvictionAPI", "", LossCause.EVICTED),
+    ("DeletionByTaintManager", "", LossCause.NODE),
+    ("DeletionByPodGC", "", LossCause.NODE),
+    ("TerminationByKubelet", "node shutdown in progress", LossCause.NODE),
+    ("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.", LossCause.NODE),
+    ("TerminationByKubelet", "The node was low on resource: memory.", LossCause.EVICTED),
+    ("TerminationByKubelet", "Preempted in order to admit critical pod", LossCause.PREEMPTED),
+    ("SomethingNew", "", LossCause.UNKNOWN),
+)
+FAILURES = {
+    "Evicted": LossCause.EVICTED,
+    "Preempting": LossCause.PREEMPTED,
+    "NodeShutdown": LossCause.NODE,
+    "Terminated": LossCause.NODE,
+    "OutOfpods": LossCause.NODE,
+    "DeadlineExceeded": LossCause.EXITED,
+    "New": LossCause.UNKNOWN,
+    "": LossCause.UNKNOWN,
+}
+CONTAINERS = (
+    ("Error", 3, LossCause.EXITED),
+    ("OOMKilled", 137, LossCause.EXITED),
+    ("ContainerStatusUnknown", 137, LossCause.NODE),
+)
+CALLED_OFF = disrupted("PreemptionByScheduler", status="False")
+STOPPED = terminating({"phase": "Failed", "containerStatuses": [terminated("Error", 143)]})
+CAUSES: dict[str, tuple[Pod, LossCause | None]] = {
+    "a running machine has no cause": (running(), None),
+    "nor has a pending one": (pod(), None),
+    "deleted by someone": (terminating({"phase": "Running"}), LossCause.DELETED),
+    "a disruption that was called off does not count": (terminating({"conditions": [CALLED_OFF]}), LossCause.DELETED),
+    "ended because it was deleted": (STOPPED, LossCause.DELETED),
+    "exited well": (pod({"phase": "Succeeded"}), LossCause.EXITED),
+    "Spot, but evicted": (failed("Evicted", SPOT), LossCause.EVICTED),
+    **{f"stopping: {why}, {text}": (terminating({"conditions": [disrupted(why, text)]}), cause)
+       for why, text, cause in DISRUPTIONS},
+    **{f"failed: {why}, {text}": (failed(conditions=[disrupted(why, text)]), cause)
+       for why, text, cause in DISRUPTIONS},
+    **{f"failed: {reason}": (failed(reason), cause) for reason, cause in FAILURES.items()},
+    **{f"its container: {reason}": (failed(containerStatuses=[terminated(reason, code)]), cause)
+       for reason, code, cause in CONTAINERS},
+    **{f"Spot: {spec}": (failed("Terminated", spec), LossCause.PREEMPTED) for spec in ON_SPOT},
+    **{f"no Spot: {spec}": (failed("Terminated", spec), LossCause.NODE) for spec in NOT_ON_SPOT},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seen", "cause"), CAUSES.values(), ids=CAUSES)
 def test_cause(seen: Pod, cause: LossCause | None) -> None:
     assert machine_of(seen)[0].cause is cause
 
@@ -253,143 +218,79 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
 GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "waits for a gate"}
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "text"),
-    [
-        pytest.param(
-            {"conditions": [UNSCHEDULABLE]}, ErrorClass.STOCKOUT, "Unschedulable: 0/3 nodes: no cpu", id="unschedulable"
-        ),
-        *(
-            pytest.param(
-                {"containerStatuses": [waiting(reason, "no such image")]},
-                ErrorClass.INVALID,
-                f"main: {reason}: no such image",
-                id=reason,
-            )
-            for reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
-        ),
-        pytest.param(
-            {
-                "containerStatuses": [
-                    waiting(
-                        "CrashLoopBackOff",
-                        "back-off 10s",
-                        lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}},
-                    )
-                ]
-            },
-            ErrorClass.OTHER,
-            "main: CrashLoopBackOff: back-off 10s: OOMKilled: exit code 137",
-            id="crash loop, with how it ended the last time",
-        ),
-        pytest.param(
-            {
-                "initContainerStatuses": [
-                    {"name": "setup", "state": {"terminated": {"reason": "Error", "exitCode": 3, "message": "no disk"}}}
-                ],
-                "containerStatuses": [waiting("PodInitializing")],
-            },
-            ErrorClass.OTHER,
-            "setup: Error: no disk: exit code 3",
-            id="an init container failed",
-        ),
-        pytest.param(
-            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
-            ErrorClass.OTHER,
-            "Evicted: The node was low on resource: memory.",
-            id="failed, in the kubelet's words",
-        ),
-        pytest.param(
-            {
-                "phase": "Failed",
-                "containerStatuses": [
-                    {"name": "main", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
-                ],
-            },
-            ErrorClass.OTHER,
-            "main: OOMKilled: exit code 137",
-            id="failed, in its container's words",
-        ),
-        pytest.param(
-            {"phase": "Succeeded", "containerStatuses": [terminated("Completed", 0)]},
-            ErrorClass.OTHER,
-            "main: Completed: exit code 0",
-            id="exited well",
-        ),
-        pytest.param(
-            {"phase": "Failed", "conditions": [disrupted("DeletionByPodGC", "PodGC: node no longer exists")]},
-            ErrorClass.OTHER,
-            "DeletionByPodGC: PodGC: node no longer exists",
-            id="failed, in the words of who ended it",
-        ),
-        pytest.param(
-            {"phase": "Pending", "conditions": [disrupted("EvictionByEvictionAPI", "Eviction API: evicting")]},
-            ErrorClass.OTHER,
-            "EvictionByEvictionAPI: Eviction API: evicting",
-            id="about to be ended before it ran",
-        ),
-        pytest.param(
-            {
-                "phase": "Failed",
-                "initContainerStatuses": [terminated("Error", 143) | {"name": "proxy"}],
-                "containerStatuses": [terminated("Error", 3, lastState={"terminated": {"exitCode": 1}})],
-            },
-            ErrorClass.OTHER,
-            "main: Error: exit code 3",
-            id="failed: a sidecar is only stopped with the others",
-        ),
-        pytest.param(
-            {
-                "phase": "Running",
-                "conditions": [UNREADY],
-                "initContainerStatuses": [{"name": "proxy", "ready": True, "state": {"running": {}}}],
-                "containerStatuses": [
-                    {"name": "main", "ready": False, "state": {"running": {}}, "lastState": OUT_OF_MEMORY}
-                ],
-            },
-            ErrorClass.OTHER,
-            "main: OOMKilled: exit code 137",
-            id="it runs again after it was out of memory, and is not ready",
-        ),
-        pytest.param(
-            {
-                "phase": "Running",
-                "conditions": [UNREADY],
-                "initContainerStatuses": [{"name": "proxy", "ready": True, "lastState": OUT_OF_MEMORY}],
-                "containerStatuses": [{"name": "main", "ready": False, "state": {"running": {}}}],
-            },
-            ErrorClass.OTHER,
-            "ContainersNotReady: main is not ready",
-            id="what runs again, and is ready, is not why the pod is unready",
-        ),
-        pytest.param(
-            {
-                "phase": "Pending",
-                "initContainerStatuses": [waiting("CrashLoopBackOff", "back-off 10s", lastState=OUT_OF_MEMORY)],
-                "containerStatuses": [waiting("PodInitializing")],
-            },
-            ErrorClass.OTHER,
-            "main: CrashLoopBackOff: back-off 10s: OOMKilled: exit code 137",
-            id="an init container is in a crash loop",
-        ),
-        pytest.param(
-            {
-                "phase": "Running",
-                "conditions": [
-                    {
-                        "type": "Ready",
-                        "status": "False",
-                        "reason": "ContainersNotReady",
-                        "message": "containers with unready status: [main]",
-                    }
-                ],
-            },
-            ErrorClass.OTHER,
-            "ContainersNotReady: containers with unready status: [main]",
-            id="never ready",
-        ),
-    ],
-)
+STUCK_IMAGES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
+CRASHED = {"terminated": {"reason": "Error", "exitCode": 3, "message": "no disk"}}
+RUNS = {"name": "main", "ready": False, "state": {"running": {}}}
+AGAIN = waiting("CrashLoopBackOff", "back-off 10s", lastState=OUT_OF_MEMORY)
+TEXTS: dict[str, tuple[dict[str, Any], str]] = {
+    "crash loop, with how it ended the last time": (
+        {"containerStatuses": [AGAIN]}, "main: CrashLoopBackOff: back-off 10s: OOMKilled: exit code 137",
+    ),
+    "an init container is in a crash loop": (
+        {"initContainerStatuses": [AGAIN], "containerStatuses": [waiting("PodInitializing")]},
+        "main: CrashLoopBackOff: back-off 10s: OOMKilled: exit code 137",
+    ),
+    "an init container failed": (
+        {"initContainerStatuses": [{"name": "setup", "state": CRASHED}], "containerStatuses": [waiting("Init")]},
+        "setup: Error: no disk: exit code 3",
+    ),
+    "failed, in the kubelet's words": (
+        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+        "Evicted: The node was low on resource: memory.",
+    ),
+    "failed, in its container's words": (
+        {"phase": "Failed", "containerStatuses": [terminated("OOMKilled", 137)]}, "main: OOMKilled: exit code 137",
+    ),
+    "exited well": (
+        {"phase": "Succeeded", "containerStatuses": [terminated("Completed", 0)]}, "main: Completed: exit code 0",
+    ),
+    "failed, in the words of who ended it": (
+        {"phase": "Failed", "conditions": [disrupted("DeletionByPodGC", "PodGC: node no longer exists")]},
+        "DeletionByPodGC: PodGC: node no longer exists",
+    ),
+    "about to be ended before it ran": (
+        {"phase": "Pending", "conditions": [disrupted("EvictionByEvictionAPI", "Eviction API: evicting")]},
+        "EvictionByEvictionAPI: Eviction API: evicting",
+    ),
+    "failed: a sidecar is only stopped with the others": (
+        {
+            "phase": "Failed",
+            "initContainerStatuses": [terminated("Error", 143) | {"name": "proxy"}],
+            "containerStatuses": [terminated("Error", 3, lastState={"terminated": {"exitCode": 1}})],
+        },
+        "main: Error: exit code 3",
+    ),
+    "it runs again after it was out of memory, and is not ready": (
+        {
+            "phase": "Running",
+            "conditions": [UNREADY],
+            "initContainerStatuses": [{"name": "proxy", "ready": True, "state": {"running": {}}}],
+            "containerStatuses": [RUNS | {"lastState": OUT_OF_MEMORY}],
+        },
+        "main: OOMKilled: exit code 137",
+    ),
+    "what runs again, and is ready, is not why the pod is unready": (
+        {
+            "phase": "Running",
+            "conditions": [UNREADY],
+            "initContainerStatuses": [{"name": "proxy", "ready": True, "lastState": OUT_OF_MEMORY}],
+            "containerStatuses": [RUNS],
+        },
+        "ContainersNotReady: main is not ready",
+    ),
+    "never ready": ({"phase": "Running", "conditions": [UNREADY]}, "ContainersNotReady: main is not ready"),
+}  # fmt: skip
+FAILED: dict[str, tuple[dict[str, Any], ErrorClass, str]] = {
+    "unschedulable": ({"conditions": [UNSCHEDULABLE]}, ErrorClass.STOCKOUT, "Unschedulable: 0/3 nodes: no cpu"),
+    **{
+        why: ({"containerStatuses": [waiting(why, "no such image")]}, ErrorClass.INVALID, f"main: {why}: no such image")
+        for why in STUCK_IMAGES
+    },
+    **{name: (status, ErrorClass.OTHER, text) for name, (status, text) in TEXTS.items()},
+}
+
+
+@pytest.mark.parametrize(("status", "error", "text"), FAILED.values(), ids=FAILED)
 def test_failure(status: dict[str, Any], error: ErrorClass, text: str) -> None:
     assert machine_of(pod(status, SIDECAR))[0].failure == Failure(error, text)
 

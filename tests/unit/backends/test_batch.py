@@ -12,6 +12,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.concurrency import FIRST, MOST, SharedFlow
 from provisioner.model import STOPPING_ERRORS, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
+from tests.support.waiting import PATIENCE
 
 QUOTA = Failure(ErrorClass.QUOTA, "exceeded quota: pods")
 
@@ -51,7 +52,7 @@ def test_outcomes_come_in_the_order_of_the_calls_although_they_end_in_another() 
     second_ended = threading.Event()
 
     def first() -> Mapping[str, Failure]:
-        assert second_ended.wait(5)
+        assert second_ended.wait(5 * PATIENCE)
         return {}
 
     def second() -> Mapping[str, Failure]:
@@ -73,7 +74,7 @@ def test_at_most_workers_calls_run_at_once_and_that_many_do() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        all_in.wait(5)
+        all_in.wait(5 * PATIENCE)
         with lock:
             running -= 1
         return {}

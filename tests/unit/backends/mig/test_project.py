@@ -16,7 +16,7 @@ from provisioner.backends.mig.project import Projects, SharedList
 from provisioner.backends.mig.reads import Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 SLOW, DEADLINE = 1000.0, 0.0
 
@@ -34,7 +34,7 @@ class Server:
 
     def read(self, _deadline: float) -> Mapping[str, Json]:
         self.readings += 1
-        self.free.wait(10)
+        self.free.wait(10 * PATIENCE)
         if self.error:
             raise BackendError(self.error, "no")
         if self.odd:

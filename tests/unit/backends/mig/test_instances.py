@@ -57,113 +57,58 @@ def seen(member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, be
     return machine(read_member(member_entry, ""), vm, before, BEGAN)
 
 
-RULES = [
-    pytest.param(member(), instance(), Phase.RUNNING, None, id="RUNNING with an IP and no action runs"),
-    pytest.param(member(), None, Phase.PENDING, None, id="an instance that no list shows yet has no IP: pending"),
-    pytest.param(member(), instance(networkInterfaces=[{}]), Phase.PENDING, None, id="RUNNING without IP is pending"),
-    pytest.param(
-        member(currentAction="VERIFYING"), instance(), Phase.PENDING, None, id="a health check is still to pass"
+GROUP_CREATES = member(currentAction="CREATING", **NO_VM)
+SPOT_STOPS, SPOT_STOPPED = (instance(status=status, scheduling=SPOT) for status in ("STOPPING", "TERMINATED"))
+OLD_SPOT_STOPPED = instance(status="TERMINATED", scheduling={"preemptible": True})
+PENDING, STOPPING, GONE = Phase.PENDING, Phase.STOPPING, Phase.GONE
+UNKNOWN, PREEMPTED, DELETED = LossCause.UNKNOWN, LossCause.PREEMPTED, LossCause.DELETED
+
+RULES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, Phase, LossCause | None]] = {
+    "RUNNING with an IP and no action runs": (member(), instance(), Phase.RUNNING, None),
+    "an instance that no list shows yet has no IP: pending": (member(), None, PENDING, None),
+    "RUNNING without IP is pending": (member(), instance(networkInterfaces=[{}]), PENDING, None),
+    "a health check is still to pass": (member(currentAction="VERIFYING"), instance(), PENDING, None),
+    "REFRESHING: an action": (member(currentAction="REFRESHING"), instance(), PENDING, None),
+    "no VM yet: the group is creating it": (GROUP_CREATES, None, PENDING, None),
+    "the member list is late": (GROUP_CREATES, instance(), PENDING, None),
+    "STAGING is pending": (
+        member(instanceStatus="STAGING", currentAction="CREATING"), instance(status="STAGING"), PENDING, None,
     ),
-    pytest.param(member(currentAction="REFRESHING"), instance(), Phase.PENDING, None, id="REFRESHING: an action"),
-    pytest.param(
-        member(currentAction="CREATING", **NO_VM), None, Phase.PENDING, None, id="no VM yet: the group is creating it"
+    "the instance list is late": (member(), instance(status="STAGING"), PENDING, None),
+    "the lists show different incarnations: not running": (member(), instance(id="78"), PENDING, None),
+    "DELETING is stopping": (member(currentAction="DELETING"), instance(), STOPPING, DELETED),
+    "a Spot instance being deleted was not preempted": (
+        member(currentAction="DELETING", instanceStatus="TERMINATED"), SPOT_STOPPED, STOPPING, DELETED,
     ),
-    pytest.param(
-        member(currentAction="CREATING", **NO_VM), instance(), Phase.PENDING, None, id="the member list is late"
+    "RECREATING: what comes back is another machine": (member(currentAction="RECREATING"), instance(), GONE, UNKNOWN),
+    "a preempted Spot instance under repair": (
+        member(currentAction="RECREATING", instanceStatus="STOPPING"), SPOT_STOPS, GONE, PREEMPTED,
     ),
-    pytest.param(
-        member(instanceStatus="STAGING", currentAction="CREATING"),
-        instance(status="STAGING"),
-        Phase.PENDING,
-        None,
-        id="STAGING is pending",
+    "RESTARTING ends it": (member(currentAction="RESTARTING"), instance(), STOPPING, UNKNOWN),
+    "ABANDONING: it leaves": (member(currentAction="ABANDONING"), instance(), STOPPING, UNKNOWN),
+    "a Spot instance that stops by itself is preempted": (
+        member(instanceStatus="STOPPING"), SPOT_STOPS, STOPPING, PREEMPTED,
     ),
-    pytest.param(member(), instance(status="STAGING"), Phase.PENDING, None, id="the instance list is late"),
-    pytest.param(
-        member(), instance(id="78"), Phase.PENDING, None, id="the lists show different incarnations: not running"
+    "the rest of an old preemptible instance": (
+        member(instanceStatus="TERMINATED"), OLD_SPOT_STOPPED, GONE, PREEMPTED,
     ),
-    pytest.param(
-        member(currentAction="DELETING"), instance(), Phase.STOPPING, LossCause.DELETED, id="DELETING is stopping"
+    "a stopped standard instance": (
+        member(instanceStatus="TERMINATED"), instance(status="TERMINATED"), GONE, UNKNOWN,
     ),
-    pytest.param(
-        member(currentAction="DELETING", instanceStatus="TERMINATED"),
-        instance(status="TERMINATED", scheduling=SPOT),
-        Phase.STOPPING,
-        LossCause.DELETED,
-        id="a Spot instance being deleted was not preempted",
-    ),
-    pytest.param(
-        member(currentAction="RECREATING"),
-        instance(),
-        Phase.GONE,
-        LossCause.UNKNOWN,
-        id="RECREATING: what comes back is another machine",
-    ),
-    pytest.param(
-        member(currentAction="RECREATING", instanceStatus="STOPPING"),
-        instance(status="STOPPING", scheduling=SPOT),
-        Phase.GONE,
-        LossCause.PREEMPTED,
-        id="a preempted Spot instance under repair",
-    ),
-    pytest.param(
-        member(currentAction="RESTARTING"), instance(), Phase.STOPPING, LossCause.UNKNOWN, id="RESTARTING ends it"
-    ),
-    pytest.param(
-        member(currentAction="ABANDONING"), instance(), Phase.STOPPING, LossCause.UNKNOWN, id="ABANDONING: it leaves"
-    ),
-    pytest.param(
-        member(instanceStatus="STOPPING"),
-        instance(status="STOPPING", scheduling=SPOT),
-        Phase.STOPPING,
-        LossCause.PREEMPTED,
-        id="a Spot instance that stops by itself is preempted",
-    ),
-    pytest.param(
-        member(instanceStatus="TERMINATED"),
-        instance(status="TERMINATED", scheduling={"preemptible": True}),
-        Phase.GONE,
-        LossCause.PREEMPTED,
-        id="the remains of an old preemptible instance",
-    ),
-    pytest.param(
-        member(instanceStatus="TERMINATED"),
-        instance(status="TERMINATED"),
-        Phase.GONE,
-        LossCause.UNKNOWN,
-        id="a stopped standard instance",
-    ),
-    pytest.param(
-        member(), instance(status="TERMINATED"), Phase.GONE, LossCause.UNKNOWN, id="the member list knows the end late"
-    ),
-    pytest.param(
-        member(instanceStatus="STOPPED"), instance(), Phase.GONE, LossCause.UNKNOWN, id="the instance list is late"
-    ),
-    pytest.param(
-        member(instanceStatus="SUSPENDED"), None, Phase.GONE, LossCause.UNKNOWN, id="a suspended instance serves nobody"
-    ),
-    pytest.param(
-        member(instanceStatus="PENDING_STOP"), None, Phase.STOPPING, LossCause.UNKNOWN, id="a graceful stop has begun"
-    ),
-    pytest.param(
-        member(**NO_VM), None, Phase.GONE, LossCause.DELETED, id="no instance, and the group does nothing about it"
-    ),
-    pytest.param(
-        member(**NO_VM), instance(), Phase.GONE, LossCause.DELETED, id="the instance list shows an instance too long"
-    ),
-    pytest.param(
-        member(currentAction="CREATING", **NO_VM),
-        instance(id="99"),
-        Phase.PENDING,
-        None,
-        id="an instance outside the group has the name",
-    ),
-    pytest.param(member(currentAction="SOME_NEW_ACTION"), instance(), Phase.PENDING, None, id="an unknown action"),
-    pytest.param(member(instanceStatus="SOME_NEW_STATUS"), instance(), Phase.PENDING, None, id="an unknown status"),
-]
+    "the member list shows the end late": (member(), instance(status="TERMINATED"), GONE, UNKNOWN),
+    "the instance list shows the end late": (member(instanceStatus="STOPPED"), instance(), GONE, UNKNOWN),
+    "a suspended instance has no use": (member(instanceStatus="SUSPENDED"), None, GONE, UNKNOWN),
+    "a graceful stop has begun": (member(instanceStatus="PENDING_STOP"), None, STOPPING, UNKNOWN),
+    "no instance, and the group does nothing about it": (member(**NO_VM), None, GONE, DELETED),
+    "the instance list shows an instance too long": (member(**NO_VM), instance(), GONE, DELETED),
+    "an instance outside the group has the name": (GROUP_CREATES, instance(id="99"), PENDING, None),
+    "an unknown action": (member(currentAction="SOME_NEW_ACTION"), instance(), PENDING, None),
+    "an unknown status": (member(instanceStatus="SOME_NEW_STATUS"), instance(), PENDING, None),
+    "an instance that is deprovisioned stops": (member(), instance(status="DEPROVISIONING"), STOPPING, UNKNOWN),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("member_entry", "instance_entry", "phase", "cause"), RULES)
+@pytest.mark.parametrize(("member_entry", "instance_entry", "phase", "cause"), RULES.values(), ids=RULES)
 def test_phase_and_cause(
     member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, phase: Phase, cause: LossCause | None
 ) -> None:
@@ -397,7 +342,3 @@ def test_a_group_is_settled_when_it_has_and_wants_what_is_known(group: dict[str,
 @pytest.mark.parametrize("created", ["", "yesterday"])
 def test_a_time_that_cannot_be_read_is_none(created: str) -> None:
     assert seen(member(), instance(creationTimestamp=created)).launched == 0
-
-
-def test_an_instance_that_is_deprovisioned_stops() -> None:
-    assert seen(member(), instance(status="DEPROVISIONING")).phase is Phase.STOPPING

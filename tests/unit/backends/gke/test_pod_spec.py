@@ -228,7 +228,7 @@ def by_hand(document: dict[str, Any], create: Create, labels: dict[str, str]) ->
     return cast(dict[str, Any], pod)
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(
     metadata=st.fixed_dictionaries(
         {},

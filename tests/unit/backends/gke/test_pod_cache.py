@@ -71,16 +71,6 @@ def test_the_mapping_is_the_same_object_until_something_changes(cache: PodCache)
     assert second[name(2)] is first[name(2)]
 
 
-def test_what_a_change_leaves_alone_is_kept_once(cache: PodCache) -> None:
-    cache.replace(readings(pod(1, 5, "Running")), "9")
-    before = cache.machines(0.0)[name(1)]
-    cache.apply("MODIFIED", pod(1, 10, "Failed"))
-    after = cache.machines(1.0)[name(1)]
-    assert after.phase is Phase.GONE
-    assert after.fingerprint is before.fingerprint
-    assert after.name is before.name
-
-
 def test_a_change_and_its_opposite_between_two_looks_are_no_change(cache: PodCache) -> None:
     cache.replace(readings(pod(1, 5)), "9")
     first = cache.machines(0.0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from provisioner.backends.dns import RETRY_SECONDS, Resolver, name_resolves
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 class Names:
@@ -22,7 +22,7 @@ class Names:
         self.answering.set()
 
     def lookup(self, name: str) -> bool:
-        assert self.answering.wait(5)
+        assert self.answering.wait(5 * PATIENCE)
         self.asked.append(name)
         return name in self.resolvable
 

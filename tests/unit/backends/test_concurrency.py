@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.backends.concurrency import (
@@ -133,9 +133,11 @@ def test_the_latest_time_that_the_server_asked_for_counts() -> None:
     assert round_of(flow, 0.01, NOW + 1).not_before == flow.not_before
 
 
+@settings(max_examples=25)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["answered", "refused"]), st.floats(0, 60), st.one_of(st.none(), st.floats(0, 300)))
+        st.tuples(st.sampled_from(["answered", "refused"]), st.floats(0, 60), st.one_of(st.none(), st.floats(0, 300))),
+        max_size=30,
     )
 )
 def test_whatever_a_server_does_the_limit_stays_within_its_bounds(

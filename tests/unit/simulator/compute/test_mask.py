@@ -25,7 +25,6 @@ PAGE: dict[str, Any] = {"kind": "compute#instanceList", "items": [VM, VM], "next
         ("nextPageToken", {"nextPageToken": "next"}),
         ("items/name", {"items": [{"name": "hf-a-000001"}] * 2}),
         ("items(name,id)", {"items": [{"name": "hf-a-000001", "id": "42"}] * 2}),
-        ("items(networkInterfaces/networkIP)", {"items": [{"networkInterfaces": [{"networkIP": "10.0.0.7"}]}] * 2}),
         ("items(networkInterfaces(networkIP))", {"items": [{"networkInterfaces": [{"networkIP": "10.0.0.7"}]}] * 2}),
         (
             "items/name, items/labels/team, kind",
@@ -53,13 +52,9 @@ def test_a_partial_response_of_an_aggregated_list_goes_through_the_zones(fields:
     "fields",
     [
         "items(name",
-        "items)",
         "items(,name)",
-        ",",
-        "items()",
         "a//b",
         pytest.param("a(" * 2000 + "b" + ")" * 2000, id="thousands of parentheses"),
-        pytest.param("a/" * 2000 + "b," + "a/" * 2000 + "c", id="thousands of steps"),
     ],
 )
 def test_a_malformed_field_selection_is_refused(fields: str) -> None:

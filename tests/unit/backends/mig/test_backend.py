@@ -1,0 +1,95 @@
+"""What the MIG backend asks a group for: request ids, and which members a delete names."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.backends.mig import backend as migs
+from provisioner.backends.mig.backend import MigBackend, request_id
+from provisioner.backends.mig.instances import Member
+from provisioner.model import Delete, DeleteReason
+from tests.support.clouds.mig_bench import REGIONAL, classes, name, pool
+
+
+def test_a_request_id_depends_on_all_that_makes_a_request_another() -> None:
+    group = ("mig", "None", "p", "us-central1-a", "hf-a")
+    first = request_id(group, ["a", "b"], 0)
+    assert request_id(group, ["b", "a"], 0) == first
+    others = [
+        request_id(group, ["a"], 0),
+        request_id(group, ["a", "b"], 1),
+        request_id((*group[:-1], "hf-b"), ["a", "b"], 0),
+    ]
+    assert len({first, *others}) == 4
+    assert uuid.UUID(first).int != 0
+
+
+def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migs, "REMEMBERED_IDS", 2)
+    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    ids = []
+    for number in (1, 2, 3):
+        ids.append(backend._unspent_id([name(number)]))
+        backend._spend(ids[-1])
+    assert [backend._unspent_id([name(number)]) == ids[number - 1] for number in (1, 2, 3)] == [True, False, False]
+    backend.close()
+
+
+@pytest.mark.parametrize("action", ["DELETING", "ABANDONING"])
+def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An abandoned instance belongs to whoever took it out of the group."""
+    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
+    monkeypatch.setattr(backend, "_members", lambda _deadline: {name(1): leaving})
+    assert classes(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, "7")], lambda: True)) == {name(1): None}
+    backend.close()
+
+
+def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group would make another under its name."""
+    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    sent: list[str] = []
+    members = {
+        name(number): Member(name(number), id_, "z", "", "CREATING", None) for number, id_ in ((1, ""), (2, "8"))
+    }
+    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(migs._Api, "delete", lambda _api, urls: sent.extend(urls) or {})
+    deletes = [Delete(one, "m", DeleteReason.RETURNED, "7") for one in members]
+    assert classes(backend.delete(deletes, lambda: True)) == dict.fromkeys(members)
+    assert sent == [f"zones/z/instances/{name(1)}"]
+    backend.close()
+
+
+def test_members_without_a_zone_are_named_in_a_call_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A regional group may not have chosen one yet. Compute refuses addresses and bare names in one request."""
+    backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), prefix="hf")
+    zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
+    members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
+    sent: list[list[str]] = []
+    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(migs._Api, "delete", lambda _api, urls: sent.append(list(urls)) or {})
+    outcomes = backend.delete([Delete(one, "m", DeleteReason.TIMED_OUT) for one in zones], lambda: True)
+    assert classes(outcomes) == dict.fromkeys(zones)
+    addressed = [f"zones/us-central1-{zone}/instances/{name(number)}" for number, zone in ((1, "a"), (3, "b"))]
+    assert sorted(sent) == sorted([addressed, [name(2)]])
+    backend.close()
+
+
+def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = [1000.0], list[float]()
+    backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), prefix="hf")
+    monkeypatch.setattr(migs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(backend._ending, "wait", waits.append)
+    monkeypatch.setattr(backend._observer, "look", lambda *_: None)
+    for seconds in (4.0, 100.0, 0.0):
+        backend.observe(1.0, ())
+        now[0] += seconds
+    assert waits == [0.0, migs.HASTE * 30.0 - 4.0, 0.0]
+    backend.close()

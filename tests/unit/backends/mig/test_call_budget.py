@@ -1,0 +1,98 @@
+"""How many calls begin in a minute, and the silence after Compute refused one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.backends import BackendError
+from provisioner.backends.mig import call_budget
+from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.model import ErrorClass
+
+NEVER = 1000.0
+
+
+class Window:
+    """A budget whose waits pass the test's time."""
+
+    def __init__(self, calls: int, clock: list[float]) -> None:
+        self.budget = CallBudget(calls, window=60.0)
+        self.clock = clock
+        self._began = clock[0]
+        self.budget._closed.wait = self._wait
+
+    def _wait(self, seconds: float) -> bool:
+        self.clock[0] += seconds
+        return False
+
+    @property
+    def passed(self) -> float:
+        """Seconds that the calls have waited for."""
+        return self.clock[0] - self._began
+
+    def take(self, within: float = NEVER) -> ErrorClass | None:
+        try:
+            self.budget.take(self.clock[0] + within)
+        except BackendError as error:
+            return error.failure.error
+        return None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [5000.0]
+    monkeypatch.setattr(call_budget, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_call_beyond_the_budget_waits_for_the_window(clock: list[float]) -> None:
+    window = Window(3, clock)
+    assert [window.take() for _ in range(3)] == [None] * 3
+    assert window.passed == 0.0
+    assert window.take() is None
+    assert window.passed == 60.0
+
+
+def test_each_call_waits_for_a_window_of_its_own(clock: list[float]) -> None:
+    """Calls that have left the window are counted no more, and those that waited are."""
+    window = Window(1, clock)
+    assert [window.take() for _ in range(4)] == [None] * 4
+    assert window.passed == 180.0
+
+
+def test_a_call_whose_turn_comes_too_late_fails_at_once(clock: list[float]) -> None:
+    window = Window(3, clock)
+    assert [window.take(59.0) for _ in range(4)] == [None, None, None, ErrorClass.THROTTLED]
+    assert window.passed == 0.0
+
+
+def test_mutations_count_and_do_not_wait(clock: list[float]) -> None:
+    """As many calls as were too many have to leave the window."""
+    window = Window(1, clock)
+    window.budget.count()
+    clock[0] += 10.0
+    window.budget.count()
+    assert window.passed == 10.0
+    assert window.take() is None
+    assert window.passed == 70.0
+
+
+def test_after_a_refusal_nothing_is_sent_for_a_window(clock: list[float]) -> None:
+    window = Window(100, clock)
+    window.budget.refused()
+    clock[0] += 59.0
+    assert window.take() is ErrorClass.THROTTLED
+    with pytest.raises(BackendError, match="quiet for 1 s"):
+        window.budget.count()
+    clock[0] += 1.0
+    assert window.take() is None
+
+
+def test_the_end_of_the_loop_ends_a_wait_and_lets_no_read_begin(clock: list[float]) -> None:
+    window = Window(1, clock)
+    assert window.take() is None
+    window.budget._closed.wait = lambda _: window.budget.close()
+    assert window.take() is ErrorClass.UNAVAILABLE
+    assert window.take() is ErrorClass.UNAVAILABLE
