@@ -25,7 +25,7 @@ from tests.gate.stages import ROOT, STAGES, Selection, Stage, Tree, select
 RECORD = ROOT / ".ci" / "complete-run.json"
 LOGS = ROOT / "build" / "gate"
 
-SIDE_BY_SIDE = ({"vm"}, {"checkov", "slow", "flips", "pubsub", "kube"})
+IN_THE_BACKGROUND, BESIDE = {"vm"}, {"checkov", "slow", "flips", "pubsub", "kube"}
 """The guest is emulated and idle for half of its time, so its stage runs beside those that wait for servers."""
 
 BUILDS = {"test": ("tests.kube.build", "kustomize"), "kube": ("tests.kube.build",), "vm": ("tests.vm.build",)}
@@ -47,21 +47,19 @@ class Gate:
         LOGS.mkdir(parents=True)
 
     def run(self) -> None:
-        """Run the selected stages in order, those of ``SIDE_BY_SIDE`` together."""
+        """Run the selected stages in order, ``IN_THE_BACKGROUND`` beside those of ``BESIDE``."""
         chosen = [stage for stage in STAGES if stage.name in self.selection.run]
         self._build([stage.name for stage in chosen])
-        beside = [[stage for stage in chosen if stage.name in names] for names in SIDE_BY_SIDE]
+        background = [stage for stage in chosen if stage.name in IN_THE_BACKGROUND]
+        beside = [stage for stage in chosen if stage.name in BESIDE]
+        thread = threading.Thread(target=self._run_lane, args=(background, not beside))
         for stage in chosen:
-            if stage.name in self.results:
-                continue
-            if not any(stage in lane for lane in beside):
+            if stage in (*background, *beside) and thread.ident is None:
+                thread.start()
+                self._run_lane(beside, True)
+                thread.join()
+            elif stage.name not in self.results:
                 self._run_stage(stage, shown=True)
-                continue
-            quiet, loud = (beside[0], beside[1]) if beside[1] else (beside[1], beside[0])
-            thread = threading.Thread(target=self._run_lane, args=(quiet, False))
-            thread.start()
-            self._run_lane(loud, True)
-            thread.join()
 
     def _run_lane(self, stages: Sequence[Stage], shown: bool) -> None:
         for stage in stages:
@@ -88,7 +86,7 @@ class Gate:
         began = time.monotonic()
         with log.open("wb") as file:
             process = subprocess.Popen(
-                ["make", stage.target, arguments],
+                [*([sys.executable, "-m", stage.judge] if stage.judge else []), "make", stage.target, arguments],
                 cwd=ROOT,
                 env=surroundings,
                 stdin=subprocess.DEVNULL,
@@ -112,8 +110,8 @@ class Gate:
         _say(f"--- {stage.name}: {'passed' if result.is_green else 'FAILED'} in {result.seconds:.0f} s")
 
     def is_green(self) -> bool:
-        """Return whether each stage that ran passed."""
-        return all(result.is_green for result in self.results.values())
+        """Return whether each selected stage ran and passed."""
+        return all(name in self.results and self.results[name].is_green for name in self.selection.run)
 
     def print_summary(self) -> None:
         """Print which stages ran and why, which did not and why, and the tests that passed only when run again."""
@@ -126,7 +124,7 @@ class Gate:
                 why = self.selection.run[stage.name]
                 table.add_row(stage.name, word, *counts, f"{result.seconds:.0f}", why)
             else:
-                table.add_row(stage.name, "not run", "", "", "", "", self.selection.left[stage.name])
+                table.add_row(stage.name, "not run", "", "", "", "", self.selection.left.get(stage.name, "broke off"))
         console.print(table)
         console.print(f"Builds (once per machine): {self.build_seconds:.0f} s")
         for name, result in self.results.items():

@@ -33,6 +33,8 @@ class Stage:
     """Patterns of files on which the stage depends although no import shows it."""
     needs: tuple[str, ...] = ()
     """Programs without which the stage cannot run at all."""
+    judge: str = ""
+    """The module that runs the target instead of a bare make, and judges what its processes did."""
 
 
 STAGES = (
@@ -46,7 +48,7 @@ STAGES = (
     Stage("vm", "test-vm", marker="vm", paths=("deploy/**", "docs/**", "config/**")),
     Stage("crowd", "test-crowd", marker="crowd"),
     Stage("chaos", "test-chaos", marker="chaos"),
-    Stage("demo", "demo", is_always_run=True),
+    Stage("demo", "demo", is_always_run=True, judge="tests.support.checks.simulators"),
 )
 
 EVERY_STAGE = (
