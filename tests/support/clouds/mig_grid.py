@@ -171,12 +171,6 @@ class Grid:
         """The group's targetSize."""
         return self.group(spec).target_size
 
-    def power_off(self, name: str) -> None:
-        """The guest does so by itself."""
-        vms = self.cloud.groups.vms
-        (vm,) = vms.named(name)
-        self.cloud.do(lambda: vms.stop(vm))
-
     def faults(self, *faults: Fault) -> None:
         self.cloud.set_faults(*faults)
 

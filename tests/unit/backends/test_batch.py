@@ -64,24 +64,30 @@ def test_outcomes_come_in_the_order_of_the_calls_although_they_end_in_another() 
     assert errors(outcomes) == [None, None]
 
 
-def test_at_most_workers_calls_run_at_once_and_that_many_do() -> None:
-    lock = threading.Lock()
-    running, most = 0, 0
-    all_in = threading.Barrier(3)
+class Sends:
+    """A send that succeeds after ``pause`` and counts how many run at once."""
 
-    def send() -> Mapping[str, Failure]:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        all_in.wait(5 * PATIENCE)
-        with lock:
-            running -= 1
+    def __init__(self, pause: Callable[[], object]) -> None:
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._running = self.most = 0
+
+    def __call__(self) -> Mapping[str, Failure]:
+        with self._lock:
+            self._running += 1
+            self.most = max(self.most, self._running)
+        self._pause()
+        with self._lock:
+            self._running -= 1
         return {}
 
-    outcomes = run_calls([call(create(n), send) for n in range(9)], workers=3, may_start=always)
+
+def test_at_most_workers_calls_run_at_once_and_that_many_do() -> None:
+    all_in = threading.Barrier(3)
+    sends = Sends(lambda: all_in.wait(5 * PATIENCE))
+    outcomes = run_calls([call(create(n), sends) for n in range(9)], workers=3, may_start=always)
     assert len(outcomes) == 9
-    assert most == 3
+    assert sends.most == 3
 
 
 def test_one_failure_never_stops_the_others() -> None:
@@ -167,47 +173,23 @@ def test_once_the_server_asks_for_quiet_nothing_more_is_sent_in_this_batch_nor_t
 
 def test_a_batch_grows_and_shrinks_with_its_flow() -> None:
     flow = SharedFlow()
-    lock = threading.Lock()
-    running, most = 0, 0
-
-    def send() -> Mapping[str, Failure]:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        threading.Event().wait(0.002)
-        with lock:
-            running -= 1
-        return {}
-
-    calls = [call(create(n), send) for n in range(400)]
+    sends = Sends(lambda: threading.Event().wait(0.002))
+    calls = [call(create(n), sends) for n in range(400)]
     assert errors(run_calls(calls, workers=MOST, may_start=always, flow=flow)) == [None] * 400
     assert flow.room() == MOST
-    assert most > FIRST
-    most = 0
+    assert sends.most > FIRST
+    sends.most = 0
     for _ in range(3):
         flow.refused(time.monotonic(), time.monotonic(), 0.0)
     assert len(run_calls(calls[:4], workers=MOST, may_start=always, flow=flow)) == 4
-    assert most <= 4
+    assert sends.most <= 4
 
 
 def test_batches_that_share_a_flow_share_its_limit_and_each_goes_on() -> None:
     flow = SharedFlow()
     flow.refused(time.monotonic(), time.monotonic(), 0.0)
-    lock = threading.Lock()
-    running, most = 0, 0
-
-    def send() -> Mapping[str, Failure]:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        threading.Event().wait(0.1)
-        with lock:
-            running -= 1
-        return {}
-
-    calls = [call(create(n), send) for n in range(5)]  # Too few for a second round, and a limit above ten.
+    sends = Sends(lambda: threading.Event().wait(0.1))
+    calls = [call(create(n), sends) for n in range(5)]  # Too few for a second round, and a limit above ten.
     results: list[list[Outcome]] = []
     batches = [
         threading.Thread(target=lambda: results.append(run_calls(calls, workers=MOST, may_start=always, flow=flow)))
@@ -218,7 +200,7 @@ def test_batches_that_share_a_flow_share_its_limit_and_each_goes_on() -> None:
     for batch in batches:
         batch.join()
     assert [errors(result) for result in results] == [[None] * 5] * 3
-    assert FIRST // 2 <= most <= FIRST // 2 + 2, "one of each batch at least"
+    assert FIRST // 2 <= sends.most <= FIRST // 2 + 2, "one of each batch at least"
     assert flow.room() == FIRST // 2, "nobody counts as under way"
 
 
