@@ -46,8 +46,6 @@ class Pace(NamedTuple):
 
 
 REAL = Pace(boot=45.0, lag=30.0, quiet=60.0)
-BRIEF = Pace(boot=2.0, lag=2.0, quiet=19.0)
-"""For tests: two looks are quiet in it at most, which are as many calls a minute as six in sixty."""
 
 
 class Use(NamedTuple):
@@ -162,11 +160,11 @@ def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
             process.wait(MINUTE)
 
 
-def used(machines: int, kind: str, pace: Pace = REAL) -> Use:
+def used(machines: int, kind: str) -> Use:
     """Make so many ``groups`` or ``pods``, let time pass, and give all back."""
     with tempfile.TemporaryDirectory() as name:
-        made = site(Path(name, "conf"), machines, pace.lag)
-        with bench_gce.cloud(made, pace.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):
+        made = site(Path(name, "conf"), machines, REAL.lag)
+        with bench_gce.cloud(made, REAL.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):
             meter = Meter(pid, cloud)
             begun = meter.note()
             ids = [hf.request(f"{kind}-{number}", part) for number, part in enumerate(parts(machines))]
@@ -175,22 +173,22 @@ def used(machines: int, kind: str, pace: Pace = REAL) -> Use:
             assert len(names) == machines
             filled = meter.note()
 
-            time.sleep(pace.lag + SETTLED)
+            time.sleep(REAL.lag + SETTLED)
             before = meter.note()
-            time.sleep(pace.quiet)
+            time.sleep(REAL.quiet)
             after = meter.note()
 
             returns = [names[first : first + MAX_NUMBER] for first in range(0, machines, MAX_NUMBER)]
             _complete(hf, [hf.give_back(some) for some in returns], meter)
             ended = meter.note()
             burst = filled.cpu - begun.cpu + ended.cpu - after.cpu
-            quiet = (after.cpu - before.cpu) / pace.quiet * HOUR
+            quiet = (after.cpu - before.cpu) / REAL.quiet * HOUR
             return Use(
                 quiet,
                 quiet + burst,
                 meter.most(TEN, lambda sample: sample.cpu) / TEN,
                 mebibytes(pid, "VmHWM"),
-                (after.compute - before.compute) / pace.quiet * MINUTE,
+                (after.compute - before.compute) / REAL.quiet * MINUTE,
                 meter.most(MINUTE, lambda sample: sample.compute),
                 ended.pods - begun.pods,
             )

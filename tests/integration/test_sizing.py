@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +10,6 @@ import pytest
 
 from provisioner.backends.gke.pod_size import quantity
 from tests.bench import bench_sizing
-from tests.bench.sizing_loop import BRIEF, used
 from tests.support.checks.terraform import Module
 from tests.support.manifests import OVERLAYS, built, container, only
 
@@ -20,7 +18,6 @@ PAGE = (ROOT / "docs" / "sizing.md").read_text()
 HOUR = 3600.0
 MEMORY_ROOM, LIMIT_ROOM = 1.25, 2.5
 """What a request and a limit of memory have, times what was measured."""
-WORTH_LESS = 3.0
 KINDS = ("groups", "pods")
 UNITS = {"MiB": 2.0**20, "GiB": 2.0**30, "MB": 1e6, "": 1.0}
 
@@ -111,8 +108,6 @@ def number(machines: str) -> int:
     return int(machines.replace(",", ""))
 
 
-AGAIN = [one for one in HTTP if number(one.machines) <= (10_000 if one.kind == "groups" else 1_000)]
-"""What is measured again: the others take minutes."""
 ASKED = {name: row for row in ROWS for name in row.asked_by}
 
 
@@ -167,22 +162,6 @@ def test_the_benchmark_measures_in_virtual_time_what_the_page_says(measured: Vir
     assert held == pytest.approx(measured.state, rel=0.2, abs=0.05e6)
     assert use.cpu <= row.cpu * HOUR
     assert use.mebibytes * 2**20 <= 1.5 * measured.memory
-
-
-@pytest.mark.slow
-def test_loops_with_their_clients_use_no_more_than_the_page_says() -> None:
-    """All at once, as they wait for most of the time; beside others a processor second is worth less."""
-    with ThreadPoolExecutor(len(AGAIN)) as side_by_side:
-        uses = [*side_by_side.map(lambda one: used(number(one.machines), one.kind, BRIEF), AGAIN)]
-    assert {one.kind for one in AGAIN} == {*KINDS}
-    for measured, use in zip(AGAIN, uses, strict=True):
-        assert use.mebibytes * 2**20 <= measured.memory, (measured, use)
-        assert use.churn_cpu <= WORTH_LESS * measured.cpu, (measured, use)
-        assert use.processors <= row_of(measured.machines).burst, (measured, use)
-        assert use.pod_calls == pytest.approx(measured.pod_calls, rel=0.02), (measured, use)
-        if measured.kind == "groups":
-            assert 0 < use.quiet_calls <= measured.quiet_calls, (measured, use)
-            assert use.most_calls <= measured.most_calls, (measured, use)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -89,7 +89,7 @@ def test_what_was_told_stands_when_one_file_is_damaged(blow: Blow, loop: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("count", [2, 3])
-@settings(max_examples=40, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=10, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(data=st.data())
 def test_what_was_told_stands_when_several_files_are_damaged(data: st.DataObject, loop: str, count: int) -> None:
     survives(data.draw(st.sampled_from(list(orders(count)))), loop)
