@@ -58,9 +58,9 @@ test: setup-test
 test-all: setup-test
 	@$(BIN)/python -m tests.gate all
 
-# The tests of an xdist_group share what takes minutes to build.
+# The tests of a file share what takes minutes to build.
 test-slow: setup-test
-	$(BIN)/pytest -n auto --dist loadgroup -m slow $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/pytest -n auto --dist loadfile -m slow $(PYTEST_ARGS) $(TESTS)
 
 test-flips: setup-test
 	$(PYTEST) -m flips $(PYTEST_ARGS) $(TESTS)

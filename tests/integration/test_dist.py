@@ -13,7 +13,7 @@ from tests.support.bundles import bundle, shared, unpacked
 from tests.support.hosts import ROOT, other_python, python_version, tools
 from tests.support.waiting import PATIENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("dist")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 """Bundles are made of what a package index sends."""
 
 

@@ -169,7 +169,7 @@ BUILDERS = pytest.mark.skipif(
 
 def built(test: Callable[..., None]) -> Callable[..., None]:
     """Of a test that builds, or runs what was built."""
-    return BUILDERS(pytest.mark.slow(pytest.mark.timeout(900)(pytest.mark.xdist_group("image")(test))))
+    return BUILDERS(pytest.mark.slow(pytest.mark.timeout(900)(test)))
 
 
 OPTIONS = "--quiet --no-cache --isolation chroot"

@@ -17,7 +17,7 @@ from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody, python_version
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
 from tests.support.waiting import PATIENCE
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("install")]
+pytestmark = pytest.mark.timeout(900)
 """Bundles are made of what a package index sends."""
 
 INSTALLER = ROOT / "deploy" / "bundle" / "install.sh"

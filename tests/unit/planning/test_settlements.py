@@ -1,0 +1,42 @@
+"""A terminal answer that was settled and not recorded decides what the memory says after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from provisioner.model import RequestRecord, RequestStatus, Verdict
+from provisioner.planning.answers import request_answer
+from provisioner.planning.cancellation import cancel
+from provisioner.planning.draft import Draft
+from provisioner.planning.returns import take_back
+from provisioner.planning.settlements import keep_claims
+from tests.unit.core import NOW, REQUEST, draft_of, limits, memory, record, running, unsent
+
+ENDED = record(
+    running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), unsent(2, Verdict.FAILED),
+    ended=RequestStatus.COMPLETE_WITH_ERROR,
+)  # fmt: skip
+
+
+def give_back_first(draft: Draft, record: RequestRecord) -> None:
+    take_back(draft, record.slots[0])
+
+
+@pytest.mark.parametrize("settle", [cancel, give_back_first])
+def test_what_was_settled_before_the_loop_died_holds_after_it(settle: Callable[[Draft, RequestRecord], None]) -> None:
+    draft = draft_of(memory(ENDED), limits=limits())
+    settle(draft, ENDED)
+    answer = request_answer(draft.record(REQUEST))
+    assert answer.text != request_answer(ENDED).text
+
+    kept = keep_claims(memory(ENDED), {REQUEST: answer}, limits(), NOW)
+
+    assert request_answer(kept.requests[REQUEST]).text == answer.text
+    assert kept.requests[REQUEST].slots == draft.record(REQUEST).slots
+
+
+def test_a_memory_that_agrees_with_what_was_settled_stays_as_it_is() -> None:
+    remembered = memory(ENDED)
+    assert keep_claims(remembered, {REQUEST: request_answer(ENDED)}, limits(), NOW) is remembered
