@@ -20,8 +20,8 @@ class InlineActors:
         return frozenset()
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Do it now."""
-        self._ended.append(carry_out(batch, self._backends[batch.pool], may_start))
+        """Do it now, whole. ``may_start`` is ignored: it asks the real clock, by which a busy machine sends a part."""
+        self._ended.append(carry_out(batch, self._backends[batch.pool], lambda: True))
 
     def collect(self) -> list[Results]:
         """What was done since the last call."""
