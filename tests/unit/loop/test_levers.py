@@ -144,7 +144,9 @@ def test_a_start_says_what_is_held(state: StateDir, caplog: pytest.LogCaptureFix
     assert (lines[-1]["cycle"], lines[-1]["time"]) == (7, stamp(100.0))
 
 
-def test_a_journal_that_cannot_be_written_stops_nothing(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_cannot_be_written_stops_nothing_and_is_told(
+    state: StateDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: object) -> None:
         raise StateError("no space left")
 
@@ -154,6 +156,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing(state: StateDir, monkeyp
     held.on(LIMITS)
     held.tell(1, 1.0)
     assert in_force(held) == (STOP,)
+    assert caplog.messages[-1] == "Journal could not be written"
 
 
 def test_a_lever_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:

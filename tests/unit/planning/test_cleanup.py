@@ -93,6 +93,10 @@ def test_a_machine_that_may_become_stuck_or_be_forced_is_looked_at_when_it_may()
     assert judged(closed(), terminating(NOW - FORCE + 3), limits=HARD).due == NOW + 3
 
 
+def test_a_machine_that_stays_is_looked_at_when_its_delete_is_due_again() -> None:
+    assert judged(closed(), machine(), limits=limits(pool("a"))).due == NOW - 1 + DELETE_AGAIN
+
+
 def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_by_force() -> None:
     one, sent, times = closed(sent=None, closed=NOW), [], []
     for half_minute in range(100):
