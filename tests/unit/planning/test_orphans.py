@@ -319,6 +319,12 @@ def forgotten(remembered: Memory, contact: Contact, *looks: Snapshot, after: flo
 NAMED = used(GIVEN, unlisted={name(0): NOW - 30 * HOUR})
 
 
+def test_each_plan_notes_what_no_list_names() -> None:
+    contact = lists(listed={name(0): NOW - HOUR})
+    noted = plan(used(GIVEN), snapshot(machine()), snapshot(pool="b"), limits=limits(), contact=contact)
+    assert noted.memory.unlisted == {name(0): NOW - HOUR}
+
+
 @pytest.mark.parametrize(
     ("remembered", "contact", "since"),
     [
