@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -15,7 +17,7 @@ import pytest
 from tests.support.bundles import sealed, small
 from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody, python_version
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(900)
 """Bundles are made of what a package index sends."""
@@ -291,7 +293,18 @@ def killed(directory: Path, root: Path, change: int) -> int:
                 os.killpg(process.pid, signal.SIGKILL)
                 break
     process.wait(60 * PATIENCE)
+    until(lambda: is_free(root / PREFIX / ".lock"), 60, every=0.01, what="the end of the last child")
     return seen
+
+
+def is_free(lock: Path) -> bool:
+    """Nobody holds this lock, if there is one."""
+    if not lock.exists():
+        return True
+    with lock.open() as file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def scripts_version(root: Path) -> str:

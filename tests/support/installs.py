@@ -78,7 +78,7 @@ def install(
 def done(directory: Path, *arguments: str, root: Path) -> str:
     """What install.sh printed; it has to have done it."""
     ended = install(directory, *arguments, root=root)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return ended.stdout
 
 
