@@ -1,4 +1,4 @@
-"""What of intent is taken in, and when intent has gone back in time."""
+"""Intent that is taken in, and intent that has gone back in time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def taken(remembered: Memory, intent: Intent) -> Draft:
 
 
 def asking(generation: int) -> Intent:
-    """What is known, a request and a return."""
+    """The known request, one more, and a return."""
     intent = intent_of(KNOWN, generation=generation)
     requests = {**intent.requests, OTHER: Request(OTHER, TEMPLATE, 3, 0.0, rc_account="acct")}
     return replace(intent, requests=requests, returns={BACK: ReturnRequest(BACK, (name(0),), 0.0)})
