@@ -5,7 +5,7 @@ A backend never retries an action and never decides: the next cycle is the retry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -62,12 +62,13 @@ class Backend(Protocol):
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to watch, if this kind of place can; ``wake`` is called when something changed."""
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Everything of ours that the pool holds, complete, begun at ``now``; raises BackendError otherwise.
 
         A backend whose pools share lists may have begun a little earlier: the snapshot says when.
-        ``strangers``: names HF returned that are no slot of ours; those that exist here and are not ours are listed as
-        ``foreign``, those that may be ours, but are no machine of this pool, as ``namesakes``.
+        ``sought``: names that are asked for by themselves, each with the uid that is meant, if one is known; of what
+        stands under them, our machines that are not shown as ours any more are ``machines`` that strayed, others that
+        are not ours ``foreign``, and others that may be ours, but are no machine of this pool, ``namesakes``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:

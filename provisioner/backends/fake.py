@@ -93,6 +93,10 @@ class Entry:
     gone: float = math.inf
     """When it is there no more, once somebody deletes it."""
 
+    def strayed(self, uid: str) -> bool:
+        """It is the machine of this uid, and bears no mark any more."""
+        return self.mark is None and self.uid == uid
+
     def machine(self, now: float) -> Machine:
         """As a look at ``now`` shows it."""
         cause = None
@@ -147,6 +151,11 @@ class FakePlace:
                 self._entries[entry.name] = replace(there, gone=min(there.gone, gone))
         self._wake()
 
+    def unmark(self, name: str) -> None:
+        """Take its mark off a machine, as somebody may who does not know what it is for."""
+        with self._lock:
+            self._entries[name] = replace(self._entries[name], mark=None)
+
     def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
         """What they are now, by name."""
         now = self._clock()
@@ -185,13 +194,15 @@ class FakeBackend:
         """The place says when a machine comes or goes; that one runs, or has ended, the next look shows."""
         self.place.wakes.append(wake)
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Everything of ours; the mapping of the look before when nothing changed."""
         entries = self.place.entries()
         machines = self.place.machines([entry for entry in entries.values() if self._owns(entry)])
+        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].strayed(uid)]
+        machines |= {name: replace(machine, strayed=True) for name, machine in self.place.machines(unmarked).items()}
         if machines != self._machines:
             self._machines = machines
-        others = [entries[name] for name in strangers if name in entries and name not in machines]
+        others = [entries[name] for name in sought if name in entries and name not in machines]
         ours = frozenset(entry.name for entry in others if self._made(entry))
         return Snapshot(
             pool=self.pool,
@@ -200,7 +211,7 @@ class FakeBackend:
             foreign=frozenset(entry.name for entry in others) - ours,
             namesakes=ours,
             spec="fake",
-            asked=frozenset(strangers),
+            asked=frozenset(sought),
         )
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:

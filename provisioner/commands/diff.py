@@ -16,7 +16,7 @@ from provisioner.names import short_name, split_name
 SHOWN = 10
 """Machines that are named of each group, where not all are asked for."""
 
-NONE, ABSENT, UNSEEN = "none", "absent", "unseen"
+NONE, ABSENT, UNSEEN, STRAYED_PHASE = "none", "absent", "unseen", "strayed"
 
 
 class View(NamedTuple):
@@ -27,7 +27,8 @@ class View(NamedTuple):
     memory: str
     """Its slot's verdict; ``none`` where no slot has its name."""
     cloud: str
-    """Its phase; ``absent``, or ``unseen`` where its pool could not be looked at."""
+    """Its phase; ``strayed`` where it stands without what makes it ours; ``absent``, or ``unseen`` where its pool could
+    not be looked at."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ STILL_LISTED = Meaning("HostFactory still lists what is closed: it is asked to g
 ORPHAN = Meaning("no request of ours made it: an orphan, deleted when its grace is over (provisioner status)")
 KEPT = Meaning("no request that we know of made it, and HostFactory lists it: it stays")
 NOBODYS = Meaning("nobody has it: HostFactory is asked to give it back")
+STRAYED = Meaning("it runs on without our labels, or outside its group: somebody else's doing")
 FOREIGN = Meaning("a name of somebody else's", differs=False)
 
 
@@ -68,8 +70,9 @@ def run(options: argparse.Namespace) -> int:
     given = settings(options.config)
     state = state_directory(options.state_dir)
     names, written = state.inventory.read() or (None, 0)
-    looks = look_once(given)
-    document = diff_document(state.memory.read(), names, looks, given.name_prefix)
+    memory = state.memory.read()
+    looks = look_once(given, memory)
+    document = diff_document(memory, names, looks, given.name_prefix)
     document["listed_at"] = None if names is None else written / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
     return show(options, document, partial(diff_text, every=options.machines), fine=fine)
@@ -112,7 +115,11 @@ def diff_document(
 def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
     """What the clouds show, by machine."""
     seen = [look.machines for look in looks.values() if isinstance(look, Snapshot)]
-    return {name: str(machine.phase) for machines in seen for name, machine in machines.items()}
+    return {
+        name: STRAYED_PHASE if machine.strayed else str(machine.phase)
+        for machines in seen
+        for name, machine in machines.items()
+    }
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
@@ -126,12 +133,18 @@ def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
         case Verdict.OPEN:
             return EARLY if view.listed else BEING_MADE
         case Verdict.SUCCEEDED:
-            return (AGREE if view.listed else UNLISTED) if there else VANISHED
+            return _of_a_reported_one(view, there=there)
         case Verdict.LOST if view.listed:
             return LOST
     if there:
         return BEING_DELETED
     return STILL_LISTED if view.listed else OVER
+
+
+def _of_a_reported_one(view: View, *, there: bool) -> Meaning:
+    if view.cloud == STRAYED_PHASE:
+        return STRAYED
+    return (AGREE if view.listed else UNLISTED) if there else VANISHED
 
 
 def _of_a_stranger(listed: bool, *, there: bool, ours: bool) -> Meaning:

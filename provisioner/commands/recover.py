@@ -76,7 +76,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
         orphans = tuple(files.memory.orphans) if files.memory else ()
         return recovery.recovery(files, orphans, "", ""), {}
     configuration = settings(options.config)
-    looks = look_once(configuration)
+    looks = look_once(configuration, files.memory)
     seen = {pool: look for pool, look in looks.items() if isinstance(look, Snapshot)}
     unseen = sorted(looks.keys() - seen.keys())
     if unseen and files.need_machines:

@@ -39,7 +39,7 @@ from provisioner.model import (
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, fresh, make_plan, make_trim
 from provisioner.planning.release import without_brake
-from provisioner.planning.returns import unknown_names
+from provisioner.planning.returns import sought
 from provisioner.state.errors import StateError, StateMissing
 from provisioner.state.interfaces import LoopState
 
@@ -206,9 +206,9 @@ class Reconciler:
         self._history.take(passed, results, closes, ending=True)
         return results, closes
 
-    def strangers(self) -> frozenset[str]:
-        """Names that HF gave back and that are no slot of ours: pools are asked whether they hold them."""
-        return frozenset() if self.memory is None else unknown_names(self.memory, self.limits.prefix)
+    def sought(self) -> Mapping[str, str]:
+        """The names that pools are asked for, each with the uid that is meant, if one is known."""
+        return {} if self.memory is None else sought(self.memory, self.limits.prefix)
 
     def preview(self, looks: Mapping[str, Look]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""

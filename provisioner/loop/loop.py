@@ -232,14 +232,14 @@ class Loop:
     def _first_looks(self) -> None:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
-            looks = self._looks(frozenset()).values()
+            looks = self._looks({}).values()
             if not any(isinstance(look, Unobserved) and look.failure.error not in FOR_PEOPLE for look in looks):
                 return
             time.sleep(self._pace.intent_poll)
 
-    def _looks(self, strangers: frozenset[str]) -> dict[str, Look]:
+    def _looks(self, sought: Mapping[str, str]) -> dict[str, Look]:
         return {
-            name: self._notices.added_to(observer.latest(strangers), self._backends[name].lag)
+            name: self._notices.added_to(observer.latest(sought), self._backends[name].lag)
             for name, observer in self._observers.items()
         }
 
@@ -259,7 +259,7 @@ class Loop:
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with uncollected():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-            self._last_looks = self._looks(reconciler.strangers())
+            self._last_looks = self._looks(reconciler.sought())
             report = reconciler.cycle(self._last_looks)
         for pool, doubt in report.doubts.items():
             self._observers[pool].list_after(doubt.settled_by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from provisioner.backends import Backend, BackendError, Watching
@@ -31,7 +31,7 @@ class Observer:
         self._backend = backend
         self._clock = clock
         self._wake = wake
-        self._strangers: frozenset[str] = frozenset()
+        self._sought: Mapping[str, str] = {}
         self._look: Look = Unobserved(
             backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
         )
@@ -46,10 +46,10 @@ class Observer:
         self._backend.start(self.look_now)
         self._thread.start()
 
-    def latest(self, strangers: frozenset[str]) -> Look:
-        """The newest look; the next one also asks about ``strangers``."""
-        if strangers != self._strangers:
-            self._strangers = strangers
+    def latest(self, sought: Mapping[str, str]) -> Look:
+        """The newest look; the next one also asks about the names that are ``sought``."""
+        if sought != self._sought:
+            self._sought = sought
             self._again.set()
         return self._look
 
@@ -89,8 +89,8 @@ class Observer:
     def _observe(self) -> Look:
         began = self._clock.now()
         try:
-            strangers = self._strangers
-            seen = replace(self._backend.observe(began, strangers), asked=strangers)
+            sought = self._sought
+            seen = replace(self._backend.observe(began, sought), asked=frozenset(sought))
             self._told = None
             return seen
         except BackendError as error:

@@ -65,6 +65,8 @@ class Slot(NamedTuple):
     """When its machine was offered to HF because of its age: it runs until HF gives it back."""
     started: float | None = None
     """From when its machine counts as used, where that is not ``asked_at``: it had waited, or came back late."""
+    strayed: bool = False
+    """Its machine was last seen to stand without what makes it ours: only its name and uid lead to it."""
 
     @property
     def request(self) -> str:

@@ -57,6 +57,8 @@ class Machine:
     """Somebody, such as a queue, holds it back on purpose: nobody looks for a node for it yet."""
     no_room: bool = False
     """Its place has said that it has no room for it: it waits until something else goes."""
+    strayed: bool = False
+    """It stands without what makes it ours: its labels were taken from its pod, or its group has let it go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Snapshot:
     spec: str = ""
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
     asked: frozenset[str] = frozenset()
-    """The names that this look asked about. Of any other name it says only whether a machine of ours has it."""
+    """The names that this look asked about. Of any other name it says only whether the place shows it as ours."""
     causes: Mapping[str, LossCause] = field(default_factory=dict)
     """Machines that have gone, perhaps between two looks, and why."""
     problems: tuple[str, ...] = ()

@@ -38,6 +38,7 @@ CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
 
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
+STRAYED = "The machine had lost what marks it as ours: its end was seen by its name and uid alone."
 STUCK = "The machine was still there at the deadline; its deletion is tried further."
 STUCK_STRANGER = "The machine, which belongs to no request, was still there at the deadline: return it again."
 """The message for a name that is no slot: only a slot's machine is deleted again after its return has ended."""
@@ -215,7 +216,7 @@ def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str =
 def _returned(name: str, result: ReturnResult | None, slot: Slot | None) -> dict[str, Any]:
     words = {
         None: ("executing", "shutting-down", ""),
-        ReturnResult.GONE: ("succeed", "terminated", ""),
+        ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.strayed else ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
         ReturnResult.STUCK: ("fail", "stopping", STUCK if slot else STUCK_STRANGER),
     }

@@ -35,6 +35,7 @@ UNKNOWN = Fingerprint()
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
+STRAYED = Failure(ErrorClass.INVALID, "Its place made the machine without what marks it as ours.")
 
 
 LATE_CREATE = 60.0
@@ -43,7 +44,7 @@ LATE_CREATE = 60.0
 
 _followed = evolving(
     *("seen", "accepted", "submitted", "absent", "ran", "fingerprint", "ip", "public_ip", "launched"),
-    *("failure", "notice", "cause", "gated", "lifted"),
+    *("failure", "notice", "cause", "gated", "lifted", "strayed"),
 )
 
 
@@ -116,6 +117,7 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
         slot.verdict in DESIRED
         and slot.notice is machine.notice
         and slot.absent is None
+        and slot.strayed is machine.strayed
         and (_waits_on(slot, machine) if slot.ran is None else machine.phase is RUNNING)
         and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
     ) or slot.set_aside
@@ -141,6 +143,8 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
         _remains(draft, record, slot, machine)
     elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
         _end(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news)
+    elif machine.strayed and slot.ran is None:
+        _end(draft, record, _applied(slot), End(STRAYED, LossCause.UNKNOWN, seen), news)
     elif machine.phase is GONE or (machine.phase is STOPPING and slot.verdict is Verdict.OPEN):
         _end(draft, record, _applied(slot), _ending(machine, seen), news)
     elif machine.phase is STOPPING:  # HF hears of it now, and may give it back before it is gone
@@ -188,6 +192,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         cause=machine.cause or slot.cause,
         gated=machine.gated,
         lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
+        strayed=machine.strayed,
     )
     if begins or changed != slot:
         draft.put(record.id, changed)
@@ -220,6 +225,7 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
         seen=True,
         delete=slot.delete or DeleteReason.FAILED,
         fingerprint=machine.fingerprint,
+        strayed=machine.strayed,
     )
     if changed != slot:
         draft.put(record.id, changed)
@@ -230,19 +236,22 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot,
     told = snapshot.causes.get(slot.name)
     if slot.set_aside or _may_come(slot, told):
         return
+    explained = told not in (None, LossCause.UNKNOWN)
+    cause = told if explained and slot.verdict in DESIRED else slot.cause
     expected_since, lag = _expected_since(slot), draft.pool(slot.pool).lag
     if snapshot.began <= expected_since:
         draft.wake_at(max(expected_since, draft.now) + SOON)
     elif slot.absent is None:
-        better = slot.verdict in DESIRED and told not in (None, LossCause.UNKNOWN)
-        draft.put(record.id, evolve(slot, absent=snapshot.began, cause=told if better else slot.cause))
+        draft.put(record.id, evolve(slot, absent=snapshot.began, cause=cause))
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))
     elif mass_loss.waits(draft, slot):
         return
+    elif not explained and slot.name not in snapshot.asked:  # it may have strayed: its place is asked by its name
+        draft.wake_at(draft.now + SOON)
     elif slot.verdict in DESIRED:
-        _end(draft, record, slot, End(VANISHED, slot.cause or LossCause.UNKNOWN, slot.absent, gone=True), news)
+        _end(draft, record, slot, End(VANISHED, cause or LossCause.UNKNOWN, slot.absent, gone=True), news)
     else:
         draft.put(record.id, evolve(slot, gone=True))
 

@@ -26,10 +26,15 @@ DELETE_AGAIN = 60.0
 machine for ever."""
 
 
-def unknown_names(memory: Memory, prefix: str) -> frozenset[str]:
-    """Names that HF gives back and that are no slot of ours."""
-    names = {name for back in memory.returns.values() if back.ended is None for name in back.names}
-    return frozenset(name for name in names if slot_named(memory.requests, prefix, name) is None)
+def sought(memory: Memory, prefix: str) -> dict[str, str]:
+    """The names that pools are asked for, each with the uid that is meant, empty where none is known.
+
+    Those that HF gives back and that are no slot of ours, and those of slots whose machines were not seen as ours.
+    """
+    given_back = {name for back in memory.returns.values() if back.ended is None for name in back.names}
+    names = {name: "" for name in given_back if slot_named(memory.requests, prefix, name) is None}
+    unseen = (slot for _, slot in memory.slots if not slot.gone and (slot.absent is not None or slot.strayed))
+    return names | {slot.name: slot.fingerprint.uid for slot in unseen}
 
 
 def settle_returns(draft: Draft, busy: Set[str]) -> None:

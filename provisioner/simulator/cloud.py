@@ -23,8 +23,19 @@ if TYPE_CHECKING:
 
 MODES = frozenset(
     # faults of pods, and of calls to the Kubernetes API
-    {"bad_config", "crash", "image_pull", "invalid", "never_ready", "quota", "slow_start", "spot_node", "stockout"}
-    | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
+    {
+        "altered",
+        "bad_config",
+        "crash",
+        "image_pull",
+        "invalid",
+        "never_ready",
+        "quota",
+        "slow_start",
+        "spot_node",
+        "stockout",
+    }
+    | {"stockout", "denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
     | {"watch_cut", "watch_gone"}
     # faults of instances, groups and operations, and of calls to the Compute API
     | {

@@ -19,7 +19,7 @@ from provisioner.files.regular import open_regular
 from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of what the databases hold. A file with a higher one is refused."""
 
 BLOCK = 65_536

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from provisioner.backends import Backend, BackendError, Ended, MayStart, Recording, Watching
 from provisioner.model import Create, Delete, ErrorClass, Outcome, Snapshot
@@ -21,11 +21,11 @@ class MeasuredBackend:
         """Do as the backend does."""
         self._backend.start(wake)
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """As the backend does; a failed look counts with its class, a surprise as ``other``."""
         began = time.monotonic()
         try:
-            return self._backend.observe(now, strangers)
+            return self._backend.observe(now, sought)
         except Exception as error:
             kind = error.failure.error if isinstance(error, BackendError) else ErrorClass.OTHER
             self._metrics.errors.labels(self.pool, "observe", kind).inc()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -58,7 +58,7 @@ class VirtualBackend:
         self._news[member.name] = member
         self._wake()
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """What the place shows, whether or not that is true."""
         self.looks += 1
         shows = self._place.pool.looks
@@ -78,14 +78,14 @@ class VirtualBackend:
         if machines is not self._machines and machines != self._machines:
             self._machines = machines
         members = self._place.members
-        foreign = frozenset(name for name in strangers if name in members and not members[name].ours)
+        foreign = frozenset(name for name in sought if name in members and not members[name].ours)
         return Snapshot(
             self.pool,
             now,
             self._machines,
             foreign=foreign,
             spec="virtual",
-            asked=frozenset(strangers),
+            asked=frozenset(sought),
             causes=dict(self._place.causes) if self._place.pool.tells_why else {},
         )
 

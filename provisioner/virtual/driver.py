@@ -123,8 +123,8 @@ class VirtualLoop:
             self.wake()
             return
         self._next = NEVER
-        strangers = self.reconciler.strangers()
-        self._looks = {name: self._look(name, strangers) for name in self.backends}
+        sought = self.reconciler.sought()
+        self._looks = {name: self._look(name, sought) for name in self.backends}
         try:
             report = self.reconciler.cycle(self._looks)
         except SupersededError:
@@ -139,16 +139,16 @@ class VirtualLoop:
         if due < NEVER:
             self._cycle_at(max(due, self._earliest, self._world.now + GATHER))
 
-    def _look(self, name: str, strangers: frozenset[str]) -> Look:
+    def _look(self, name: str, sought: Mapping[str, str]) -> Look:
         backend, now = self.backends[name], self._world.now
         if not self._places[name].pool.watched:
             now = now // backend.pace * backend.pace
             before = self._looks.get(name)
-            if before is not None and before.began == now + self.clock.ahead and not strangers:
+            if before is not None and before.began == now + self.clock.ahead and not sought:
                 return before
         began = now + self.clock.ahead
         try:
-            return backend.observe(began, strangers)
+            return backend.observe(began, sought)
         except BackendError as error:
             return Unobserved(name, began, error.failure)
 

@@ -131,7 +131,7 @@ def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
 
 def running(observers: Sequence[Observer]) -> int:
     """Machines that the newest looks show running."""
-    looks = [observer.latest(frozenset()) for observer in observers]
+    looks = [observer.latest({}) for observer in observers]
     snapshots = [look for look in looks if isinstance(look, Snapshot)]
     return sum(machine.phase is Phase.RUNNING for look in snapshots for machine in look.machines.values())
 
@@ -158,7 +158,7 @@ def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Me
     for observer in observers:
         observer.start()
     try:
-        wait(lambda: all(isinstance(observer.latest(frozenset()), Snapshot) for observer in observers))
+        wait(lambda: all(isinstance(observer.latest({}), Snapshot) for observer in observers))
         before = cloud.calls()
         outcomes = create_all(backends)
         assert len(outcomes) == MACHINES
@@ -187,13 +187,13 @@ def wait(done: Callable[[], bool]) -> None:
 
 def watch(observers: Sequence[Observer], seconds: float) -> float:
     """The longest time between the beginnings of two looks that follow each other."""
-    began = {observer: observer.latest(frozenset()).began for observer in observers}
+    began = {observer: observer.latest({}).began for observer in observers}
     longest = 0.0
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(0.2)
         for observer in observers:
-            newest = observer.latest(frozenset()).began
+            newest = observer.latest({}).began
             longest, began[observer] = max(longest, newest - began[observer]), newest
     return longest
 

@@ -169,7 +169,7 @@ class Ours:
         pool = GkePool(name="bench", namespace=space.name, pod_spec=spec, kubeconfig=target.kubeconfig)
         self._backend = GkeBackend(pool, provisioner="bench")
         self._backend.start(lambda: None)
-        self._backend.observe(0.0, ())
+        self._backend.observe(0.0, {})
 
     def create(self, names: Sequence[str]) -> None:
         outcomes = self._backend.create([Create(name, "bench", "T", REQUEST) for name in names], lambda: True)

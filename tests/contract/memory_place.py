@@ -47,6 +47,9 @@ class MemoryPlace(Place):
     def copy(self, name: str, as_name: str) -> None:
         self._place.create(as_name, self._place.present()[name].mark)
 
+    def stray(self, name: str) -> None:
+        self._place.unmark(name)
+
     def remove(self, name: str) -> None:
         self._place.delete(self._place.present()[name], at_once=True)
 

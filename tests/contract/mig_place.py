@@ -87,6 +87,12 @@ class MigPlace(Place):
         zone = self._on_group(lambda group: group.members[name].zone)
         self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, as_name))
 
+    def stray(self, name: str) -> None:
+        self._on_group(lambda group: group.abandon([instance_url(group.members[name].zone, name)]))
+
+    def remove_stray(self, name: str) -> None:
+        self._in_groups(lambda groups: [groups.vms.delete(vm) for vm in groups.vms.named(name)])
+
     def remove(self, name: str) -> None:
         self._on_group(lambda group: group.delete([instance_url(group.members[name].zone, name)], skip_invalid=False))
         until(lambda: name not in self.present(), self.patience, what=f"{name} is removed")

@@ -92,9 +92,9 @@ class Place(ABC):
         (outcome,) = self.backend.delete([delete], always)
         return outcome
 
-    def look(self, strangers: Collection[str] = ()) -> Snapshot:
+    def look(self, names: Collection[str] = ()) -> Snapshot:
         """What the pool holds now."""
-        return self.backend.observe(self.now(), strangers)
+        return self.backend.observe(self.now(), dict.fromkeys(names, ""))
 
     def until_seen(self, name: str, phase: Phase = Phase.RUNNING) -> Machine:
         """The machine once it is in this phase."""
@@ -132,6 +132,14 @@ class Place(ABC):
     @abstractmethod
     def copy(self, name: str, as_name: str) -> None:
         """Somebody else makes a machine that bears all marks of one of ours, but its name."""
+
+    @abstractmethod
+    def stray(self, name: str) -> None:
+        """Somebody takes from a machine what makes it ours."""
+
+    def remove_stray(self, name: str) -> None:
+        """A person deletes a machine that strayed."""
+        raise NotImplementedError(f"the backend deletes {name} itself")
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -209,6 +217,14 @@ class GkePlace(Place):
 
     def copy(self, name: str, as_name: str) -> None:
         self._add_like(self._in_cluster(lambda cluster: cluster.get("pods", self._namespace, name).document), as_name)
+
+    def stray(self, name: str) -> None:
+        def act(cluster: Cluster) -> None:
+            pod = cluster.get("pods", self._namespace, name)
+            metadata = {**pod.document["metadata"], "labels": {}}
+            cluster.update(pod, {**pod.document, "metadata": metadata}, status_only=False)
+
+        self._in_cluster(act)
 
     def remove(self, name: str) -> None:
         self._in_cluster(lambda cluster: cluster.delete(cluster.get("pods", self._namespace, name), 0))

@@ -277,7 +277,7 @@ def test_why_a_pod_went_is_known_although_no_look_saw_it_end(
     happens(cloud)
     until(lambda: not cloud.pods.names(), cloud.place.patience, what="the pod is gone")
     cloud.place.until_gone(ONE)
-    assert cloud.place.look().causes == {ONE: cause}
+    assert cloud.place.look([ONE]).causes == {ONE: cause}
 
 
 def test_a_pod_that_came_and_went_before_any_look_is_known_to_have_gone(cloud: Cloud) -> None:
@@ -286,7 +286,7 @@ def test_a_pod_that_came_and_went_before_any_look_is_known_to_have_gone(cloud: C
     cloud.place.create(1)
     cloud.pods.remove(ONE)
     until(lambda: cloud.place.look().causes, cloud.place.patience, what="its end is told")
-    look = cloud.place.look()
+    look = cloud.place.look([ONE])
     assert (look.machines, look.causes) == ({}, {ONE: LossCause.DELETED})
 
 

@@ -283,24 +283,32 @@ def test_f12_a_repair_without_stock_is_ended_by_a_delete(site: VirtualSite) -> N
 
 
 @pytest.mark.parametrize(
-    ("mode", "runs_on", "deletes"),
-    [
-        ("deleted", False, 1),
-        ("recreated", False, 1),
-        ("abandoned", True, 0),
-    ],
+    "mode",
+    ["deleted", "recreated"],
 )
-def test_f13_f19_what_others_do_to_a_machine_is_a_loss(
-    site: VirtualSite, mode: str, runs_on: bool, deletes: int
-) -> None:
+def test_f13_f19_what_others_do_to_a_machine_is_a_loss(site: VirtualSite, mode: str) -> None:
     site.faults(Fault(mode, limit=1, params={"seconds": 60}))
     answer = site.asked(3)
     site.run(400)
     assert stays(site, answer)
     (lost,) = site.lost()
-    kept = set(names_of(answer)) - ({lost} if not runs_on else set())
-    assert site.phases() == dict.fromkeys(kept, "running"), "an instance that left the group is no longer ours"
-    assert site.mutations() == {CREATES: 1} | ({DELETES: deletes} if deletes else {})
+    assert site.phases() == dict.fromkeys(set(names_of(answer)) - {lost}, "running")
+    assert site.mutations() == {CREATES: 1, DELETES: 1}
+
+
+def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_says_so(site: VirtualSite) -> None:
+    site.faults(Fault("abandoned", limit=1, params={"seconds": 60}))
+    answer = site.asked(3)
+    site.run(400)
+    names = names_of(answer)
+    assert stays(site, answer)
+    assert (site.lost(), site.phases()) == ({}, dict.fromkeys(names, "running"))
+    back = site.give_back(names)
+    site.until(lambda: site.ended(back))
+    assert site.answer(back)["status"] == ERROR
+    [left] = site.phases()
+    told = {one["name"]: one["message"] for one in site.answer(back)["machines"]}
+    assert [name for name, text in told.items() if text] == [left]
 
 
 def made_again(site: VirtualSite, name: str, how: str) -> None:

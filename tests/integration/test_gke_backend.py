@@ -18,7 +18,7 @@ from provisioner.backends.concurrency import MOST
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.namespace import Namespaces
-from provisioner.backends.gke.pods import Pod
+from provisioner.backends.gke.pods import OWN_LABELS, POOL_LABEL, REQUEST_LABEL, SLOT_LABEL, TEMPLATE_LABEL, Pod
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.registry import make_backends
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
@@ -96,6 +96,21 @@ class Bench:
         """Every pod's document, as the server knows it."""
         return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
 
+    def unlabel(self, pod: str, label: str) -> None:
+        """Somebody takes a label off a pod."""
+        document = self.pods()[pod]
+        labels = {key: value for key, value in document["metadata"]["labels"].items() if key != label}
+        changed = {**document, "metadata": {**document["metadata"], "labels": labels}}
+
+        def act(cluster: Cluster) -> None:
+            cluster.update(cluster.get("pods", NAMESPACE, pod), changed, status_only=False)
+
+        self.cluster(act)
+
+    def remove(self, pod: str) -> None:
+        """Somebody deletes a pod without grace."""
+        self.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, pod), 0))
+
     def calls(self, method: str) -> int:
         return self.simulator.call(lambda cloud: cloud.world.calls[method])
 
@@ -126,7 +141,7 @@ def delete(backend: GkeBackend, number: int, uid: str = "") -> Outcome:
 
 
 def look(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
-    return dict(backend.observe(now, ()).machines)
+    return dict(backend.observe(now, {}).machines)
 
 
 def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Machine:
@@ -170,15 +185,15 @@ def test_a_quiet_watch_costs_no_list(bench: Bench) -> None:
 def test_a_look_says_on_which_list_it_rests(bench: Bench) -> None:
     backend = bench.backend()
     look(backend, 100.0)
-    first = backend.observe(101.0, ()).listed
+    first = backend.observe(101.0, {}).listed
     assert first is not None
     assert first <= 101.0
-    assert backend.observe(150.0, ()).listed == first, "the watch has gone on from it"
-    assert bench.backend(watched=False).observe(101.0, ()).listed is None, "without a watch each look lists"
+    assert backend.observe(150.0, {}).listed == first, "the watch has gone on from it"
+    assert bench.backend(watched=False).observe(101.0, {}).listed is None, "without a watch each look lists"
 
 
 def place_of(backend: GkeBackend) -> str:
-    return backend.observe(time.monotonic(), ()).answered_by
+    return backend.observe(time.monotonic(), {}).answered_by
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -230,7 +245,7 @@ def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: B
     assert bench.calls("pods.list") == 0, "its time has not come"
     wanted = time.monotonic()
     backend.list_after(wanted)
-    until(lambda: (backend.observe(time.monotonic(), ()).listed or 0.0) >= wanted, 30)
+    until(lambda: (backend.observe(time.monotonic(), {}).listed or 0.0) >= wanted, 30)
     create(backend, 2)
     seen(backend, 2)
     for _ in range(20):
@@ -431,7 +446,7 @@ def test_the_pools_of_a_configuration_share_their_cluster(bench: Bench) -> None:
         for backend in backends.values():
             backend.start(lambda: None)
         for backend in backends.values():
-            assert backend.observe(0.0, ()).machines == {}
+            assert backend.observe(0.0, {}).machines == {}
         assert bench.calls("pods.watchlist") == 1
     finally:
         for backend in backends.values():
@@ -514,9 +529,9 @@ def test_the_pod_is_the_users_with_our_name_and_labels(bench: Bench) -> None:
 
 def test_a_new_pod_spec_is_used_and_seen_without_a_restart(bench: Bench) -> None:
     backend = bench.backend()
-    before = backend.observe(0.0, ()).spec
+    before = backend.observe(0.0, {}).spec
     bench.spec.write_text(json.dumps({"containers": [{"name": "main", "image": "alpine"}]}))
-    assert backend.observe(0.0, ()).spec != before
+    assert backend.observe(0.0, {}).spec != before
     create(backend, 1)
     assert bench.pods()[name(1)]["spec"]["containers"][0]["image"] == "alpine"
 
@@ -587,7 +602,7 @@ def test_a_host_whose_name_no_pod_can_have_is_not_asked_for(bench: Bench, host: 
     backend = bench.backend()
     look(backend)
     before = bench.calls("pods.get") + bench.lists()
-    assert backend.observe(0.0, [host]).foreign == frozenset()
+    assert backend.observe(0.0, dict.fromkeys([host], "")).foreign == frozenset()
     assert bench.calls("pods.get") + bench.lists() == before
 
 
@@ -600,7 +615,7 @@ def test_two_provisioners_in_one_namespace_never_touch_each_other(bench: Bench) 
     assert errors(create(theirs, 1)) == [ErrorClass.OTHER]
     delete(theirs, 1)
     assert "deletionTimestamp" not in bench.pods()[name(1)]["metadata"]
-    assert ours.observe(0.0, [name(1), name(2), name(3)]).foreign == {name(2)}
+    assert ours.observe(0.0, dict.fromkeys([name(1), name(2), name(3)], "")).foreign == {name(2)}
 
 
 def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Bench) -> None:
@@ -610,10 +625,10 @@ def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Ben
     foreign(bench, 1)
     bench.fault(Fault("denied", target="pods.get"))
     with pytest.raises(BackendError):
-        backend.observe(0.0, [name(1), name(2)])
+        backend.observe(0.0, dict.fromkeys([name(1), name(2)], ""))
     assert look(backend) == {}
     bench.fault()
-    assert backend.observe(0.0, [name(1), name(2)]).foreign == {name(1)}
+    assert backend.observe(0.0, dict.fromkeys([name(1), name(2)], "")).foreign == {name(1)}
 
 
 def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears(
@@ -630,7 +645,7 @@ def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears
     others = bench.wire.connections()
     bench.wire.block()
     with ThreadPoolExecutor(len(pools)) as observers:
-        looks = [observers.submit(pool.observe, 0.0, names) for pool in pools]
+        looks = [observers.submit(pool.observe, 0.0, dict.fromkeys(names, "")) for pool in pools]
         until(lambda: bench.wire.connections() >= MOST, 30)
         under_way = bench.wire.connections() - others
         bench.wire.mend()
@@ -642,8 +657,72 @@ def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears
 def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) -> None:
     """Only the pool of this name may touch it: HostFactory must not hear that it went."""
     create(bench.backend(name="former"), 1)
-    asked = bench.backend().observe(0.0, [name(1)])
+    asked = bench.backend().observe(0.0, dict.fromkeys([name(1)], ""))
     assert (asked.foreign, asked.namesakes) == (frozenset(), {name(1)})
+
+
+# --- pods without our labels ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        pytest.param({}, "metadata.labels.hf-provisioner/id is gone", id="all labels"),
+        pytest.param({"labels": {POOL_LABEL: None}}, f"metadata.labels.{POOL_LABEL} is gone", id="one label"),
+        pytest.param({"labels": {SLOT_LABEL: "9"}}, f"metadata.labels.{SLOT_LABEL} is 9", id="another value"),
+        pytest.param(
+            {"labels": {}, "spec": {"restartPolicy": "Always"}}, "spec.restartPolicy is Always", id="restarts"
+        ),
+    ],
+)
+def test_a_pod_that_is_made_otherwise_than_asked_for_is_deleted_at_once_and_fails(
+    bench: Bench, changes: dict[str, object], told: str
+) -> None:
+    backend = bench.backend()
+    bench.fault(Fault("altered", params=changes))
+    (outcome,) = create(backend, 1)
+    assert outcome.failure is not None
+    assert (outcome.failure.error, told in outcome.failure.text) == (ErrorClass.INVALID, True)
+    assert all("deletionTimestamp" in pod["metadata"] for pod in bench.pods().values())
+    assert [told in finding.text for finding in backend.rehearse("T")] == [True]
+    bench.fault()
+    assert backend.rehearse("T") == []
+
+
+def test_one_that_cannot_be_deleted_is_found_by_its_name_and_by_who_made_it(bench: Bench) -> None:
+    backend = bench.backend()
+    bench.fault(Fault("altered"), Fault("denied", target="pods.delete"))
+    assert errors(create(backend, 1)) == [ErrorClass.INVALID]
+    foreign(bench, 2)
+    asked = backend.observe(0.0, {name(1): "", name(2): ""})
+    assert [one.name for one in asked.machines.values() if one.strayed] == [name(1)]
+    assert asked.foreign == {name(2)}
+    assert "run on without our labels" in asked.problems[0]
+    bench.fault()
+    delete(backend, 1, asked.machines[name(1)].fingerprint.uid)
+    until(lambda: name(1) not in bench.pods(), 30)
+
+
+@pytest.mark.parametrize("label", sorted(OWN_LABELS))
+def test_a_pod_that_loses_a_label_is_not_gone(bench: Bench, label: str) -> None:
+    backend = running_pod(bench)
+    uid = look(backend)[name(1)].fingerprint.uid
+    bench.unlabel(name(1), label)
+    until(lambda: look(backend) == {} or label in (REQUEST_LABEL, TEMPLATE_LABEL), 30)
+    asked = backend.observe(0.0, {name(1): uid})
+    assert (asked.machines[name(1)].phase, asked.causes.get(name(1))) in (
+        (Phase.RUNNING, None),
+        (Phase.RUNNING, LossCause.UNKNOWN),
+    )
+    assert backend.observe(0.0, {name(1): uid}).machines is asked.machines, "nothing has changed"
+    assert backend.observe(0.0, {name(1): "another"}).machines.get(name(1)) is None or label == TEMPLATE_LABEL
+
+
+def test_a_pod_that_was_deleted_without_grace_is_gone_once_its_name_was_asked_for(bench: Bench) -> None:
+    backend = running_pod(bench)
+    bench.remove(name(1))
+    until(lambda: look(backend) == {}, 30)
+    assert backend.observe(0.0, {name(1): ""}).causes == {name(1): LossCause.DELETED}
 
 
 # --- deletes ----------------------------------------------------------------------------------------------------------

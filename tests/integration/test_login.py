@@ -250,7 +250,7 @@ def test_a_plugin_that_is_missing_says_what_to_do_and_only_looks_and_creates_fai
     backend = GkeBackend(settings, provisioner="demo")
     backend.start(lambda: None)
     try:
-        error = refused(lambda: backend.observe(0.0, ()))
+        error = refused(lambda: backend.observe(0.0, {}))
         assert (error.failure.error, words in error.failure.text) == (ErrorClass.DENIED, True)
         create = Create("hf-abcdefghij-000001", "gke-main", "small", "abcdefghij")
         (outcome,) = backend.create([create], lambda: True)

@@ -69,6 +69,7 @@ def test_what_only_the_cache_has_lost_is_found_by_another_list(bench: Bench, tmp
         running.backend._cache.replace((), "1")
         until(running.doubted, 30)
         until(lambda: not running.doubted(), 30)
+        until(lambda: len(running.backend.observe(time.monotonic(), {}).machines) == COUNT, 30, what="another list")
         assert bench.calls("pods.list") == 1
         assert [slot.verdict for slot in running.slots] == [Verdict.SUCCEEDED] * COUNT
         assert len(bench.pods()) == COUNT

@@ -89,7 +89,7 @@ def test_creates_are_sent_however_often_machines_are_returned_and_however_long_t
 
 def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
     backend = MigBackend(pool(zonal.cloud.url, observe_seconds=30), prefix="hf")
-    backend.observe(1.0, ())
+    backend.observe(1.0, {})
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(backend.observe, 1.0, ())
         backend.close()
@@ -378,6 +378,24 @@ def test_a_member_taken_out_of_the_group_is_absent_and_said(zonal: Bench, caplog
     zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
     with caplog.at_level(logging.WARNING, "provisioner"):
         until(lambda: list(zonal.look().machines) == [name(2)], 30, what="its absence")
-    assert zonal.cloud.state()[name(1)] == "running", "its instance runs on and is no longer ours to touch"
+    assert zonal.cloud.state()[name(1)] == "running", "its instance runs on"
     problems = [getattr(record, "problem", "") for record in caplog.records]
     assert any(name(1) in problem for problem in problems)
+
+
+def test_a_member_taken_out_of_the_group_goes_on_and_its_delete_says_what_to_do(zonal: Bench) -> None:
+    zonal.create(1)
+    uid = zonal.running(1).machines[name(1)].fingerprint.uid
+    group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
+    zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
+    until(lambda: zonal.look().machines == {}, 30, what="its absence")
+    asked = zonal.backend.observe(zonal.now, {name(1): uid})
+    assert (asked.machines[name(1)].phase, asked.machines[name(1)].strayed) == (Phase.RUNNING, True)
+    assert zonal.backend.observe(zonal.now, {name(1): "7"}).namesakes == {name(1)}, "another one of its name"
+    zonal.backend.observe(zonal.now, {name(1): uid})
+    (outcome,) = zonal.backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, uid)], lambda: True)
+    assert outcome.failure is not None
+    assert outcome.failure.error is ErrorClass.DENIED
+    assert f"gcloud compute instances delete {name(1)} --zone us-central1-a" in outcome.failure.text
+    zonal.cloud.do(lambda: [zonal.cloud.groups.vms.delete(vm) for vm in zonal.cloud.groups.vms.named(name(1))])
+    until(lambda: zonal.backend.observe(zonal.now, {name(1): uid}).machines == {}, 30, what="its end")

@@ -292,7 +292,7 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     cloud.set_faults(absent(status, message))
     pool = MigPool(name="a", project=PROJECT, endpoint=cloud.url, observe_seconds=0.01, **place)
     with closing(MigBackend(pool, prefix="hf")) as backend, pytest.raises(BackendError) as caught:
-        backend.observe(0.0, ())
+        backend.observe(0.0, {})
     failure = caught.value.failure
     assert failure.error in FOR_PEOPLE, "nobody else can mend it"
     assert failure.text.startswith(MISSING[what])

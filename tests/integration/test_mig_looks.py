@@ -119,7 +119,7 @@ def test_pools_of_one_zone_read_it_once() -> None:
         for number, backend in enumerate(backends):
             backend.create([Create(name(number), backend.pool, "t", REQUEST)], lambda: True)
         until(lambda: list(cloud.state().values()) == ["running"] * 3, 30)
-        snapshots = [backend.observe(1.0 + number, ()) for number, backend in enumerate(backends)]
+        snapshots = [backend.observe(1.0 + number, {}) for number, backend in enumerate(backends)]
         assert [list(one.machines) for one in snapshots] == [[name(0)], [name(1)], [name(2)]]
         assert [one.began for one in snapshots] == [1.0] * 3, "a snapshot is as old as the oldest list in it"
         paths = Counter(path.rpartition("/")[2] for _, path in cloud.requests)
@@ -139,7 +139,7 @@ def test_a_snapshot_is_as_old_as_the_oldest_of_the_lists_that_it_shares() -> Non
             MigBackend(pool(cloud.url, spec, name=spec.name, observe_seconds=30.0), prefix="hf", projects=projects)
             for spec in specs
         ]
-        assert [backend.observe(1.0 + number, ()).began for number, backend in enumerate(backends)] == [1.0] * 3
+        assert [backend.observe(1.0 + number, {}).began for number, backend in enumerate(backends)] == [1.0] * 3
         lists = Counter(path.rpartition("/")[2] for _, path in cloud.requests)
         assert (lists["instanceGroupManagers"], lists["instances"]) == (2, 2)
         for backend in backends:
@@ -382,7 +382,7 @@ def test_a_response_of_another_shape_fails_the_look(body: bytes) -> None:
     with OddServer(body) as address:
         backend = MigBackend(pool(address), prefix="hf")
         with pytest.raises(BackendError) as raised:
-            backend.observe(1.0, ())
+            backend.observe(1.0, {})
         assert raised.value.failure.error in (ErrorClass.UNAVAILABLE, ErrorClass.OTHER)
         response = failures(backend.create(creates(1), lambda: True))
         assert response == [ErrorClass.UNAVAILABLE], "it may have been done"
@@ -393,7 +393,7 @@ def test_a_list_that_names_places_which_it_could_not_reach_is_no_list() -> None:
     with OddServer(b'{"kind": "compute#instanceGroupManagerList", "unreachables": ["zones/us-central1-a"]}') as address:
         backend = MigBackend(pool(address), prefix="hf")
         with pytest.raises(BackendError, match="partial answer, unreachable"):
-            backend.observe(1.0, ())
+            backend.observe(1.0, {})
         backend.close()
 
 
@@ -409,7 +409,7 @@ def test_a_response_that_drips_ends_with_its_time_not_with_its_last_byte() -> No
     with OddServer(b" " * 1000, pause=0.1) as address:
         backend = MigBackend(pool(address), prefix="hf", times=ComputeTimes(call=1.0))
         with pytest.raises(BackendError) as raised:
-            backend.observe(1.0, ())
+            backend.observe(1.0, {})
         assert raised.value.failure.error is ErrorClass.TIMEOUT
         assert "has not ended in time" in raised.value.failure.text
         backend.close()
@@ -466,7 +466,7 @@ def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: 
     key = tmp_path / "key.json"
     backend = MigBackend(pool("https://127.0.0.1:9", credentials=key), prefix="hf")
     with pytest.raises(BackendError) as raised:
-        backend.observe(1.0, ())
+        backend.observe(1.0, {})
     assert raised.value.failure.error is ErrorClass.DENIED
     assert "key.json" in raised.value.failure.text
     assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.DENIED]
@@ -511,5 +511,5 @@ def test_an_endpoint_with_or_without_path_is_the_same() -> None:
     with ComputeCloud([ZONAL]) as cloud:
         for endpoint in (cloud.host, cloud.host + "/", cloud.url, cloud.url.rstrip("/")):
             backend = MigBackend(pool(endpoint), prefix="hf")
-            assert backend.observe(1.0, ()).machines == {}
+            assert backend.observe(1.0, {}).machines == {}
             backend.close()

@@ -155,7 +155,7 @@ def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(backend: MigBackend | GkeBackend) -> Snapshot:
     """What the pool holds now."""
-    return backend.observe(time.monotonic(), ())
+    return backend.observe(time.monotonic(), {})
 
 
 def phase(snapshot: Snapshot) -> Phase | None:

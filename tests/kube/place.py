@@ -67,6 +67,9 @@ class KubePlace(Place):
     def copy(self, name: str, as_name: str) -> None:
         self._space.add_pod(as_name, self._space.pod(name)["metadata"]["labels"])
 
+    def stray(self, name: str) -> None:
+        self._space.admin.patch(f"{self._space.pods_path}/{name}", {"metadata": {"labels": None}})
+
     def remove(self, name: str) -> None:
         self._space.remove(name)
 

@@ -63,7 +63,7 @@ def works(backend: GkeBackend, space: Space) -> None:
     """A pod is made, seen and deleted."""
     create = Create(NAME, "gke-main", "T", "abcdefghij")
     assert [one.failure for one in backend.create([create], lambda: True)] == [None]
-    uid = backend.observe(0.0, ()).machines[NAME].fingerprint.uid
+    uid = backend.observe(0.0, {}).machines[NAME].fingerprint.uid
     delete = Delete(NAME, "gke-main", DeleteReason.RETURNED, uid)
     assert [one.failure for one in backend.delete([delete], lambda: True)] == [None]
     until(lambda: space.names() == set(), 30, what="the pod is gone")
@@ -72,7 +72,7 @@ def works(backend: GkeBackend, space: Space) -> None:
 def denied(backend: GkeBackend) -> str:
     """Why the server does not know us; empty when it does."""
     try:
-        backend.observe(0.0, ())
+        backend.observe(0.0, {})
     except BackendError as error:
         return error.failure.text if error.failure.error is ErrorClass.DENIED else ""
     return ""

@@ -87,7 +87,7 @@ def bench(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[Bench]:
 
 
 def look(backend: GkeBackend) -> set[str]:
-    return set(backend.observe(0.0, ()).machines)
+    return set(backend.observe(0.0, {}).machines)
 
 
 def until_seen(backend: GkeBackend, expected: set[str]) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from provisioner.backends.gke.pods import ID_LABEL, REQUEST_LABEL
+from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
@@ -69,9 +69,11 @@ def machines_of(story: Story) -> dict[str, TrueMachine]:
     """Everything that carries our identity, whatever its state, by name."""
     found = {}
     for pod in story.cluster.pods.select(""):
-        if pod.namespace in POOLS and pod.labels.get(ID_LABEL):
+        parts, managed = split_name(story.limits.prefix, pod.name), pod.document["metadata"]["managedFields"]
+        made = managed[0]["manager"].startswith("hf-provisioner:")
+        if pod.namespace in POOLS and parts and (made or pod.labels.get(ID_LABEL)):
             running = pod_status.machine_phase(pod.document) == "running"
-            request = pod.labels[REQUEST_LABEL]
+            request = parts[0]
             found[pod.name] = TrueMachine(pod.name, POOLS[pod.namespace], pod.uid, running, request)
     for member in story.mig.members.values():
         parts = split_name(story.limits.prefix, member.name)
@@ -80,6 +82,11 @@ def machines_of(story: Story) -> dict[str, TrueMachine]:
         found[member.name] = TrueMachine(
             member.name, "beta", str(vm.id) if vm else "", running, parts[0] if parts else ""
         )
+    for name, document in story.groups.vms.shelf("p", "r1-a").after("", 0.0):
+        parts = split_name(story.limits.prefix, name)
+        if name not in found and parts:  # it was taken out of the group
+            running = document["status"] == "RUNNING"
+            found[name] = TrueMachine(name, "beta", str(document["id"]), running, parts[0])
     return found
 
 
@@ -164,6 +171,8 @@ class Judge:
             assert wanted is None or wanted.told is None, f"{Law.STAYS}: {create.name} is created for an ended request"
             assert create.name not in self._dead, f"{Law.NAMED_ONCE}: {create.name} was closed and is created"
             assert create.name not in self._seen_running, f"{Law.PROVEN}: {create.name} was seen running and is created"
+            if self._story.alters:
+                self.disturbed.add(create.name)
 
     def refused(self, create: Create) -> None:
         """Note a create that was answered with an error."""

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ from provisioner.simulator.compute.groups import Groups
 from provisioner.simulator.compute.settings import MigSpec, Timings
 from provisioner.simulator.kubernetes.errors import ApiError
 from provisioner.simulator.kubernetes.pods import Cluster
-from provisioner.simulator.world import World
+from provisioner.simulator.world import Fault, World
 from provisioner.state import additions, recovery
 from provisioner.state import intent as intent_file
 from provisioner.state.additions import Additions
@@ -274,6 +274,10 @@ class Story:
         self.world = World(seed=seed)
         self.fuse = Fuse()
         self.skew = 0.0
+        self.alters = False
+        """True while pods are made otherwise than they are asked for."""
+        self.strayed: set[str] = set()
+        """Instances that were taken out of their group: only a person deletes them."""
         self.slow: set[str] = set()
         self.cluster = Cluster(self.world, ["ns-alpha", "ns-gamma"])
         self.groups = Groups(self.world, [spec], timings)
@@ -398,7 +402,7 @@ class Story:
         self.judge.after_cycle(None if report is None or report.problem else report)
 
     def _look(self, life: Life, blind: Collection[str] = (), late: Collection[str] = ()) -> dict[str, Look]:
-        now, strangers = life.clock.now(), life.reconciler.strangers()
+        now, sought = life.clock.now(), life.reconciler.sought()
         looks: dict[str, Look] = {}
         for pool, backend in self.backends.items():
             backend.line.blind = BLIND if pool in blind else None
@@ -407,7 +411,7 @@ class Story:
                 looks[pool] = before
                 continue
             try:
-                look = replace(backend.observe(now, strangers), asked=strangers)
+                look = replace(backend.observe(now, sought), asked=frozenset(sought))
                 looks[pool] = self.notices.added_to(look, backend.lag)
             except BackendError as error:
                 looks[pool] = Unobserved(pool, now, error.failure)
@@ -445,6 +449,24 @@ class Story:
             self.cluster.delete(pod, 0)
         for vm in self.groups.vms.named(name):
             self.groups.vms.delete(vm)
+        self.judge.watch()
+
+    def alter(self, changes: Mapping[str, Any] | None) -> None:
+        """An admission policy changes each pod that is made, as the fault ``altered`` says; None: it is gone again."""
+        self.alters = changes is not None
+        self.world.set_faults([Fault("altered", params=dict(changes))] if changes is not None else [])
+
+    def unlabel(self, name: str, labels: Collection[str]) -> None:
+        """Somebody takes these labels off a pod, or takes an instance out of its group."""
+        self.judge.disturbed.add(name)
+        member = self.mig.members.get(name)
+        if member is not None and member.action == "NONE":
+            self.mig.abandon([f"zones/{member.zone}/instances/{name}"])
+            self.strayed.add(name)
+        for pod in self.cluster.pods.select("", lambda pod: pod.name == name):
+            kept = {key: value for key, value in pod.labels.items() if key not in labels}
+            metadata = {**pod.document["metadata"], "labels": kept}
+            self.cluster.update(pod, {**pod.document, "metadata": metadata}, status_only=False)
         self.judge.watch()
 
     def recreate(self, name: str) -> None:

@@ -98,12 +98,13 @@ def memory_is_recorded_a_cycle_late() -> Break:
 def a_failed_look_is_an_empty_pool() -> Break:
     make_plan = cycle.make_plan
 
-    def credulous(world: plan.World, *rest: Any) -> Plan:
+    def credulous(world: plan.World, memory: Memory, *rest: Any) -> Plan:
+        names = frozenset(slot.name for _, slot in memory.slots)
         looks = {
-            pool: Snapshot(pool, look.began, {}) if isinstance(look, Unobserved) else look
+            pool: Snapshot(pool, look.began, {}, asked=names) if isinstance(look, Unobserved) else look
             for pool, look in world.looks.items()
         }
-        return make_plan(replace(world, looks=looks), *rest)
+        return make_plan(replace(world, looks=looks), memory, *rest)
 
     return patch.object(cycle, "make_plan", credulous)
 

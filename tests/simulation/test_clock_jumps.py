@@ -66,7 +66,8 @@ class Site(Bench):
             self.host.monotonic += STEP
             self.clock.time += STEP
             now = self.loop_clock.now()
-            self.reconciler.cycle({name: place.observe(now, ()) for name, place in self.places.items()})
+            sought = self.reconciler.sought()
+            self.reconciler.cycle({name: place.observe(now, sought) for name, place in self.places.items()})
 
     def cycle(self, times: int = 1, blind: object = ()) -> None:  # type: ignore[override]  # nobody needs the report
         self.run(times * STEP)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from provisioner.backends.fake import Entry, FakeBackend, FakePlace, FakePool
 from provisioner.model import Snapshot
@@ -30,9 +30,9 @@ class SlowPlace(FakeBackend):
         for wake in self.place.wakes:
             wake()
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         self.looks += 1
         self.slow.wait(10 * PATIENCE)
         if self.error is not None:
             raise self.error
-        return super().observe(now, strangers)
+        return super().observe(now, sought)

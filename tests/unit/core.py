@@ -57,6 +57,10 @@ def name(number: int = 0, request: str = REQUEST) -> str:
     return machine_name(PREFIX, request, number)
 
 
+ASKED = frozenset(name(number, request) for number in range(40) for request in (REQUEST, OTHER))
+"""The names that a look asks for, unless the test says otherwise."""
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
@@ -139,7 +143,8 @@ def machine(number: int = 0, phase: Phase = Phase.RUNNING, request: str = REQUES
 
 
 def snapshot(*machines: Machine, pool: str = "a", began: float = SEEN, **changes: Any) -> Snapshot:
-    return Snapshot(pool, began, {one.name: one for one in machines}, **changes)
+    """A look that asked also for every machine of the two requests by its name."""
+    return Snapshot(pool, began, {one.name: one for one in machines}, **({"asked": ASKED} | changes))
 
 
 def unobserved(pool: str = "a") -> Unobserved:

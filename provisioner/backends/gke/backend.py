@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.gke.pod_watch import pods_path
-from provisioner.backends.gke.pods import Identity, is_terminating
+from provisioner.backends.gke.pods import Identity, altered, is_terminating
 from provisioner.backends.gke.rehearsal import TRIED, rehearse
 from provisioner.backends.gke.settings import GkePool
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
@@ -29,6 +30,11 @@ from provisioner.names import REQUEST_ID_LENGTH, machine_name
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
 """The shape of a pod's name. HF may name any host, and one of another shape would make the path of something else than
 a pod."""
+
+
+STRAYED = (
+    "{} pods run on without our labels, which something in the cluster took away, e.g. {}: only a return deletes them"
+)
 
 
 class GkeBackend:
@@ -75,25 +81,30 @@ class GkeBackend:
         """A live watch lists the pods again."""
         self._list_after = when
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Everything of ours in the namespace.
 
         A look at a live watch begins now: what we created is in the cache at once, what others did within the time
         that a silent stream takes to be noticed.
         """
         listed = self._listed(now)
-        there = self._strangers(strangers)
-        ours = {name for name, pod in there.items() if self._identity.is_of_provisioner(pod)}
-        machines = self._cache.machines(now)
+        there = self._standing(sought)
+        machines = self._cache.with_strayed(there, sought, now)
+        strayed = [name for name in there if name in machines and machines[name].strayed]
+        if self._cache.lacks(there):
+            self._list_after = now
+        others = there.keys() - machines.keys()
+        ours = {name for name in others if self._identity.is_of_provisioner(there[name])}
         return Snapshot(
             pool=self.pool,
             began=now,
             machines=machines,
-            foreign=frozenset(there.keys() - ours),
-            namesakes=frozenset(ours - machines.keys()),
+            foreign=frozenset(others - ours),
+            namesakes=frozenset(ours),
             spec=self._spec.current().digest,
-            asked=frozenset(strangers),
+            asked=frozenset(sought),
             causes=self._cache.causes(),
+            problems=(STRAYED.format(len(strayed), min(strayed)),) if strayed else (),
             answered_by=self._answered_by,
             listed=listed,
         )
@@ -135,7 +146,7 @@ class GkeBackend:
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
-        return rehearse(self._settings, self._api, lambda: self._send(spec, create, TRIED))
+        return rehearse(self._settings, self._api, lambda: self._altered(spec, create, self._send(spec, create, TRIED)))
 
     def ahead(self) -> float | None:
         """By the clock of the API server."""
@@ -143,7 +154,13 @@ class GkeBackend:
 
     def _send(self, spec: PodSpec, create: Create, query: Mapping[str, str | int] | None = None) -> Document:
         """Ask the server for the pod of one slot; what it makes of it."""
+        query = {**(query or {}), "fieldManager": self._identity.manager}
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
+
+    def _altered(self, spec: PodSpec, create: Create, pod: Document) -> str:
+        """What of the pod, of all that we rely on, is not as it was asked for; empty where nothing is."""
+        asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
+        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restarts}}, pod)
 
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
         """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""
@@ -153,8 +170,17 @@ class GkeBackend:
             if error.status != 409 or error.reason != "AlreadyExists":
                 raise
             pod = self._already_there(create)
+        if text := self._altered(spec, create, pod):
+            self._undo(pod)
+            raise BackendError(ErrorClass.INVALID, text)
         self._cache.add_created(pod)
         return {}
+
+    def _undo(self, pod: Document) -> None:
+        """Delete what was made otherwise than it was asked for. If that fails, the looks find it by its name."""
+        made = pod["metadata"]
+        with contextlib.suppress(BackendError):
+            self._send_delete(f"{pods_path(made['namespace'])}/{made['name']}", made["uid"], {})
 
     def _already_there(self, create: Create) -> Document:
         """The pod that has the name already, if it is this slot's own; BackendError otherwise."""
@@ -172,14 +198,17 @@ class GkeBackend:
         uid = delete.uid or self._uid(delete)
         if not uid:
             return {}
-        grace = {"gracePeriodSeconds": 0} if delete.force else {}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, **grace}
+        self._send_delete(f"{self._path}/{delete.name}", uid, {"gracePeriodSeconds": 0} if delete.force else {})
+        return {}
+
+    def _send_delete(self, path: str, uid: str, more: Mapping[str, object]) -> None:
+        """Ask for the delete of this pod and of no other; what is not there any more is a success."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, **more}
         try:
-            self._api.send("DELETE", f"{self._path}/{delete.name}", body=json.dumps(options).encode())
+            self._api.send("DELETE", path, body=json.dumps(options).encode())
         except KubeError as error:
             if error.status != 404 and not (error.status == 409 and "UID" in error.failure.text):
                 raise
-        return {}
 
     def _uid(self, delete: Delete) -> str:
         """The uid of the pod of this name that may be deleted: ours, or an adopted one; empty when there is none."""
@@ -196,7 +225,7 @@ class GkeBackend:
                 return None
             raise
 
-    def _strangers(self, names: Collection[str]) -> dict[str, Document]:
+    def _standing(self, names: Collection[str]) -> dict[str, Document]:
         """The pods of these names that exist here, by name."""
         names = [name for name in names if POD_NAME.fullmatch(name)]
         pods = self._api.lookers.map(self._find, names)

@@ -13,7 +13,17 @@ from dataclasses import replace
 from provisioner.backends import CAUSE_SECONDS
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
-from provisioner.backends.gke.pods import Ending, Identity, IsSpot, Pod, Reading, is_unplaced, node_of, not_known
+from provisioner.backends.gke.pods import (
+    Ending,
+    Identity,
+    IsSpot,
+    Pod,
+    Reading,
+    is_unplaced,
+    node_of,
+    not_known,
+    sought_machine,
+)
 from provisioner.backends.gke.spot_nodes import NO_NODES, Nodes
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
@@ -47,6 +57,8 @@ class PodCache:
         """Names that only our own create has shown so far, and the version it gave them."""
         self._causes: dict[str, tuple[LossCause, float]] = {}
         """Why pods went, and the monotonic time at which they did, in that order."""
+        self._left: set[str] = set()
+        """Names of pods that a watch told are gone, and that neither ended nor were ending before."""
         self._unplaced: dict[str, float] = {}
         """Names of the pods that no node takes; since when, in monotonic time."""
         self._told: Mapping[str, Failure] = {}
@@ -54,6 +66,8 @@ class PodCache:
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
+        self._union: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = None
+        """The machines that were shown last with some that strayed, the latter, and both."""
 
     def replace(self, readings: Iterable[Reading], version: str) -> bool:
         """Take a complete list of that version; True when there is something new."""
@@ -72,9 +86,12 @@ class PodCache:
             if reading is not None and kind != "DELETED":
                 self._put(reading)
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
-                # A pod's last status may come together with its end. A pod without a cause was deleted without grace.
+                # A pod's last status may come together with its end. One without a cause was deleted without grace,
+                # or has lost its labels: who asks by its name knows.
                 cause = reading[0].cause if reading is not None else None
-                self._drop(name, cause or LossCause.DELETED)
+                self._drop(name, cause or LossCause.UNKNOWN)
+                if cause is None:
+                    self._left.add(name)
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
@@ -124,13 +141,46 @@ class PodCache:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
                 del self._causes[oldest]
+                self._left.discard(oldest)
             return {name: cause for name, (cause, _) in self._causes.items()}
+
+    def with_strayed(self, there: Mapping[str, Pod], sought: Mapping[str, str], now: float) -> Mapping[str, Machine]:
+        """As ``machines``, with those that strayed: the same object as before when nothing changed.
+
+        ``there``: the pods that stand under the names ``sought``, whoever's they are; the uid that is meant of each. A
+        pod that has our labels is no stray: then it is the cache that lacks it.
+        """
+        self._confirm(sought.keys() - there.keys())
+        shown = self.machines(now)
+        strayed = {
+            name: sought_machine(pod, now, strayed=not self.identity.owns(pod))
+            for name, pod in there.items()
+            if name not in shown and self.identity.made(pod, sought[name])
+        }
+        if not strayed:
+            return shown
+        if self._union is None or self._union[0] is not shown or self._union[1] != strayed:
+            self._union = shown, strayed, {**shown, **strayed}
+        return self._union[2]
+
+    def lacks(self, there: Mapping[str, Pod]) -> bool:
+        """True if one of these pods is ours and not known here: what was heard is not the whole."""
+        with self._lock:
+            return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
+
+    def _confirm(self, gone: Iterable[str]) -> None:
+        """Take it that no pods of these names stand: those that left without a cause were deleted without grace."""
+        with self._lock:
+            for name in self._left.intersection(gone):
+                self._left.remove(name)
+                self._causes[name] = LossCause.DELETED, self._clock()
 
     def _put(self, reading: Reading) -> str:
         """Remember what was read of a pod; its name."""
         (machine, ending), name = reading, reading[0].name
         old, (ending_before, since) = self._pods.get(name), self._endings.get(name, (None, 0.0))
         self._created.pop(name, None)
+        self._left.discard(name)
         if (old, ending_before) == reading:
             return name
         self._pods[name] = machine if old is None else _sharing(old, machine)

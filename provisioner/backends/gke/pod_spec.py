@@ -53,6 +53,8 @@ class PodSpec:
     """Changes when the text changes."""
     hostname: str = ""
     """The user's own, which the machine's name replaces."""
+    restarts: str = "Never"
+    """Its restartPolicy."""
 
     def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
         """The request body that makes the pod of one slot."""
@@ -139,7 +141,7 @@ def _parsed(text: str, namespace: str) -> PodSpec:
         json.dumps(labels, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise PodSpecError(f"a value that JSON cannot hold (quote dates and times): {error}") from error
-    return PodSpec(pieces, labels, digest, str(spec.get("hostname") or ""))
+    return PodSpec(pieces, labels, digest, str(spec.get("hostname") or ""), str(spec["restartPolicy"]))
 
 
 def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import words
-from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Machine, Phase
+from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 Pod = Mapping[str, Any]
 
@@ -129,6 +129,16 @@ class Identity:
             SLOT_LABEL: create.name.rpartition("-")[2],
         }
 
+    @property
+    def manager(self) -> str:
+        """What our creates call themselves: the server notes it in the pod, where no policy takes it away."""
+        return f"hf-provisioner:{self.provisioner}:{self.pool}"
+
+    def made(self, pod: Pod, uid: str) -> bool:
+        """True for a pod of ours whatever its labels say: by the ``uid`` that is known of it, else by who made it."""
+        managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
+        return pod["metadata"].get("uid") == uid if uid else self.manager in managers
+
     def read(self, pod: Pod, is_spot: IsSpot = not_known) -> Reading | None:
         """The machine that a pod is; None when it is not ours; BackendError when it cannot be read."""
         try:
@@ -179,6 +189,30 @@ def machine_of(pod: Pod, is_spot: IsSpot = not_known) -> Reading:
         gated=phase is Phase.PENDING and bool(_gates(pod)),
     )
     return machine, _ending(pod, phase, cause)
+
+
+def sought_machine(pod: Pod, now: float, *, strayed: bool) -> Machine:
+    """The machine of a pod that was asked for by its name, at loop time ``now``."""
+    machine, ending = machine_of(pod)
+    notice = Notice(ending.cause, now + ending.seconds) if ending else None
+    return replace(machine, strayed=strayed, notice=notice)
+
+
+def altered(asked: Pod, made: Pod) -> str:
+    """Which fields of ``asked`` the pod that was made has otherwise, and how; empty where it has them all."""
+    parts = (
+        ("metadata", asked["metadata"], made["metadata"]),
+        ("metadata.labels", asked["metadata"]["labels"], _labels(made)),
+        ("spec", asked["spec"], made.get("spec") or {}),
+    )
+    changes = [
+        f"{part}.{key} is {theirs.get(key, 'gone')}"
+        for part, ours, theirs in parts
+        for key, value in ours.items()
+        if key != "labels" and theirs.get(key) != value
+    ]
+    what = "something in the cluster, such as an admission policy, changes pods that are asked for"
+    return f"{what}: {', '.join(changes)}" if changes else ""
 
 
 def is_unplaced(machine: Machine) -> bool:

@@ -31,8 +31,11 @@ NO_DRY_RUN = "does not support dry run"
 """A server's words about a webhook with effects of its own."""
 
 
-def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], object]) -> list[Finding]:
-    """What of the rights and of a pod would go wrong; ``attempt`` sends the create of one that is only tried."""
+def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
+    """What of the rights and of a pod would go wrong.
+
+    ``attempt``: sends the create of a pod that is only tried; what of it came back otherwise than we rely on.
+    """
     try:
         lacking = {
             resource: [verb for verb in verbs if not _may(pool, api, verb, resource)]
@@ -65,9 +68,11 @@ def _may(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
     return bool((response.get("status") or {}).get("allowed"))
 
 
-def _refused(pool: GkePool, attempt: Callable[[], object]) -> Iterator[Finding]:
+def _refused(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
     try:
-        attempt()
+        if text := attempt():
+            advice = f"ask who decides what namespace {pool.namespace} admits, or no machine of the pool is kept"
+            yield Finding(pool.name, Severity.ERROR, f"a pod of {pool.pod_spec}: {text}: {advice}")
     except KubeError as error:
         words = error.failure.text
         if NO_DRY_RUN in words:

@@ -21,7 +21,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
@@ -106,7 +106,7 @@ class MigBackend:
     def start(self, wake: Callable[[], None]) -> None:
         """A group cannot be watched; Pub/Sub is what may say that something changed."""
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """The members of the group whose names have our shape; instances outside the group are never ours.
 
         Waits when the look before began less than a part of the pace ago.
@@ -117,7 +117,7 @@ class MigBackend:
         deadline = time.monotonic() + reads.times.call  # for all operations together: they must not hold up the look
         members = self._observer.members
         self._admissions.ask(lambda name: reads.operation(location, name, deadline), members)
-        return self._observer.look(now, strangers, self._admissions.refused(members))
+        return self._observer.look(now, sought, self._admissions.refused(members))
 
     def check(self, seconds: float) -> list[Finding]:
         """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
@@ -163,7 +163,12 @@ class MigBackend:
         except BackendError as error:
             return _in_order([*outcomes, *(Outcome(delete, error.failure) for delete in ours)], deletes)
         there, absent = _parted(ours, lambda delete: _holds(members.get(delete.name), delete))
+        outside = self._observer.outside
+        strayed, absent = _parted(
+            absent, lambda delete: delete.name in outside and outside[delete.name].id == delete.uid
+        )
         outcomes += [Outcome(delete) for delete in absent]
+        outcomes += [Outcome(delete, _strayed(outside[delete.name])) for delete in strayed]
         outcomes += self._take_out([(members[delete.name].url, delete) for delete in there], may_start)
         return _in_order(outcomes, deletes)
 
@@ -249,6 +254,12 @@ class MigBackend:
         if error := operation_error(self._api().delete(urls)):
             raise raised(error)
         return {}
+
+
+def _strayed(member: Member) -> Failure:
+    """Why an instance that the group has let go is not deleted: that right would reach all instances of the project."""
+    line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
+    return Failure(ErrorClass.DENIED, f"somebody took the instance out of its group, where it runs on until: {line}")
 
 
 def _holds(member: Member | None, delete: Delete) -> bool:

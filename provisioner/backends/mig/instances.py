@@ -29,9 +29,12 @@ PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
 """Actions by which the group works towards a running instance."""
 
-LEAVING_ACTIONS = frozenset({"DELETING", "ABANDONING", "STOPPING", "SUSPENDING", "RESTARTING"})
+LEAVING_ACTIONS = frozenset({"DELETING", "STOPPING", "SUSPENDING", "RESTARTING"})
 """Actions by which the group ends what the instance does now. After RESTARTING it is another machine: its memory is
 lost."""
+
+STAYING_ACTIONS = frozenset({"NONE", "ABANDONING"})
+"""Actions under which the instance goes on with what it does; an abandoned one does so outside of the group."""
 
 CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
 """``custom-4-8192``, ``n2-custom-4-8192-ext``: the name says it all (the E2 types with shared cores are looked up)."""
@@ -137,6 +140,7 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         cause=cause,
         notice=_notice(phase, cause, before, began),
         no_room=phase is Phase.PENDING and failure is not None and failure.error in NO_ROOM,
+        strayed=member.action == "ABANDONING",
     )
     return before if made == before and before is not None else made
 
@@ -152,7 +156,7 @@ def _phase(member: Member, instance: Instance | None) -> Phase:
         return Phase.GONE
     if statuses & ENDING_STATUSES:
         return Phase.STOPPING
-    if member.action == "NONE" and statuses == {"RUNNING"} and instance and instance.ip:
+    if member.action in STAYING_ACTIONS and statuses == {"RUNNING"} and instance and instance.ip:
         return Phase.RUNNING
     return Phase.PENDING
 
@@ -199,7 +203,7 @@ def _failure(
 def _unusual(member: Member, instance: Instance | None) -> Failure | None:
     """A word that Compute learned after us, or REPAIRING: it does not run, and nobody can say until when."""
     strange = _statuses(member, instance) - WAITING_STATUSES
-    if member.action not in WAITING_ACTIONS | {"NONE"}:
+    if member.action not in WAITING_ACTIONS | STAYING_ACTIONS:
         strange.add(member.action)
     return Failure(ErrorClass.OTHER, f"The instance is {'/'.join(sorted(strange))}.") if strange else None
 

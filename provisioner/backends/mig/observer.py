@@ -82,6 +82,8 @@ class GroupObserver:
         self._preemptions = Preemptions(pool.name, lambda zone, until: project.reads.preemptions(zone, until))
         self.members: Mapping[str, Member] = {}
         """The members as they were listed last, whatever their names."""
+        self.outside: Mapping[str, Member] = {}
+        """Of the names that were asked for, our instances that the group has let go, as members that leave it."""
 
     def expect_change(self, names: Collection[str] = ()) -> None:
         """The group was asked to do something: list its members until its lists must show it.
@@ -92,17 +94,15 @@ class GroupObserver:
         self._preemptions.expect(names)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
-    def look(self, now: float, strangers: Collection[str], refused: Mapping[str, Machine]) -> Snapshot:
+    def look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
         """A complete snapshot, begun at ``now`` or when a list that is shared was; BackendError otherwise.
 
         ``refused`` are machines that no list will ever show.
         """
         with understood():
-            return self._look(now, strangers, refused, time.monotonic() + self._project.times.look)
+            return self._look(now, sought, refused, time.monotonic() + self._project.times.look)
 
-    def _look(
-        self, now: float, strangers: Collection[str], refused: Mapping[str, Machine], deadline: float
-    ) -> Snapshot:
+    def _look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine], deadline: float) -> Snapshot:
         groups = self._groups(now, deadline)
         group = groups.items.get(self._address.group)
         self._zones |= zones(group or {}, self._address.zone)
@@ -111,14 +111,16 @@ class GroupObserver:
         if group is None:
             self._must_be_deleted(entries)
         self._follow(group, entries, now, deadline)
+        self.outside = _let_go(sought, self.members, entries)
+        strayed = _strayed(self.outside, entries, self._machines, now)
         return Snapshot(
             pool=self._pool.name,
             began=min(groups.began, *(listed.began for listed in lists.values())),
-            machines=self._published({name: seen.machine for name, seen in self._seen.items()}, refused),
-            foreign=frozenset(name for name in strangers if name in self.members and name not in self._seen),
-            namesakes=self._outside(strangers, entries, deadline),
+            machines=self._published({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
+            foreign=frozenset(name for name in sought if name in self.members and name not in self._seen),
+            namesakes=self._namesakes(sought.keys() - self.outside.keys(), entries, deadline),
             spec=self._spec,
-            asked=frozenset(strangers),
+            asked=frozenset(sought),
             causes=self._preemptions.causes(),
             problems=self._problems.texts,
         )
@@ -180,9 +182,9 @@ class GroupObserver:
             read = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
             return dict(zip(lists, read, strict=True))
 
-    def _outside(self, strangers: Collection[str], entries: Entries, deadline: float) -> frozenset[str]:
+    def _namesakes(self, sought: Collection[str], entries: Entries, deadline: float) -> frozenset[str]:
         """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
-        others = {name for name in strangers if name not in self.members}
+        others = {name for name in sought if name not in self.members}
         there = {name for name in others if any(name in instances for instances in entries.values())}
         for begins in self._adopt:
             if any(name.startswith(begins) for name in others):
@@ -261,6 +263,26 @@ def _unexplained(before: _Seen | None, after: _Seen | None) -> End | None:
     if not unexplained(before.machine if before else None, after.machine if after else None) or not seen.may_be_spot:
         return None
     return End(seen.member.name, seen.member.zone, seen.machine.fingerprint.uid)
+
+
+def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
+    """Of the names sought, those whose instance, by its uid, is no member any more, as members that leave the group."""
+    return {
+        name: Member(name, uid, zone, "", "ABANDONING", None)
+        for name, uid in sought.items()
+        for zone, instances in entries.items()
+        if uid and name not in members and str(instances.get(name, {}).get("id")) == uid
+    }
+
+
+def _strayed(
+    outside: Mapping[str, Member], entries: Entries, before: Mapping[str, Machine], now: float
+) -> dict[str, Machine]:
+    """The machines of instances outside of the group; the very same as before where nothing changed."""
+    return {
+        name: machine(member, read_instance(entries[member.zone][name]), before.get(name), now)
+        for name, member in outside.items()
+    }
 
 
 def _entry(entries: Entries, member: Member) -> Json | None:

@@ -219,7 +219,8 @@ class Face:
         metadata = call.body.get("metadata") or {}
         check_path(metadata, call.namespace)
         if call.store is self._cluster.pods:
-            stored = self._cluster.create(call.namespace, call.body, dry_run=call.dry_run)
+            manager = call.request.query.get("fieldManager", "")
+            stored = self._cluster.create(call.namespace, call.body, manager=manager, dry_run=call.dry_run)
         else:
             stored = self._cluster.create_event(call.namespace, call.body)
         return self._one(call, stored, 201)

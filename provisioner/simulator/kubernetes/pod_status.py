@@ -6,6 +6,7 @@ Each function takes a pod's document and returns the next one.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -105,6 +106,14 @@ def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | N
 def _digest(text: str) -> str:
     """64 hexadecimal digits that follow from the text alone."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def admitted(pod: Json, metadata: Json, params: Mapping[str, Any]) -> tuple[Json, Json]:
+    """A new pod and its metadata as an admission policy changes them: what the fault ``altered`` says."""
+    changes = params.get("labels")
+    labels = {} if changes is None else {**(metadata.get("labels") or {}), **changes}
+    kept = {key: value for key, value in labels.items() if value is not None}
+    return {**pod, "spec": {**pod["spec"], **params.get("spec", {})}}, {**metadata, "labels": kept}
 
 
 def created(pod: Json, qos: str) -> Json:

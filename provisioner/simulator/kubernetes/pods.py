@@ -9,6 +9,8 @@ mode           what happens
 =============  =========================================================================================================
 quota          ``params.limit`` (default 0): a create beyond so many pods of the namespace that have not ended is 403
 invalid        a create is 422
+altered        a created pod has ``params.labels`` (null takes one away; default: none is left) and ``params.spec``, as
+               where an admission policy changes it
 stockout       an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp, which says
                ``params.words`` (default ``GCE out of resources``); each attempt (one every ``reschedule`` seconds)
                is a chance
@@ -120,10 +122,17 @@ class Cluster:
             raise not_found(resource, name)
         return stored
 
-    def create(self, namespace: str, document: Json, *, dry_run: bool = False) -> Stored:
-        """A new pod, which will be scheduled. 403, 404, 409 and 422 as the real server; ``dry_run`` only checks."""
+    def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
+        """A new pod, which will be scheduled. 403, 404, 409 and 422 as the real server; ``dry_run`` only checks.
+
+        ``manager``: who makes it, as the server notes in ``managedFields`` (here without the fields themselves).
+        """
         pod = with_defaults(document)
         metadata = self._new_metadata("pods", namespace, pod["metadata"])
+        if fault := self.world.strikes("altered", namespace, metadata.get("name", "")):
+            pod, metadata = pod_status.admitted(pod, metadata, fault.params)
+        noted = {"manager": manager or "unknown", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+        metadata["managedFields"] = [{**noted, "time": metadata["creationTimestamp"], "fieldsV1": {}}]
         pod = pod_status.created({**pod, "metadata": metadata}, pod_status.quality_of_service(pod["spec"]))
         self._refuse(namespace, metadata.get("name", ""))
         validate_pod(pod)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.gke.api import KubeError, refusal
 from provisioner.backends.gke.pod_cache import PodCache
-from provisioner.backends.gke.pods import Identity, is_terminating
+from provisioner.backends.gke.pods import Identity, altered, is_terminating
 from provisioner.backends.mig.errors import ComputeError, operation_error
 from provisioner.backends.mig.instances import Member, instance_url, machine, read_instance, read_member
 from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
@@ -61,6 +61,7 @@ class Direct(ABC):
         self.pace = 1.0
         self.line = line or Line()
         self._world = world
+        self._hears = True
 
     def start(self, wake: Callable[[], None]) -> None:  # noqa: B027 - nothing to do is meant
         """Nobody wakes the loop in virtual time: the driver decides when it looks."""
@@ -68,11 +69,11 @@ class Direct(ABC):
     def close(self) -> None:  # noqa: B027 - nothing to do is meant
         """There is nothing to close."""
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """A snapshot of everything of ours in the place."""
         if self.line.blind is not None:
             raise BackendError(self.line.blind.error, self.line.blind.text)
-        return self._look(now, strangers)
+        return self._look(now, sought)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create machines, in order; nothing more of a template after its first error that the next would meet too."""
@@ -101,24 +102,25 @@ class Direct(ABC):
         if mishap is None:
             return [Outcome(action, do())]
         if mishap.applied_after == 0.0:
-            do()
+            self._unheard(do)
         elif mishap.applied_after is not None:
-            self._world.after(mishap.applied_after, partial(_unheard, do))
+            self._world.after(mishap.applied_after, partial(self._unheard, do))
         return [] if mishap.failure is None else [Outcome(action, mishap.failure)]
 
+    def _unheard(self, do: Callable[[], Failure | None]) -> None:
+        """Nobody hears the response to a call that was given up."""
+        self._hears = False
+        do()
+        self._hears = True
+
     @abstractmethod
-    def _look(self, now: float, strangers: Collection[str]) -> Snapshot: ...
+    def _look(self, now: float, sought: Mapping[str, str]) -> Snapshot: ...
 
     @abstractmethod
     def _create(self, create: Create) -> Failure | None: ...
 
     @abstractmethod
     def _delete(self, delete: Delete) -> Failure | None: ...
-
-
-def _unheard(do: Callable[[], Failure | None]) -> None:
-    """Nobody hears the response to a call that was given up."""
-    do()
 
 
 class DirectGke(Direct):
@@ -135,23 +137,24 @@ class DirectGke(Direct):
         self._identity = Identity(provisioner, pool)
         self._cache = PodCache(self._identity, clock=lambda: cluster.world.now)
 
-    def _look(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def _look(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         readings = [
             reading
             for pod in self._cluster.pods.select(self._namespace)
             if (reading := self._identity.read(pod.document)) is not None
         ]
         self._cache.replace(readings, str(self._cluster.pods.version))
-        pods = {name: self._cluster.pods.get(self._namespace, name) for name in strangers}
+        pods = {name: self._cluster.pods.get(self._namespace, name) for name in sought}
         there = {name: pod.document for name, pod in pods.items() if pod is not None}
-        ours = {name for name, pod in there.items() if self._identity.is_of_provisioner(pod)}
-        machines = self._cache.machines(now)
+        machines = self._cache.with_strayed(there, sought, now)
+        others = there.keys() - machines.keys()
+        ours = {name for name in others if self._identity.is_of_provisioner(there[name])}
         return Snapshot(
             self.pool,
             now,
             machines,
-            foreign=frozenset(there.keys() - ours),
-            namesakes=frozenset(ours - machines.keys()),
+            foreign=frozenset(others - ours),
+            namesakes=frozenset(ours),
             spec=self.spec,
             causes=self._cache.causes(),
         )
@@ -161,14 +164,18 @@ class DirectGke(Direct):
             "metadata": {"name": create.name, "labels": self._identity.labels(create)},
             "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/image:1"}]},
         }
+        asked = {"metadata": document["metadata"], "spec": {"restartPolicy": "Never"}}
         try:
-            pod = self._cluster.create(self._namespace, document)
+            pod = self._cluster.create(self._namespace, document, manager=self._identity.manager)
         except errors.ApiError as error:
             refused = _refusal(error)
             standing = self._cluster.pods.get(self._namespace, create.name)
             if refused.reason != "AlreadyExists" or standing is None or not self._is_ours_and_stays(standing):
                 return refused.failure
             pod = standing
+        if self._hears and (text := altered(asked, pod.document)):
+            self._cluster.delete(pod)
+            return Failure(ErrorClass.INVALID, text)
         self._cache.add_created(pod.document)
         return None
 
@@ -202,17 +209,19 @@ class DirectMig(Direct):
         self._shape = name_pattern(prefix)
         self._machines: Mapping[str, Machine] = {}
 
-    def _look(self, now: float, strangers: Collection[str]) -> Snapshot:
+    def _look(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         members = self._members(self.line.lag)
         instances = {
             name: read_instance(document)
             for zone in self._mig.spec.all_zones
             for name, document in self._groups.vms.shelf(self._mig.spec.project, zone).after("", self.line.lag)
         }
+        ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
+        for name, uid in sought.items():
+            if name not in members and name in instances and instances[name].id == uid:
+                ours[name] = Member(name, uid, self._mig.spec.zone, "", "ABANDONING", None)
         machines = {
-            name: machine(member, instances.get(name), self._machines.get(name), now)
-            for name, member in members.items()
-            if self._shape.fullmatch(name)
+            name: machine(member, instances.get(name), self._machines.get(name), now) for name, member in ours.items()
         }
         if machines != self._machines:
             self._machines = machines
@@ -220,8 +229,8 @@ class DirectMig(Direct):
             self.pool,
             now,
             self._machines,
-            foreign=frozenset(name for name in strangers if name in members and name not in machines),
-            namesakes=frozenset(name for name in strangers if name in instances and name not in members),
+            foreign=frozenset(name for name in sought if name in members and name not in machines),
+            namesakes=frozenset(name for name in sought if name in instances and name not in machines),
             spec=self._mig.spec.template,
         )
 
@@ -241,7 +250,8 @@ class DirectMig(Direct):
     def _delete(self, delete: Delete) -> Failure | None:
         member = self._members(0.0).get(delete.name)
         if member is None:
-            return None
+            outside = any(str(vm.id) == delete.uid for vm in self._groups.vms.named(delete.name))
+            return Failure(ErrorClass.DENIED, "it was taken out of its group") if outside else None
         if delete.uid and member.id and delete.uid != member.id:
             return Failure(ErrorClass.OTHER, f"instance {member.id} now has the name, not {delete.uid}")
         url = instance_url(member.zone, member.name)

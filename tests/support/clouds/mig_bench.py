@@ -59,9 +59,9 @@ class Bench:
         self.backends.append(self.backend)
         return self.backend
 
-    def look(self, strangers: Sequence[str] = ()) -> Snapshot:
+    def look(self, names: Sequence[str] = ()) -> Snapshot:
         self.now += 10.0
-        return self.backend.observe(self.now, strangers)
+        return self.backend.observe(self.now, dict.fromkeys(names, ""))
 
     def machine(self, name: str) -> Machine | None:
         return self.look().machines.get(name)

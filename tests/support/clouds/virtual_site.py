@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -161,15 +161,15 @@ class VirtualSite:
 
     def cycle(self) -> CycleReport:
         """Look at every pool, then run one pass of the loop."""
-        strangers = self.reconciler.strangers()
-        self.reports.append(self.reconciler.cycle({name: self.look(name, strangers) for name in self.backends}))
+        sought = self.reconciler.sought()
+        self.reports.append(self.reconciler.cycle({name: self.look(name, sought) for name in self.backends}))
         return self.reports[-1]
 
-    def look(self, pool: str, strangers: frozenset[str] = frozenset()) -> Look:
+    def look(self, pool: str, sought: Mapping[str, str] | None = None) -> Look:
         """One look at a pool."""
         began = self.now()
         try:
-            seen = replace(self.backends[pool].observe(began, strangers), asked=strangers)
+            seen = replace(self.backends[pool].observe(began, sought or {}), asked=frozenset(sought or ()))
         except BackendError as error:
             return Unobserved(pool, began, error.failure)
         return self._notices.added_to(seen, self.backends[pool].lag)

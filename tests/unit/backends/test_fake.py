@@ -28,7 +28,7 @@ class World:
         return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
 
     def machines(self) -> dict[str, Machine]:
-        return dict(self.backend.observe(self.time, ()).machines)
+        return dict(self.backend.observe(self.time, {}).machines)
 
     def phases(self) -> dict[str, Phase]:
         return {name: machine.phase for name, machine in self.machines().items()}

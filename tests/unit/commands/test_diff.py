@@ -24,6 +24,8 @@ GONE = {"gone": True}
         pytest.param(True, running(0, Verdict.SUCCEEDED), THERE, "all three agree", False, id="as it should be"),
         pytest.param(False, running(0, Verdict.SUCCEEDED), THERE, "does not list it", True, id="HF has lost sight"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished"),
+        pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, strayed=True)), "without our labels",
+                     True, id="it has strayed"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), unobserved(), "nobody knows", True, id="pool unseen"),
         pytest.param(False, slot(), NOWHERE, "on its way", False, id="not made yet"),
         pytest.param(False, running(), THERE, "on its way", False, id="runs, and is not told yet"),
@@ -42,7 +44,7 @@ GONE = {"gone": True}
         pytest.param(None, None, THERE, "an orphan", True, id="an orphan before a list"),
         pytest.param(None, running(), THERE, "on its way", False, id="on its way before a list"),
     ],
-)
+)  # fmt: skip
 def test_a_view_of_a_machine_says_what_it_means(
     listed: bool | None, one: Slot | None, look: Look, means: str, differs: bool
 ) -> None:

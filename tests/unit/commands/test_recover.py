@@ -208,7 +208,7 @@ def test_where_a_pool_cannot_be_seen(
     state: StateDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lost: list[str]
 ) -> None:
     blind = Unobserved("gke-main", 0.0, Failure(ErrorClass.UNAVAILABLE, "no route"))
-    monkeypatch.setattr(looks, "look_once", lambda _: {"gke-main": blind})
+    monkeypatch.setattr(looks, "look_once", lambda *_: {"gke-main": blind})
     remember(state, replace(LATCHED, brake=None))
     for kind in lost:
         Path(state.path, f"{kind}.json").unlink()

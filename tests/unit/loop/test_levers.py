@@ -162,7 +162,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing_and_is_told(
 def test_a_lever_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(3)
-    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    looks = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
     while bench.reconciler.cycle(looks).plan is not None:
         pass
     pull(bench.state, STOP)
@@ -177,7 +177,7 @@ def test_a_preview_heeds_levers_and_tells_nobody(tmp_path: Path, caplog: pytest.
     bench = Bench(tmp_path)
     bench.request(2)
     pull(bench.state, STOP)
-    looks = {name: place.observe(bench.clock.time, ()) for name, place in bench.places.items()}
+    looks = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
     made = bench.reconciler.preview(looks)
     assert made is not None
     assert made.creates == ()

@@ -36,11 +36,11 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
     place, wakes = SlowPlace(), []
     place.error = BackendError(ErrorClass.DENIED, "no rights")
     with observing(place, lambda: wakes.append(1)) as observer:
-        blind = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
+        blind = until(lambda: place.looks >= 2 and observer.latest({}), 30)
         assert isinstance(blind, Unobserved)
         assert blind.failure.text == "no rights"
         place.error = None
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
+        until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         assert wakes, "the loop is told"
 
 
@@ -57,9 +57,9 @@ def test_why_a_pool_cannot_be_seen_is_logged_once(
     with caplog.at_level("WARNING", "provisioner"), observing(place) as observer:
         until(lambda: place.looks >= 3, 30)
         place.error = None
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
+        until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         place.error = BackendError(error, "again")
-        until(lambda: isinstance(observer.latest(frozenset()), Unobserved), 30)
+        until(lambda: isinstance(observer.latest({}), Unobserved), 30)
     told = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
     assert told == [(level, "why"), (level, "again")]
 
@@ -68,9 +68,13 @@ def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> N
     place = SlowPlace()
     place.pace = 600.0
     with observing(place) as observer:
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
-        asked = frozenset({"theirs"})
-        until(lambda: getattr(observer.latest(asked), "asked", None) == asked, 30, what="a look that asks about them")
+        until(lambda: isinstance(observer.latest({}), Snapshot), 30)
+        asked = {"theirs": ""}
+        until(
+            lambda: getattr(observer.latest(asked), "asked", None) == asked.keys(),
+            30,
+            what="a look that asks about them",
+        )
         assert place.looks == 2
 
 
@@ -94,7 +98,7 @@ def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.Mon
     place = SlowPlace()
     place.pace = 600.0
     with observing(place) as observer:
-        until(lambda: isinstance(observer.latest(frozenset()), Snapshot), 30)
+        until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         place.hint()
         until(lambda: place.looks == 2, 30, what="another look")
         assert slept == [observers.GATHER]
@@ -138,6 +142,6 @@ def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
     place = SlowPlace()
     place.error = ZeroDivisionError("a bug")
     with observing(place) as observer:
-        look = until(lambda: place.looks >= 2 and observer.latest(frozenset()), 30)
+        look = until(lambda: place.looks >= 2 and observer.latest({}), 30)
         assert isinstance(look, Unobserved)
         assert "a bug" in look.failure.text

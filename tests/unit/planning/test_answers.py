@@ -327,3 +327,12 @@ OF_ANOTHER = memory(record(running(0), running(1), template="U"))
 )  # fmt: skip
 def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | None) -> None:
     assert available(remembered, caps) == ({TEMPLATE: number} if number is not None else {})
+
+
+@pytest.mark.parametrize("strayed", [False, True])
+def test_the_return_of_a_machine_that_had_lost_our_mark_says_so(strayed: bool) -> None:
+    """The machine itself is gone: nobody saw more of it than its name and uid."""
+    known = memory(record(running(0, Verdict.RETURNED, gone=True, strayed=strayed)))
+    back = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
+    [entry] = json.loads(return_answer(back, known, PREFIX).text)["machines"]
+    assert (entry["result"], bool(entry["message"])) == ("succeed", strayed)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import (
+    DESIRED,
     DeleteReason,
     Failure,
     Fingerprint,
@@ -24,7 +25,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning.draft import Draft
-from provisioner.planning.observation import ENDED, LATE_CREATE, REPLACED, VANISHED, reflect
+from provisioner.planning.observation import ENDED, LATE_CREATE, REPLACED, STRAYED, VANISHED, reflect
 from provisioner.planning.slots import missing
 from tests.unit.core import (
     BEFORE,
@@ -394,3 +395,32 @@ def test_a_terminal_answer_outlives_the_machine() -> None:
     draft = drafted(memory(record(SUCCEEDED, ended=RequestStatus.COMPLETE)), snapshot(DEAD))
     assert draft.memory().requests[REQUEST].ended is RequestStatus.COMPLETE
     assert [close.verdict for close in draft.closes] == [Verdict.LOST]
+
+
+# --- a machine that stands without what makes it ours -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict", "failure"),
+    [
+        pytest.param(slot(), Verdict.FAILED, STRAYED, id="made so: it failed"),
+        pytest.param(running(), Verdict.OPEN, None, id="it ran before its request ended: it goes on"),
+        pytest.param(SUCCEEDED, Verdict.SUCCEEDED, None, id="HF has it: it goes on"),
+        pytest.param(running(0, Verdict.RETURNED, gone=True), Verdict.RETURNED, None, id="HF gave it back: it goes"),
+    ],
+)
+def test_a_machine_without_our_mark(before: Slot, verdict: Verdict, failure: Failure | None) -> None:
+    one = reflected(before, snapshot(machine(strayed=True)))
+    assert (one.verdict, one.failure, one.gone) == (verdict, failure, False)
+    assert (one.delete is None) is (verdict in DESIRED)
+    back = reflected(one, snapshot(machine()))
+    assert (one.strayed, back.strayed) == (failure is None, False), "its name is asked for as long as that is so"
+
+
+@pytest.mark.parametrize("told", [None, LossCause.UNKNOWN, LossCause.DELETED])
+def test_nobody_is_told_that_a_machine_is_gone_before_its_place_was_asked_for_its_name(told: LossCause | None) -> None:
+    causes = {name(0): told} if told else {}
+    unasked = [snapshot(asked=frozenset(), causes=causes, began=SEEN + number) for number in range(3)]
+    waiting = reflected(SUCCEEDED, *unasked)
+    assert (waiting.verdict is Verdict.SUCCEEDED) is (told is not LossCause.DELETED)
+    assert reflected(waiting, snapshot(began=SEEN + 9, causes=causes)).verdict is Verdict.LOST

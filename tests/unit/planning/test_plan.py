@@ -226,7 +226,7 @@ def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
     [
         pytest.param(memory(record(slot(), deadline=NOW + 90)), NOW + 90, id="a request's deadline"),
         pytest.param(memory(record(slot(submitted=NOW - 500))), NOW + 100, id="a slot's boot deadline"),
-        pytest.param(memory(giving_back(name(0), deadline=NOW + 70)), NOW + 70, id="a return request's deadline"),
+        pytest.param(memory(giving_back("other-host", deadline=NOW + 70)), NOW + 70, id="a return request's deadline"),
         pytest.param(memory(), float("inf"), id="nothing at all: never"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from provisioner.state import archive
 from provisioner.state.archive import Manifest, Saved, pack, unpack
+from provisioner.state.database import SCHEMA
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
 INTENT = {"meta": {"state": {"schema": 1, "kind": "intent", "generation": 4, "provisioner": "demo"}}, "requests": {}}
@@ -91,5 +92,5 @@ def test_what_a_newer_version_wrote_is_refused() -> None:
         unpack("stdin", packed(format_=archive.FORMAT + 1))
     with pytest.raises(StateUnreadable, match=r"intent\.json: holds 'memory', not 'intent'"):
         unpack("stdin", packed(kind="memory")).tables("intent")
-    with pytest.raises(StateTooNew, match=r"intent\.json: has schema version 2"):
-        unpack("stdin", packed(schema=2)).tables("intent")
+    with pytest.raises(StateTooNew, match=rf"intent\.json: has schema version {SCHEMA + 1}"):
+        unpack("stdin", packed(schema=SCHEMA + 1)).tables("intent")

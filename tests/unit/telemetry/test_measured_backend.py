@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -36,8 +36,8 @@ class Place:
     def start(self, wake: Callable[[], None]) -> None:
         self.told.append(wake)
 
-    def observe(self, now: float, strangers: Collection[str]) -> Snapshot:
-        self.told.append((now, strangers))
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+        self.told.append((now, sought))
         if self.error:
             raise self.error
         return Snapshot("pool", now, {})
@@ -77,7 +77,7 @@ def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metr
 )
 def test_a_failed_look_is_timed_and_counts_as(metrics: Metrics, error: Exception, label: str) -> None:
     with pytest.raises(type(error)):
-        MeasuredBackend(Place(error=error), metrics.backends).observe(5.0, ())
+        MeasuredBackend(Place(error=error), metrics.backends).observe(5.0, {})
     assert value(metrics, "errors_total", "observe", error=label) == 1
     assert value(metrics, "call_seconds_count", "observe") == 1
 

@@ -223,12 +223,14 @@ def test_why_a_pod_went_is_known_although_no_look_saw_it_end(cache: PodCache, cl
     cache.apply("MODIFIED", dead)
     cache.apply("DELETED", dead)
     cache.apply("DELETED", pod(2, 11, "Running"))
+    assert cache.causes() == {name(1): LossCause.NODE, name(2): LossCause.UNKNOWN}, "it may stand without our labels"
+    cache.with_strayed({}, {name(1): "", name(2): ""}, 0.0)
     assert cache.causes() == {name(1): LossCause.NODE, name(2): LossCause.DELETED}
     clock.now += CAUSE_SECONDS
     cache.apply("DELETED", pod(3, 12, "Running"))
     assert len(cache.causes()) == 3
     clock.now += 1
-    assert cache.causes() == {name(3): LossCause.DELETED}, "not for ever"
+    assert cache.causes() == {name(3): LossCause.UNKNOWN}, "not for ever"
 
 
 def test_what_a_later_list_or_bookmark_lacks_has_gone_nobody_knows_why(cache: PodCache) -> None:
@@ -247,6 +249,7 @@ def test_the_latest_end_of_a_name_counts(cache: PodCache, clock: Watch) -> None:
     clock.now += CAUSE_SECONDS
     cache.apply("ADDED", pod(1, 12, uid="again"))
     cache.apply("DELETED", pod(1, 13, uid="again"))
+    cache.with_strayed({}, {name(1): ""}, 0.0)
     clock.now += 1
     assert cache.causes() == {name(1): LossCause.DELETED}
 

@@ -40,7 +40,7 @@ def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("action", ["DELETING", "ABANDONING"])
 def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An abandoned instance belongs to whoever took it out of the group."""
+    """Of an abandoned one the group is no longer to be asked."""
     backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
     leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
     monkeypatch.setattr(backend, "_members", lambda _deadline: {name(1): leaving})
@@ -89,7 +89,7 @@ def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkey
     monkeypatch.setattr(backend._ending, "wait", waits.append)
     monkeypatch.setattr(backend._observer, "look", lambda *_: None)
     for seconds in (4.0, 100.0, 0.0):
-        backend.observe(1.0, ())
+        backend.observe(1.0, {})
         now[0] += seconds
     assert waits == [0.0, migs.HASTE * 30.0 - 4.0, 0.0]
     backend.close()

@@ -85,7 +85,7 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, Phase, LossCause |
         member(currentAction="RECREATING", instanceStatus="STOPPING"), SPOT_STOPS, GONE, PREEMPTED,
     ),
     "RESTARTING ends it": (member(currentAction="RESTARTING"), instance(), STOPPING, UNKNOWN),
-    "ABANDONING: it leaves": (member(currentAction="ABANDONING"), instance(), STOPPING, UNKNOWN),
+    "ABANDONING: it goes on": (member(currentAction="ABANDONING"), instance(), Phase.RUNNING, None),
     "a Spot instance that stops by itself is preempted": (
         member(instanceStatus="STOPPING"), SPOT_STOPS, STOPPING, PREEMPTED,
     ),

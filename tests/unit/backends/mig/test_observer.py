@@ -37,7 +37,7 @@ class Watch:
         self.pass_time(60.0)
 
     def look(self) -> Snapshot:
-        return self.backend.observe(1000.0 + self.cloud.world.now, ())
+        return self.backend.observe(1000.0 + self.cloud.world.now, {})
 
 
 @pytest.fixture
@@ -101,7 +101,8 @@ def test_a_member_that_was_taken_out_of_the_group_is_told_while_it_runs(watch: W
 def test_a_member_that_was_seen_on_its_way_out_of_the_group_is_told_of_as_well(watch: Watch) -> None:
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.pass_time(1.1)
-    assert watch.look().machines[ONE].phase is Phase.STOPPING
+    assert (leaves := watch.look().machines[ONE]).strayed
+    assert leaves.phase is Phase.RUNNING
     watch.settle()
     assert "taken out of the group and run on" in str(watch.look().problems)
 

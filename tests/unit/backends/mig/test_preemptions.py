@@ -94,7 +94,7 @@ class Spot:
     def look(self, seconds: float = 0.0) -> dict[str, LossCause | None]:
         """The causes of all machines, so much later."""
         self.wire.advance(seconds)
-        look = self.backend.observe(1000.0 + self.cloud.world.now, ())
+        look = self.backend.observe(1000.0 + self.cloud.world.now, {})
         return {**{one.name: one.cause for one in look.machines.values()}, **look.causes}
 
     @property
