@@ -66,8 +66,14 @@ class KubeTimes:
 
 USUAL_TIMES = KubeTimes()
 
-_QUOTA = re.compile(r"\bquota\b", re.IGNORECASE)
-_WEBHOOK = re.compile(r"denied the request")
+_BY_A_POLICY = re.compile(r"\bdenied (the )?request\b")
+"""Of an admission webhook, and of a ValidatingAdmissionPolicy."""
+_BY_A_QUOTA: Mapping[str, ErrorClass] = {
+    " is forbidden: exceeded quota: ": ErrorClass.QUOTA,
+    " is forbidden: failed quota: ": ErrorClass.INVALID,
+    " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
+}
+"""A namespace's quota is used up; counts what the pod spec does not name; was made a moment ago."""
 _CLASSES: Mapping[int, ErrorClass] = {
     400: ErrorClass.INVALID,
     401: ErrorClass.DENIED,
@@ -242,10 +248,10 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 def _error_class(status: int, reason: str, message: str) -> ErrorClass:
-    if _WEBHOOK.search(message):
+    if _BY_A_POLICY.search(message):
         return ErrorClass.DENIED
-    if status == 403 and _QUOTA.search(message):
-        return ErrorClass.QUOTA
+    if status == 403 and (quota := next((said for words, said in _BY_A_QUOTA.items() if words in message), None)):
+        return quota
     if status == 409 and reason == "Conflict":
         return ErrorClass.UNAVAILABLE  # Two writers met, often at the quota's counter: the same call may succeed.
     if status in _CLASSES:

@@ -64,15 +64,17 @@ FAILED_REASONS: Mapping[str, LossCause] = {
     "Shutdown": LossCause.NODE,
     "Terminated": LossCause.NODE,
     "NodeLost": LossCause.NODE,
-    "NodeAffinity": LossCause.NODE,
-    "OutOfcpu": LossCause.NODE,
-    "OutOfmemory": LossCause.NODE,
-    "OutOfpods": LossCause.NODE,
-    "UnexpectedAdmissionError": LossCause.NODE,
     "DeadlineExceeded": LossCause.EXITED,
 }
-"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them: also a kubelet's that begins anew and
-refuses its pods. DeadlineExceeded is the pod's own ``activeDeadlineSeconds``."""
+"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. DeadlineExceeded is the pod's own
+``activeDeadlineSeconds``."""
+
+REFUSED_BY_KUBELET = re.compile(
+    r"OutOf.+|.*AffinityError|Node(Affinity|Name|Ports)|TaintToleration|UnexpectedAdmissionError|InvalidNodeInfo"
+)
+"""Reasons by which a kubelet refuses a pod, also one that runs when the kubelet begins anew: each plug-in of the
+scheduler and each resource may be one. Newer kubelets begin the message with ``REJECTED``, whatever the reason."""
+REJECTED = "Pod was rejected: "
 
 LOST_CONTAINER = "ContainerStatusUnknown"
 """Why a container has ended that its kubelet could not find any more: its node was restarted, it did not exit."""
@@ -282,8 +284,9 @@ def _witnessed(pod: Pod) -> LossCause:
         return next((cause for word, cause in KUBELET_ENDINGS.items() if word in message), LossCause.EVICTED)
     if disruption:
         return DISRUPTIONS.get(str(disruption.get("reason")), LossCause.UNKNOWN)
-    if status.get("phase") == "Failed" and status.get("reason"):
-        return FAILED_REASONS.get(status["reason"], LossCause.UNKNOWN)
+    if status.get("phase") == "Failed" and (reason := status.get("reason")):
+        refused = REFUSED_BY_KUBELET.fullmatch(reason) or str(status.get("message")).startswith(REJECTED)
+        return LossCause.NODE if refused else FAILED_REASONS.get(reason, LossCause.UNKNOWN)
     if is_terminating(pod):
         return LossCause.DELETED
     return _exit(status)

@@ -74,8 +74,17 @@ SIGNS = (
             "no available resources in specified reservation",
         ),
     ),
-    Signs(ErrorClass.QUOTA, ("quota", "ipspaceexhausted", "limitexceeded")),
-    Signs(ErrorClass.DENIED, ("permissionserror", "permissiondenied", "forbidden")),
+    # Only an operator can change it: a right, the organization's policy, a perimeter, the project's account.
+    Signs(
+        ErrorClass.DENIED,
+        (
+            *("permissionserror", "permissiondenied", "accessdenied", "forbidden", "policyconstraint"),
+            *("policyviolation", "billing", "accountdisabled", "accountclosed", "projectdisabled"),
+            *("consumersuspended", "accessnotconfigured"),
+        ),
+        ("constraint constraints/", "prohibited by organization's policy", "vpcservicecontrols"),
+    ),
+    Signs(ErrorClass.QUOTA, ("quotaexceeded", "ipspaceexhausted", "limitexceeded")),
     # What it needs is being made or changed: the same call is taken a little later.
     Signs(ErrorClass.UNAVAILABLE, ("resourcenotready",), ("requires reservation to be in ready state",)),
     Signs(ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation")),

@@ -13,6 +13,7 @@ from provisioner.backends.network import ANOTHER_LOGIN
 from provisioner.model import ErrorClass
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
+FORBIDDEN = 'pods "a" is forbidden:'
 ROLE = 'pods is forbidden: User "system:serviceaccount:a:b" cannot create resource "pods" in API group ""'
 WEBHOOK = 'admission webhook "policy.example.com" denied the request: no spot pods'
 
@@ -28,6 +29,12 @@ def status(message: str, reason: str = "") -> bytes:
         (400, WEBHOOK, ErrorClass.DENIED),
         (401, "Unauthorized", ErrorClass.DENIED),
         (403, QUOTA, ErrorClass.QUOTA),
+        (403, f"{FORBIDDEN} failed quota: grid: must specify limits.cpu for: worker", ErrorClass.INVALID),
+        (403, f"{FORBIDDEN} status unknown for quota: grid, resources: pods", ErrorClass.UNAVAILABLE),
+        (403, f"{FORBIDDEN} insufficient quota to match these scopes: [{{PriorityClass In [low]}}]", ErrorClass.DENIED),
+        (403, f"{FORBIDDEN} ValidatingAdmissionPolicy 'q' denied request: exceeded quota: teams", ErrorClass.DENIED),
+        (422, f"{FORBIDDEN} ValidatingAdmissionPolicy 'quota' denied request: no team", ErrorClass.DENIED),
+        (403, f"{FORBIDDEN} maximum cpu usage per Container is 2 by the quota team's wish", ErrorClass.DENIED),
         (403, ROLE, ErrorClass.DENIED),
         (403, WEBHOOK, ErrorClass.DENIED),
         (404, 'namespaces "symphony" not found', ErrorClass.NOT_FOUND),
