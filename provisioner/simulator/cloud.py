@@ -35,7 +35,7 @@ MODES = frozenset(
         "spot_node",
         "stockout",
     }
-    | {"stockout", "denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
+    | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
     | {"watch_cut", "watch_gone"}
     # faults of instances, groups and operations, and of calls to the Compute API
     | {
