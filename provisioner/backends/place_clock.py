@@ -15,22 +15,37 @@ class PlaceClock:
     """Hears the ``Date`` of each response (RFC 9110, 6.6.1), and reads the last one when somebody asks."""
 
     def __init__(self) -> None:
-        self._last: tuple[str, float] | None = None
+        self._last: tuple[str, float, float] | None = None
+        """What the last response said, and this host's clocks when it came: the wall clock and the monotonic one."""
 
     def hear(self, date: str | None) -> None:
         """A response came just now, with this header."""
         if date:
-            self._last = (date, time.time())
+            self._last = (date, time.time(), time.monotonic())
 
     def ahead(self) -> float | None:
         """Seconds by which the place's clock is ahead of this host's; None where it has not said the time."""
         if self._last is None:
             return None
-        date, heard = self._last
-        try:
-            return parsedate_to_datetime(date).timestamp() - heard
-        except ValueError:
+        date, heard, _ = self._last
+        said = _epoch(date)
+        return None if said is None else said - heard
+
+    def now(self) -> float | None:
+        """What it shows now, epoch seconds; None where it has not said the time."""
+        if self._last is None:
             return None
+        date, _, heard = self._last
+        said = _epoch(date)
+        return None if said is None else said + time.monotonic() - heard
+
+
+def _epoch(date: str) -> float | None:
+    """Epoch seconds of a date as HTTP has it; None for another form."""
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
 
 
 def clock_findings(pool: str, ahead: float | None) -> list[Finding]:

@@ -229,8 +229,11 @@ def _machine(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
         yield f"It is {slot.verdict}, and nothing is left of it."
     else:
         sent = "is to be sent" if slot.delete_sent is None else f"was sent at {_local(memory, slot.delete_sent)}"
-        stuck = " It is stuck: it goes on terminating long after its grace period." if slot.stuck else ""
-        yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone.{stuck}"
+        yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone."
+        if slot.stuck:
+            yield "It is stuck: it was to be gone long ago."
+        if slot.hindrance is not None:
+            yield f"Its place says why it does not go: {slot.hindrance.error}: {slot.hindrance.text}"
 
 
 def _wanted(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:

@@ -20,6 +20,8 @@ class PoolLimits:
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline: float = 600.0
+    announce: float = 3600.0
+    """How long before a machine ends whose end its place has told HF hears of it."""
     early_loss: float = 300.0
     """A machine lost sooner than this after it ran, by nobody's doing, counts as a failed boot. 0: none does."""
     gated_deadline: float = 3600.0
@@ -31,8 +33,8 @@ class PoolLimits:
     stale_after: float = 60.0
     """A snapshot older than this is no longer acted upon."""
     paused: bool = False
-    stuck_after: float | None = None
-    """How long after the end of its grace period a terminating machine counts as stuck. None: no end is known here."""
+    stuck_after: float = 60.0
+    """How long after the end of its grace period a machine that was to go counts as stuck."""
     force_after: float | None = None
     """How long after the end of its grace period a machine of a closed slot is deleted by force. None: never."""
     where: str = ""

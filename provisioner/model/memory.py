@@ -48,7 +48,7 @@ class Slot(NamedTuple):
     set_aside: bool = False
     """A verdict was asked of it that the table forbids: nothing is done for it until a person has looked."""
     stuck: bool = False
-    """Closed, and its machine goes on terminating long after the end of its grace period: a person should look."""
+    """Closed, and its machine is still there long after the end of its grace period: a person should look."""
     forced: bool = False
     """A delete without grace was recorded for it, before the call."""
     gated: bool = False
@@ -67,6 +67,12 @@ class Slot(NamedTuple):
     """From when its machine counts as used, where that is not ``asked_at``: it had waited, or came back late."""
     strayed: bool = False
     """Its machine was last seen to stand without what makes it ours: only its name and uid lead to it."""
+    expires: float | None = None
+    """As of its machine: epoch seconds, by its place's clock, at which its place ends it."""
+    delete_begun: float | None = None
+    """When the first delete of it was recorded that was sent."""
+    hindrance: Failure | None = None
+    """Why its machine does not go, as far as its place has said: of a delete that was refused, or got nowhere."""
 
     @property
     def request(self) -> str:
@@ -161,6 +167,8 @@ class ReturnRecord:
     trimmed: bool = False
     message: str = ""
     """Why its machines are not deleted, while a lever holds that back or held it back when its time was over."""
+    hindered: Mapping[str, Failure] = field(default_factory=dict)
+    """Names whose machines did not go until its time was over, or are no slot of ours, and why."""
 
 
 @dataclass(frozen=True, slots=True)

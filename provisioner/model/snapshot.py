@@ -59,6 +59,12 @@ class Machine:
     """Its place has said that it has no room for it: it waits until something else goes."""
     strayed: bool = False
     """It stands without what makes it ours: its labels were taken from its pod, or its group has let it go."""
+    state: str = ""
+    """What its place calls what it does now, for people; empty: nothing worth a word."""
+    expires: float | None = None
+    """Epoch seconds, by its place's clock, at which its place ends it. None: no such time is known."""
+    hindrance: Failure | None = None
+    """Why it does not go although it is being deleted, in the place's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class Snapshot:
     none of them is gone."""
     answered_by: str = ""
     """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
+    wall: float | None = None
+    """What the place's clock showed when the look began, epoch seconds. None: nobody knows."""
     listed: float | None = None
     """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the look."""
 

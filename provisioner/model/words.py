@@ -96,6 +96,8 @@ class LossCause(StrEnum):
     DELETED = "deleted"
     NODE = "node"
     EXITED = "exited"
+    EXPIRES = "expires"
+    """Its place had told the end beforehand: a longest run, a reservation's end."""
     UNKNOWN = "unknown"
 
 

@@ -43,6 +43,9 @@ STUCK = "The machine was still there at the deadline; its deletion is tried furt
 STUCK_STRANGER = "The machine, which belongs to no request, was still there at the deadline: return it again."
 """The message for a name that is no slot: only a slot's machine is deleted again after its return has ended."""
 
+HINDERED = " What its place says: "
+"""What comes in such a message before the reason, where there is one."""
+
 CAPACITY_CODES = {
     ErrorClass.STOCKOUT: "InsufficientInstanceCapacity",
     ErrorClass.QUOTA: "InsufficientCapacity",
@@ -86,8 +89,6 @@ def request_answer(record: RequestRecord) -> Answer:
     # While a cancel is announced HF must not take a terminal answer home: it has not heard any, and asks again.
     status = RequestStatus.RUNNING if record.cancelling else record.ended or RequestStatus.RUNNING
     message = "cancelling: HostFactory has not asked for a long time." if record.cancelling else record.message
-    if not message and status is RequestStatus.COMPLETE_WITH_ERROR:
-        message = next((entry["message"] for entry in machines if entry["result"] == "fail"), "")
     return _answer(record.id, status, message, machines)
 
 
@@ -106,9 +107,7 @@ def revised(before: Memory, after: Memory) -> dict[str, Answer]:
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     """A return request's entry: each named machine until nothing of it is left."""
-    machines = [
-        _returned(name, record.results.get(name), slot_named(memory.requests, prefix, name)) for name in record.names
-    ]
+    machines = [_returned(name, record, slot_named(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
@@ -121,7 +120,8 @@ def losses(memory: Memory, contact: Contact, now: float, levers: Levers = NO_LEV
             if slot.verdict is Verdict.LOST or (slot.closed is not None and slot.name in contact.inventory):
                 lost[slot.name] = _gone(slot)
             elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
-                lost[slot.name] = Loss(max(0, int(slot.notice.ends - now)), slot.notice.cause)
+                least = int(slot.notice.cause is LossCause.EXPIRES)  # it runs: 0 would say that it is gone
+                lost[slot.name] = Loss(max(least, int(slot.notice.ends - now)), slot.notice.cause)
             elif (asked := back(slot)) is not None:
                 lost[slot.name] = asked
             elif slot.offered is not None and slot.verdict is Verdict.SUCCEEDED:
@@ -182,6 +182,8 @@ def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
 
 
 def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[str, Any]]) -> Answer:
+    if not message and status is RequestStatus.COMPLETE_WITH_ERROR:
+        message = next((machine["message"] for machine in machines if machine["result"] == "fail"), "")
     entry = {"requestId": id_, "status": str(status), "message": message, "machines": machines}
     return Answer(json.dumps(entry, separators=(",", ":"), ensure_ascii=False), status is not RequestStatus.RUNNING)
 
@@ -213,12 +215,14 @@ def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str =
     return entry | {"rcAccount": rc_account} if rc_account else entry
 
 
-def _returned(name: str, result: ReturnResult | None, slot: Slot | None) -> dict[str, Any]:
+def _returned(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, Any]:
+    result = record.results.get(name)
+    why = _text(record.hindered.get(name) or (slot.hindrance if slot and result is None else None))
     words = {
-        None: ("executing", "shutting-down", ""),
+        None: ("executing", "shutting-down", why),
         ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.strayed else ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
-        ReturnResult.STUCK: ("fail", "stopping", STUCK if slot else STUCK_STRANGER),
+        ReturnResult.STUCK: ("fail", "stopping", (STUCK if slot else STUCK_STRANGER) + (HINDERED + why if why else "")),
     }
     shown = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
     return _entry(shown, *words[result])

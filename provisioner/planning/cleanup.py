@@ -22,6 +22,9 @@ from provisioner.planning.returns import DELETE_AGAIN
 DELETE_LATEST = 300.0
 """Most seconds between two deletes of a machine that stays."""
 
+UNHEEDED = 120.0
+"""Seconds from its first delete until a machine is to be gone whose place does not say when its grace period ends."""
+
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
     """Delete the machines that are still there under closed slots' names; note those that are stuck."""
@@ -38,12 +41,12 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
 
 
 def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """The slot, marked stuck once ``stuck_after`` has passed since its machine's grace period ended."""
-    after, ends = draft.pool(slot.pool).stuck_after, _grace_ends(machine)
+    """The slot, marked stuck once ``stuck_after`` has passed since its machine was to be gone."""
     stuck = slot.stuck and machine.phase is Phase.STOPPING
-    if after is not None and not stuck:
-        draft.wake_at(ends + after)
-        stuck = draft.now >= ends + after
+    if not stuck:
+        due = _gone_by(slot, machine) + draft.pool(slot.pool).stuck_after
+        draft.wake_at(due)
+        stuck = draft.now >= due
     if stuck is not slot.stuck:
         slot = evolve(slot, stuck=stuck)
         draft.put(record.id, slot)
@@ -57,14 +60,21 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
     if draft.now < again and (slot.forced or not force):
         draft.wake_at(again)
         return
-    draft.put(record.id, evolve(slot, delete_sent=draft.now, forced=force))
+    begun = draft.now if slot.delete_begun is None else slot.delete_begun
+    draft.put(record.id, evolve(slot, delete_sent=draft.now, delete_begun=begun, forced=force))
     draft.deletes.append(Delete(slot.name, slot.pool, reason, machine.fingerprint.uid, force=force))
     draft.wake_at(draft.now + _patience(slot, draft.now))
 
 
+def _gone_by(slot: Slot, machine: Machine) -> float:
+    """When its machine is to be gone: after its grace period, or ``UNHEEDED`` where that has no end, or no begin."""
+    ends = _grace_ends(machine)
+    return slot.delete_begun + UNHEEDED if ends == NEVER and slot.delete_begun is not None else ends
+
+
 def _patience(slot: Slot, sent: float) -> float:
     """Seconds until a delete is sent again: longer and longer, as a place that ignored some may ignore all."""
-    tried = 0.0 if slot.closed is None else sent - slot.closed
+    tried = 0.0 if slot.delete_begun is None else sent - slot.delete_begun
     return min(DELETE_LATEST, max(DELETE_AGAIN, tried / 2))
 
 

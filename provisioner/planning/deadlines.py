@@ -5,6 +5,8 @@ A request's time is over at its deadline, or when the last few of its machines h
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provisioner.model import (
     DeleteReason,
     ErrorClass,
@@ -70,11 +72,20 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
         elif slot.submitted is not None and slot.pool in draft.snapshots:
             due = boots_by(slot, slot.submitted, draft.pool(slot.pool))
             if now >= due:
-                failure = slot.failure or NOT_BOOTED
+                failure = slot.failure or _not_booted(draft, slot)
                 _time_out(draft, record, slot, failure, capacity)
                 draft.learn_of_boot(slot, failure)
             else:
                 draft.wake_at(due)
+
+
+def _not_booted(draft: Draft, slot: Slot) -> Failure:
+    machine = draft.snapshots[slot.pool].machines.get(slot.name)
+    return (
+        replace(NOT_BOOTED, text=f"{NOT_BOOTED.text} It is {machine.state}.")
+        if machine and machine.state
+        else NOT_BOOTED
+    )
 
 
 def boots_by(slot: Slot, submitted: float, limits: PoolLimits) -> float:

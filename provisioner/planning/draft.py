@@ -167,6 +167,13 @@ class Draft:
         self.put(slot.request, changed)
         return changed
 
+    def expiry(self, slot: Slot) -> float | None:
+        """Loop time at which its place ends a slot's machine; None where nobody knows, or its pool is not seen."""
+        snapshot = self.snapshots.get(slot.pool)
+        if slot.expires is None or snapshot is None or snapshot.wall is None:
+            return None
+        return snapshot.began + slot.expires - snapshot.wall
+
     def pool(self, name: str) -> PoolLimits:
         """A pool's limits; those of a pool that left the configuration allow nothing new."""
         return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, paused=True)

@@ -1,46 +1,89 @@
-"""Lifetimes: machines older than their template allows are offered to HF a few at a time, so that a new image rolls.
+"""Lifetimes: machines that are older than their template allows, or whose place has told when it ends them, are offered
+to HF a few at a time: so a new image rolls, and no job is killed.
 
 HF gives them back when it is done with them, as any other; until then they run (law: nothing is deleted by count).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from provisioner.model import DESIRED, RequestRecord, Slot, TemplateLimits, Verdict, evolve
+from provisioner.model import (
+    DESIRED,
+    NEVER,
+    LossCause,
+    Notice,
+    RequestRecord,
+    Slot,
+    TemplateLimits,
+    Verdict,
+    evolve,
+)
 from provisioner.planning.draft import Draft
 from provisioner.planning.slots import missing, pending
 
 OFFERED_SHARE = 0.1
 """Share of a template's machines that may be offered at a time: a grid computes with so much less while others boot."""
 
+LAST_CALL = 600.0
+"""Seconds before its end from which a machine is offered however many others are."""
 
-def offer_aged(draft: Draft) -> None:
-    """Offer the oldest of the machines that have run for their template's ``max_lifetime``."""
+
+class Offer(NamedTuple):
+    """A machine that may be offered."""
+
+    at: float
+    """When, if few enough others are."""
+    latest: float
+    """When in any case."""
+    slot: Slot
+    ends: float
+    """When its place ends it; ``NEVER``: nobody knows."""
+
+
+def offer_ending(draft: Draft) -> None:
+    """Offer the machines that have run for their template's ``max_lifetime``, and those whose end comes near."""
+    expiring = {
+        record.template for record in draft.records() if any(slot.expires is not None for slot in record.slots.values())
+    }
     for template in draft.limits.templates.values():
-        if template.max_lifetime is not None:
+        if template.max_lifetime is not None or template.id in expiring:
             records = [record for record in draft.records() if record.template == template.id]
             _offer(draft, records, _at_once(draft, template, records), template.max_lifetime)
 
 
-def _offer(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float) -> None:
-    """Offer the oldest, as long as no more than ``most`` are offered and not given back."""
+def _offer(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float | None) -> None:
+    """Offer those that are due first, as long as no more than ``most`` are offered and not given back."""
     heard = [record for record in records if record.told_at is not None]
-    aged = [slot for record in heard for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
-    more = most - sum(slot.offered is not None for slot in aged)
-    for ran, slot in sorted((slot.ran, slot) for slot in aged if slot.ran is not None and _may_be_offered(draft, slot)):
-        if more <= 0:
-            return
-        if draft.now < ran + lifetime:
-            draft.wake_at(ran + lifetime)
-            return
-        draft.put(slot.request, evolve(slot, offered=draft.now))
-        more -= 1
+    held = [slot for record in heard for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
+    more = most - sum(slot.offered is not None for slot in held)
+    for at, latest, slot, ends in sorted(_offers(draft, held, lifetime)):
+        due = at if more > 0 else latest
+        if draft.now < due:
+            draft.wake_at(due)
+            continue
+        near = draft.now >= ends - draft.pool(slot.pool).announce
+        notice = Notice(LossCause.EXPIRES, ends) if near else None
+        more -= slot.offered is None
+        draft.put(
+            slot.request, evolve(slot, offered=draft.now if slot.offered is None else slot.offered, notice=notice)
+        )
 
 
-def _may_be_offered(draft: Draft, slot: Slot) -> bool:
-    """It was not, it is not about to end anyway, and its pool is seen."""
-    return slot.offered is None and slot.notice is None and slot.pool in draft.snapshots
+def _offers(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Offer]:
+    """Those that are not about to end anyway, and whose pool is seen. What was offered for its age is told its end."""
+    for slot in slots:
+        if slot.ran is None or slot.notice is not None or slot.pool not in draft.snapshots:
+            continue
+        aged = slot.ran + lifetime if lifetime is not None and slot.offered is None else NEVER
+        ends, announce = draft.expiry(slot), draft.pool(slot.pool).announce
+        if ends is None:
+            if aged < NEVER:
+                yield Offer(aged, NEVER, slot, NEVER)
+            continue
+        last_call = announce if slot.offered is not None else min(announce, LAST_CALL)
+        yield Offer(min(aged, ends - announce), ends - last_call, slot, ends)
 
 
 def _at_once(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:

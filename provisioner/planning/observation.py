@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from provisioner.model import (
     DESIRED,
@@ -38,13 +38,16 @@ ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
 STRAYED = Failure(ErrorClass.INVALID, "Its place made the machine without what marks it as ours.")
 
 
+PUNCTUAL = 60.0
+"""Seconds before the end that its place has told from which a machine that ends has come to it."""
+
 LATE_CREATE = 60.0
 """Seconds for which a create without a good answer may still be under way: longer than any call."""
 
 
 _followed = evolving(
     *("seen", "accepted", "submitted", "absent", "ran", "fingerprint", "ip", "public_ip", "launched"),
-    *("failure", "notice", "cause", "gated", "lifted", "strayed"),
+    *("failure", "notice", "cause", "gated", "lifted", "strayed", "expires"),
 )
 
 
@@ -115,7 +118,8 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
     """The machine runs or waits as before, which is the usual case, or nobody may touch its slot."""
     return (
         slot.verdict in DESIRED
-        and slot.notice is machine.notice
+        and (slot.notice is machine.notice or (machine.notice is None and _expires(slot.notice)))
+        and slot.expires == machine.expires
         and slot.absent is None
         and slot.strayed is machine.strayed
         and (_waits_on(slot, machine) if slot.ran is None else machine.phase is RUNNING)
@@ -139,6 +143,9 @@ def _waits_on(slot: Slot, machine: Machine) -> bool:
 
 def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     seen = draft.snapshots[slot.pool].began
+    if machine.phase in (STOPPING, GONE) and _expired(draft, slot, seen):
+        notice = machine.notice and replace(machine.notice, cause=LossCause.EXPIRES)
+        machine = replace(machine, cause=LossCause.EXPIRES, notice=notice)
     if slot.verdict not in DESIRED:
         _remains(draft, record, slot, machine)
     elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
@@ -157,6 +164,17 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
         _follow(draft, record, slot, machine, news)
 
 
+def _expired(draft: Draft, slot: Slot, seen: float) -> bool:
+    """Its place had told its end, and a look begun at ``seen``, which is about then, was the first to show it."""
+    ends = draft.expiry(slot)
+    return ends is not None and seen >= ends - PUNCTUAL
+
+
+def _expires(notice: Notice | None) -> bool:
+    """HF was told of an end that the place had told long before; no look shows that as a notice."""
+    return notice is not None and notice.cause is LossCause.EXPIRES
+
+
 def _ending(machine: Machine, seen: float) -> End:
     """How a machine ends that is gone or stopping."""
     usual = LossCause.UNKNOWN if machine.phase is GONE else LossCause.DELETED
@@ -170,6 +188,8 @@ def _applied(slot: Slot) -> Slot:
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
+    if slot.expires != machine.expires and _expires(slot.notice):  # its end was put off: HF need not give it back
+        slot = evolve(slot, notice=None, offered=None)
     told = slot.ran is not None
     asked_at = slot.asked_at
     begins = not told and machine.phase is RUNNING
@@ -193,6 +213,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         gated=machine.gated,
         lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
         strayed=machine.strayed,
+        expires=machine.expires,
     )
     if begins or changed != slot:
         draft.put(record.id, changed)
@@ -212,8 +233,9 @@ def _merged(held: Fingerprint, seen: Fingerprint) -> Fingerprint:
 
 def _announced(held: Notice | None, seen: Notice | None) -> Notice | None:
     """The notice that stands: an announced end does not move to later when a loop that starts reckons it anew."""
-    stands = held is not None and seen is not None and held.cause is seen.cause and held.ends < seen.ends
-    return held if stands else seen
+    if seen is None:
+        return held if _expires(held) else None
+    return held if held is not None and held.cause is seen.cause and held.ends < seen.ends else seen
 
 
 def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
@@ -226,6 +248,7 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
         delete=slot.delete or DeleteReason.FAILED,
         fingerprint=machine.fingerprint,
         strayed=machine.strayed,
+        hindrance=machine.hindrance or slot.hindrance,
     )
     if changed != slot:
         draft.put(record.id, changed)
@@ -251,7 +274,8 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot,
     elif not explained and slot.name not in snapshot.asked:  # it may have strayed: its place is asked by its name
         draft.wake_at(draft.now + SOON)
     elif slot.verdict in DESIRED:
-        _end(draft, record, slot, End(VANISHED, cause or LossCause.UNKNOWN, slot.absent, gone=True), news)
+        unknown = LossCause.EXPIRES if _expired(draft, slot, slot.absent) else LossCause.UNKNOWN
+        _end(draft, record, slot, End(VANISHED, cause or unknown, slot.absent, gone=True), news)
     else:
         draft.put(record.id, evolve(slot, gone=True))
 

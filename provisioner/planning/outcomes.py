@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from provisioner.model import (
@@ -37,12 +38,11 @@ def remember(
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.named(outcome.action.name)
-        if slot is None:
-            continue
         if isinstance(outcome.action, Delete):
             if outcome.failure is not None:
-                wait = RETRY_DELETE if outcome.retry_after is None else outcome.retry_after
-                _delete_at(draft, slot, now + wait - DELETE_AGAIN)
+                _not_deleted(draft, outcome.action.name, slot, outcome.failure, outcome.retry_after)
+        elif slot is None:
+            continue
         elif outcome.failure is None:
             _created(draft, outcome.action, slot)
         else:
@@ -50,7 +50,8 @@ def remember(
     for action in unsent:
         slot = draft.named(action.name)
         if slot is not None and isinstance(action, Delete):
-            _delete_at(draft, slot, None)
+            begun = None if slot.delete_begun == slot.delete_sent else slot.delete_begun
+            draft.put(slot.request, evolve(slot, delete_sent=None, delete_begun=begun))
         elif slot is not None and isinstance(action, Create):
             _not_sent(draft, action, slot)
     return draft.memory(), tuple(draft.closes)
@@ -88,5 +89,12 @@ def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
         draft.put(create.request, evolve(slot, gone=True))
 
 
-def _delete_at(draft: Draft, slot: Slot, sent: float | None) -> None:
-    draft.put(slot.request, evolve(slot, delete_sent=sent))
+def _not_deleted(draft: Draft, name: str, slot: Slot | None, failure: Failure, wait: float | None) -> None:
+    """A delete failed: it is sent again soon, and HF hears why."""
+    if slot is not None:
+        sent = draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN
+        draft.put(slot.request, evolve(slot, delete_sent=sent, hindrance=failure))
+        return
+    for back in list(draft.returns.values()):
+        if back.ended is None and name in back.names:
+            draft.returns[back.id] = replace(back, hindered={**back.hindered, name: failure})

@@ -17,7 +17,7 @@ from provisioner.planning.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.intake import take_in
 from provisioner.planning.levers import stopped
-from provisioner.planning.lifetime import offer_aged
+from provisioner.planning.lifetime import offer_ending
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.relocation import configured_places
@@ -64,7 +64,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         ask(draft, draft.record(id_), capacity, over)
         conclude(draft, draft.record(id_))
     capacity.note_windows()
-    offer_aged(draft)
+    offer_ending(draft)
     if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, world.busy)

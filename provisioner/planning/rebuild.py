@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from provisioner.model import (
     BrakeReason,
     DeleteReason,
     Doubt,
+    Failure,
     Intent,
     Limits,
     Machine,
@@ -34,7 +35,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
-from provisioner.planning.answers import NOT_OURS, RETURNED_EARLY, failure_of
+from provisioner.planning.answers import HINDERED, NOT_OURS, RETURNED_EARLY, failure_of
 from provisioner.planning.cancellation import tells_cancel
 from provisioner.planning.mass_loss import apart, is_mass
 
@@ -256,6 +257,12 @@ def _failed(closed: Slot, message: str) -> Slot:
     return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=failure_of(message))
 
 
+def _hindered(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:
+    """Why machines did not go, by name, as their messages say it."""
+    said = {entry["name"]: failure_of(entry["message"].partition(HINDERED)[2]) for entry in entries}
+    return {name: failure for name, failure in said.items() if failure is not None}
+
+
 def _result(entry: Mapping[str, Any]) -> ReturnResult:
     if entry["result"] == "succeed":
         return ReturnResult.GONE
@@ -271,6 +278,7 @@ def _return(id_: str, intent: Intent, told: Mapping[str, Answer], limits: Limits
     return replace(
         record,
         results={entry["name"]: _result(entry) for entry in answer["machines"]},
+        hindered=_hindered(answer["machines"]),
         ended=RequestStatus(answer["status"]),
         ended_at=now,
         told_at=now,

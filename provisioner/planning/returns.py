@@ -57,6 +57,7 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
 
 def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
     results, absent, sent = dict(record.results), dict(record.absent), dict(record.sent)
+    hindered = dict(record.hindered)
     for name in record.names:
         if name in results:
             continue
@@ -64,9 +65,11 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
         result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent, busy)
         if result is None and draft.now >= record.deadline:
             result = ReturnResult.STUCK
+            if slot is not None and slot.hindrance is not None:
+                hindered[name] = slot.hindrance
         if result is not None:
             results[name] = result
-    return replace(record, results=results, absent=absent, sent=sent)
+    return replace(record, results=results, absent=absent, sent=sent, hindered=hindered)
 
 
 def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:

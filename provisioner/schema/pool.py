@@ -42,6 +42,10 @@ class Pool(Section):
     failed boot: what breaks after joining the grid does so in minutes, and HF asks anew for each machine that it loses.
     Preempted, evicted, deleted and returned ones do not count, nor those whose node went. Less, or 0, where machines
     are meant to end sooner; at most 3600, as a stop of the loop counts for an hour at most."""
+    announce_seconds: DurationOrZero = 3600.0
+    """Seconds before its end from which getReturnRequests names a machine whose end is known beforehand (a longest run
+    of instances, ``activeDeadlineSeconds`` of pods), with the seconds that are left; default 3600. At most a tenth of
+    the template's machines, at least one, is named at a time, except in the last ten minutes."""
     spill_after_seconds: Duration = 180.0
     """Seconds a machine may wait here before the template's next pool makes it; default 180."""
     lag_seconds: DurationOrZero = 0.0
@@ -85,6 +89,7 @@ class Pool(Section):
             max_pending=self.max_pending,
             initial_window=min(self.initial_window, self.max_pending),
             boot_deadline=self.boot_deadline_seconds,
+            announce=self.announce_seconds,
             early_loss=self.early_loss_seconds,
             spill_after=self.spill_after_seconds,
             lag=self.lag_seconds,

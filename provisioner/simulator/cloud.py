@@ -36,15 +36,17 @@ MODES = frozenset(
         "stockout",
     }
     | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
-    | {"watch_cut", "watch_gone"}
+    | {"unprepared", "watch_cut", "watch_gone"}
     # faults of instances, groups and operations, and of calls to the Compute API
     | {
         "attempt_error",
         "false_start",
         "ip_exhausted",
+        "no_address",
         "mig_gone",
         "no_ip",
         "preemption",
+        "protected",
         "stuck_provisioning",
         "stuck_stopping",
     }

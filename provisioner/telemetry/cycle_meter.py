@@ -132,7 +132,8 @@ class CycleMeter:
         if went and slot.verdict is Verdict.RETURNED and slot.closed is not None:
             self._metrics.slots.shutdown.labels(slot.pool).observe(report.now - slot.closed)
         if slot.stuck and not (former is not None and former.stuck):
-            log.warning("Machine is stuck terminating", extra={"machine": slot.name, "pool": slot.pool})
+            why = slot.hindrance.facts if slot.hindrance else {}
+            log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:

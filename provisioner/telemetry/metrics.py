@@ -200,7 +200,7 @@ class MachineMetrics:
         self.stuck: Table[str] = Table(
             registry,
             "hf_provisioner_machines_stuck",
-            "Machines of ours that go on terminating long after the end of their grace period.",
+            "Machines of ours that were to go and are still there, a minute after the end of their grace period.",
             ["pool"],
         )
 
@@ -244,7 +244,7 @@ class SlotMetrics:
     def expect(self, limits: Limits, pairs: Collection[Pair]) -> None:
         """Export the series of these pools, templates and pairs as zero."""
         for pair in pairs:
-            for cause in LossCause:
+            for cause in set(LossCause) - {LossCause.EXPIRES}:  # known beforehand: no alert waits for it
                 self.lost.labels(*pair, cause)
         for pool in limits.pools:
             for error in REFUSALS:

@@ -106,7 +106,7 @@ class Overview:
     """Each with its ``deadline``, its machines by pool, and why it is short, ``missing`` (as of ``shortages.py``)."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
-    """Machines that go on terminating."""
+    """Machines that do not go, and why (``text``), as far as their place says."""
     pressure: Sequence[Document]
     """What was learned of each pool and template (``shortages.py`` has the fields)."""
     unlisted: Sequence[str]
@@ -286,7 +286,8 @@ def _return(back: ReturnRecord) -> Document:
 def _stuck(memory: Memory) -> Iterator[Document]:
     for _, slot in memory.slots:
         if slot.stuck and not slot.gone:
-            yield {"machine": slot.name, "pool": slot.pool}
+            text = slot.hindrance.text if slot.hindrance else ""
+            yield {"machine": slot.name, "pool": slot.pool, "text": text}
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
@@ -482,5 +483,5 @@ def _alarms(seen: Overview) -> Iterator[str]:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {local(one['since'])}: {one['text']}"
     for one in seen.stuck:
-        words = "still terminating long after its grace period; see its node and its finalizers"
-        yield f"STUCK {one['machine']} in pool {one['pool']}: {words}"
+        why = one["text"] or "nobody says why; see its node, or its group"
+        yield f"STUCK {one['machine']} in pool {one['pool']}, which was to be gone long ago: {why}"

@@ -282,7 +282,7 @@ def _state(slot: Slot) -> str:
     if slot.set_aside:
         return "set aside"
     if slot.stuck and not slot.gone:
-        return "stuck terminating"
+        return "stuck"
     if slot.verdict in DESIRED:
         return "running" if slot.ran is not None else "pending" if slot.submitted is not None else "not asked for yet"
     return f"{slot.verdict}, gone" if slot.gone else f"{slot.verdict}, ending"
@@ -303,7 +303,7 @@ def _about(facts: Facts, slot: Slot) -> dict[str, str]:
         "delete sent": _when(facts, slot.delete_sent),
         "error": f"{failure.error}: {failure.text}" if failure else "",
         "cause of its end": f"{slot.cause}" if slot.cause else "",
-        "offered because of its age": _when(facts, slot.offered),
+        "offered to be given back": _when(facts, slot.offered),
         "tries before this": str(slot.tries or ""),
     }
 

@@ -54,7 +54,7 @@ QUICK_WATCH = KubeTimes(
     stream=30.0,
     first_retry=0.02,
     last_retry=0.2,
-    unplaced=0.2,
+    waiting=0.2,
     events=0.3,
 )
 

@@ -15,8 +15,8 @@ from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pod_cache import PodCache, PodCaches
-from provisioner.backends.gke.pod_events import REASONS, PodEvents
-from provisioner.backends.gke.pods import Identity
+from provisioner.backends.gke.pod_events import OF_NO_NODE, PodEvents
+from provisioner.backends.gke.pods import Identity, Wait
 from provisioner.backends.gke.settings import GkePool
 from provisioner.model import Create, ErrorClass, Failure
 from provisioner.simulator.server import Simulator
@@ -39,7 +39,7 @@ class Bench:
         self.simulator = simulator
         self.impose(NO_NODE, *faults)
         pool = GkePool(name="gke-main", namespace=SPACE, pod_spec=spec, kubeconfig=Path(simulator.kubeconfig))
-        api = connect(pool, KubeTimes(**({"unplaced": 0.0} | times)))
+        api = connect(pool, KubeTimes(**({"waiting": 0.0} | times)))
         namespaces = Namespaces()
         self.woken: set[str] = set()
         self.caches = PodCaches()
@@ -49,20 +49,20 @@ class Bench:
             self.caches.add(cache, partial(self.woken.add, cache.identity.pool))
         self.events = PodEvents(api, SPACE, self.caches)
         simulator.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(number)) for number in range(pods)])
-        until(lambda: len(self.unplaced()) == pods, 30, what="no node takes the pods")
+        until(lambda: len(self.waiting()) == pods, 30, what="no node takes the pods")
 
     def impose(self, *faults: Fault) -> None:
         self.simulator.impose(faults, {"gke": QUICK})
 
-    def unplaced(self) -> frozenset[str]:
-        """The pods that no node takes, by a look at all."""
+    def waiting(self) -> frozenset[Wait]:
+        """The pods that wait, by a look at all."""
         for cache in self._pools:
             self._namespace.refresh(cache)
-        return self.caches.unplaced(0.0)
+        return self.caches.waiting(0.0)
 
     def look(self) -> bool:
         """As the backend looks: the pods, then what is said of them."""
-        self.unplaced()
+        self.waiting()
         self.events.look()
         return True
 
@@ -98,7 +98,7 @@ def test_once_in_a_while_events_are_read_for_all_pools_one_list_for_each_reason(
     until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told")
     for _ in range(50):
         bench.look()
-    assert bench.calls() == len(REASONS)
+    assert bench.calls() == len(OF_NO_NODE)
     assert bench.woken == {identity.pool for identity in POOLS}
 
 
@@ -106,9 +106,9 @@ def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_
     simulator: Simulator, tmp_path: Path
 ) -> None:
     bench = Bench(simulator, tmp_path, events=0.05)
-    until(lambda: bench.look() and bench.calls() >= 3 * len(REASONS), 30, what="a third reading")
+    until(lambda: bench.look() and bench.calls() >= 3 * len(OF_NO_NODE), 30, what="a third reading")
     bench.impose()
-    until(lambda: not bench.unplaced(), 30, what="there is a node")
+    until(lambda: not bench.waiting(), 30, what="there is a node")
     bench.events.close()
     before = bench.calls()
     for _ in range(50):
@@ -118,17 +118,40 @@ def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_
 
 
 def test_a_pod_that_has_not_waited_long_is_left_in_peace(simulator: Simulator, tmp_path: Path) -> None:
-    bench = Bench(simulator, tmp_path, unplaced=60.0)
+    bench = Bench(simulator, tmp_path, waiting=60.0)
     for _ in range(20):
         bench.look()
     assert bench.calls() == 0
+
+
+ADDRESSES = "failed to allocate for range 0: no IP addresses available in range set: 10.4.0.1-10.4.0.254"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "error"),
+    [
+        ("FailedMount", 'secret "license" not found', ErrorClass.OTHER),
+        ("NetworkNotReady", "cni config uninitialized", ErrorClass.OTHER),
+        ("FailedCreatePodSandBox", ADDRESSES, ErrorClass.STOCKOUT),
+    ],
+)
+def test_why_a_node_does_not_prepare_its_pods_is_told_and_no_more_once_it_has(
+    simulator: Simulator, tmp_path: Path, reason: str, words: str, error: ErrorClass
+) -> None:
+    bench = Bench(simulator, tmp_path, pods=2, events=0.05)
+    bench.impose(Fault("unprepared", params={"reason": reason, "words": words}))
+    told = Failure(error, f"{reason}: {words}")
+    until(lambda: bench.look() and bench.failures() == [told, told], 30, what="the words are told")
+    bench.impose()
+    until(lambda: bench.look() and bench.failures() == [None, None], 30, what="the pods go on")
+    bench.events.close()
 
 
 def test_long_lists_are_read_in_pages(simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_events, "PAGE", 2)
     bench = Bench(simulator, tmp_path, pods=5)
     until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told of all")
-    assert bench.calls() == 3 * len(REASONS)
+    assert bench.calls() == 3 * len(OF_NO_NODE)
 
 
 @pytest.mark.parametrize("mode", ["denied", "unavailable"])

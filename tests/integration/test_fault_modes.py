@@ -19,6 +19,7 @@ import pytest
 from provisioner.backends.events import Worth
 from provisioner.backends.mig import reads
 from provisioner.model import Phase, Snapshot, Unobserved
+from provisioner.simulator.compute.member_life import PROTECTED
 from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
 from tests.support.clouds.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
@@ -238,6 +239,24 @@ def test_f10_a_vm_that_does_not_stop_is_told_as_stuck_and_deleted_further(site: 
     assert site.answer(back)["status"] == ERROR
     assert results(site.answer(back)) == dict.fromkeys(names, "succeed") | {names[0]: "fail"}
     assert site.phases() == {names[0]: "stopping"}
+    assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
+
+
+def test_f10_a_vm_that_is_protected_against_deletion_is_told_as_stuck_in_googles_words(site: VirtualSite) -> None:
+    names = names_of(site.asked(3))
+    site.faults(Fault("protected", names[0]))
+    back = site.give_back(names)
+    site.until(lambda: site.ended(back))
+    answer = site.answer(back)
+    assert (answer["status"], site.phases()) == (ERROR, {names[0]: "running"})
+    assert PROTECTED["message"] in answer["message"]
+    assert [PROTECTED["message"] in machine["message"] for machine in answer["machines"]] == [True, False, False]
+    assert site.reconciler.memory is not None
+    (slot,) = [slot for _, slot in site.reconciler.memory.slots if not slot.gone]
+    assert slot.stuck
+    site.faults()
+    site.until(lambda: not site.phases())
+    assert stays(site, answer)
     assert site.mutations() == {CREATES: 1, DELETES: 1}, "what the group deletes already is not asked for again"
 
 

@@ -103,7 +103,7 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
     spec = directory / "pod.yaml"
     spec.write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
-    backend = GkeBackend(pool, provisioner="demo", times=replace(QUICK_WATCH, unplaced=0.0))
+    backend = GkeBackend(pool, provisioner="demo", times=replace(QUICK_WATCH, waiting=0.0))
     create = Create(NAME, "g", "T", REQUEST)
     try:
         assert backend.rehearse("T") == []

@@ -20,7 +20,7 @@ TIMES = KubeTimes(
     stream=60.0,
     first_retry=0.05,
     last_retry=0.5,
-    unplaced=0.2,
+    waiting=0.2,
     events=0.5,
 )
 """Short enough for a test, long enough for a server that shares two cores with all its controllers."""

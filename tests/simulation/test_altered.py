@@ -28,6 +28,13 @@ def stories() -> Iterator[list[Story]]:
         story.close()
 
 
+REASONS = (
+    *("changes pods that are asked for", "without what marks it as ours", LOST.text),
+    *("maxNumber of", "No pool had room", "did not run within"),
+)
+"""Why a machine may fail here: by the policy, a lost call, or a cap that other machines use up."""
+
+
 def altered(chance: random.Random) -> dict[str, object]:
     """What a policy changes: some of our labels are taken away or have another value, or pods restart."""
     labels = chance.sample(sorted(OWN_LABELS), chance.randint(1, len(OWN_LABELS)))
@@ -70,7 +77,6 @@ def test_no_machine_is_made_unseen_and_each_request_ends_with_the_clusters_doing
         stories.append(story := Story(seed))
         chance = random.Random(seed)
         play(story, chance)
-        altering = story.alters
         story.run(4000.0, 120)
         story.poll_all()
         unended = [id_ for id_, wanted in story.requests.items() if wanted.told is None]
@@ -81,8 +87,8 @@ def test_no_machine_is_made_unseen_and_each_request_ends_with_the_clusters_doing
         assert story.machines().keys() <= known, f"seed {seed}: {story.machines().keys() - known} run unseen"
         answers = [json.loads(wanted.told or "{}") for wanted in story.requests.values()]
         failed = [one["message"] for entry in answers for one in entry["machines"] if one["result"] == "fail"]
-        words = any("changes pods that are asked for" in text for text in failed)
-        assert words or not altering or all(LOST.text in text for text in failed), f"seed {seed}: {failed}"
+        strange = [text for text in failed if not any(reason in text for reason in REASONS)]
+        assert not strange, f"seed {seed}: {strange}"
         story.alter(None)
         story.return_all()
         story.run(2400.0, 60)

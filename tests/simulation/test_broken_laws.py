@@ -264,16 +264,16 @@ def the_last_machines_of_a_request_get_no_time() -> Break:
 
 
 def machines_are_old_from_the_beginning() -> Break:
-    offer_aged = plan.offer_aged
+    offer_ending = plan.offer_ending
 
     def hasty(draft: Draft) -> None:
         templates = draft.limits.templates
         draft.limits = replace(
             draft.limits, templates={id_: replace(one, max_lifetime=1.0) for id_, one in templates.items()}
         )
-        offer_aged(draft)
+        offer_ending(draft)
 
-    return patch.object(plan, "offer_aged", hasty)
+    return patch.object(plan, "offer_ending", hasty)
 
 
 def levers_hold_nothing() -> Break:

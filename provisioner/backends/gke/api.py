@@ -58,8 +58,8 @@ class KubeTimes:
     """Pause before the first attempt after a failure; it doubles with each further one."""
     last_retry: float = 10.0
     """Longest pause between two attempts."""
-    unplaced: float = 3.0
-    """How long a pod must have waited for a node before its events are read: most get one at once."""
+    waiting: float = 3.0
+    """How long a pod must have waited, for a node or on it, before its events are read: most wait for less."""
     events: float = 15.0
     """Pause between two readings of events: an autoscaler looks about every 10 s, and its words are for people."""
 

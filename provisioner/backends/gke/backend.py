@@ -98,6 +98,7 @@ class GkeBackend:
         return Snapshot(
             pool=self.pool,
             began=now,
+            wall=self._api.clock.now(),
             machines=machines,
             foreign=frozenset(others - ours),
             namesakes=frozenset(ours),
@@ -187,7 +188,7 @@ class GkeBackend:
         pod = self._find(create.name)
         if pod is None:
             raise BackendError(ErrorClass.UNAVAILABLE, f'pod "{create.name}" existed already, and is gone now')
-        if not self._identity.owns(pod):
+        if not (self._identity.owns(pod) or self._identity.made(pod, "")):
             raise BackendError(ErrorClass.OTHER, f'the name is taken: pod "{create.name}" exists and is not ours')
         if is_terminating(pod):
             raise BackendError(ErrorClass.OTHER, f'pod "{create.name}" exists already and is being deleted')

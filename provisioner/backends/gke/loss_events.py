@@ -38,6 +38,7 @@ REASONS: Mapping[LossCause, str] = {
     LossCause.DELETED: "Deleted",
     LossCause.NODE: "NodeLost",
     LossCause.EXITED: "Exited",
+    LossCause.EXPIRES: "Expired",
     LossCause.UNKNOWN: "Lost",
 }
 """Of a pod that HostFactory was told of. One that was not has ``FAILED``."""
@@ -48,6 +49,7 @@ WORDS: Mapping[str, str] = {
     "Deleted": "was deleted by others",
     "NodeLost": "went with its node",
     "Exited": "exited by itself",
+    "Expired": "came to the end that was known beforehand",
     "Lost": "vanished",
     FAILED: "did not run, or ended before its request did",
 }

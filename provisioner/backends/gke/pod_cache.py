@@ -19,13 +19,14 @@ from provisioner.backends.gke.pods import (
     IsSpot,
     Pod,
     Reading,
-    is_unplaced,
+    Wait,
     node_of,
     not_known,
     sought_machine,
+    waits,
 )
 from provisioner.backends.gke.spot_nodes import NO_NODES, Nodes
-from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
+from provisioner.model import NO_ROOM, ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
@@ -59,10 +60,10 @@ class PodCache:
         """Why pods went, and the monotonic time at which they did, in that order."""
         self._left: set[str] = set()
         """Names of pods that a watch told are gone, and that neither ended nor were ending before."""
-        self._unplaced: dict[str, float] = {}
-        """Names of the pods that no node takes; since when, in monotonic time."""
-        self._told: Mapping[str, Failure] = {}
-        """What the autoscaler said of pods that no node takes, by uid."""
+        self._waits: dict[str, tuple[Wait, float]] = {}
+        """The pods that wait, by name; since when, in monotonic time."""
+        self._told: Mapping[Wait, Failure] = {}
+        """What others said of them."""
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
@@ -109,21 +110,17 @@ class PodCache:
             if reading is not None and version > self._version:
                 self._created[self._put(reading)] = version
 
-    def unplaced(self, seconds: float) -> frozenset[str]:
-        """Uids of the pods that no node has taken for so long."""
+    def waiting(self, seconds: float) -> frozenset[Wait]:
+        """The pods that have waited for so long for the same."""
         with self._lock:
             before = self._clock() - seconds
-            waiting = [name for name, since in self._unplaced.items() if since <= before]
-            return frozenset(self._pods[name].fingerprint.uid for name in waiting)
+            return frozenset(wait for wait, since in self._waits.values() if since <= before)
 
-    def explain(self, told: Mapping[str, Failure]) -> bool:
-        """Take what was said, by uid, of the pods that no node takes; True when there is something new."""
+    def explain(self, told: Mapping[Wait, Failure]) -> bool:
+        """Take what was said of the pods that wait; True when there is something new."""
         with self._lock:
             before, self._told = self._told, told
-            for name in self._unplaced:
-                uid = self._pods[name].fingerprint.uid
-                if before.get(uid) != told.get(uid):
-                    self._dirty.add(name)
+            self._dirty.update(name for name, (wait, _) in self._waits.items() if before.get(wait) != told.get(wait))
             return bool(self._dirty)
 
     def machines(self, now: float) -> Mapping[str, Machine]:
@@ -187,10 +184,11 @@ class PodCache:
         self._endings.pop(name, None)
         if ending is not None:
             self._endings[name] = (ending, since if ending == ending_before else self._clock())
-        if not is_unplaced(machine):
-            self._unplaced.pop(name, None)
-        elif name not in self._unplaced:
-            self._unplaced[name] = self._clock()
+        wait = waits(machine)
+        if wait is None:
+            self._waits.pop(name, None)
+        elif name not in self._waits or self._waits[name][0] != wait:
+            self._waits[name] = wait, self._clock()
         self._dirty.add(name)
         return name
 
@@ -200,7 +198,7 @@ class PodCache:
         self._pods.pop(name, None)
         self._endings.pop(name, None)
         self._created.pop(name, None)
-        self._unplaced.pop(name, None)
+        self._waits.pop(name, None)
         self._dirty.add(name)
         if self._resolver is not None:
             self._resolver.forget(name)
@@ -219,14 +217,22 @@ class PodCache:
         if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.resolves(name):
             self._dirty.add(name)
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
-        told = self._told.get(machine.fingerprint.uid)
-        if told is not None and machine.failure is not None and name in self._unplaced:
-            no_room = told.text.startswith(FAILED)
-            machine = replace(machine, failure=refined(machine.failure, told), no_room=no_room)
+        if name in self._waits:
+            machine = _explained(machine, self._waits[name][0], self._told)
         if name not in self._endings:
             return machine
         ending, since = self._endings[name]
         return replace(machine, notice=Notice(ending.cause, now + ending.seconds + since - self._clock()))
+
+
+def _explained(machine: Machine, wait: Wait, told: Mapping[Wait, Failure]) -> Machine:
+    """A machine that waits, with what was said of it. Nothing is said of one whose node has only begun to prepare."""
+    why = told.get(wait)
+    if wait.placed:
+        return replace(machine, failure=why, no_room=why is not None and why.error in NO_ROOM)
+    if why is None or machine.failure is None:
+        return machine
+    return replace(machine, failure=refined(machine.failure, why), no_room=why.text.startswith(FAILED))
 
 
 def _sharing(old: Machine, new: Machine) -> Machine:
@@ -311,12 +317,12 @@ class PodCaches:
                 wake()
         self._nodes.meet(node_of(pod))
 
-    def unplaced(self, seconds: float) -> frozenset[str]:
-        """Uids of the pods of all pools that no node has taken for so long."""
-        return frozenset().union(*(cache.unplaced(seconds) for cache in self._wakes))
+    def waiting(self, seconds: float) -> frozenset[Wait]:
+        """The pods of all pools that have waited for so long for the same."""
+        return frozenset().union(*(cache.waiting(seconds) for cache in self._wakes))
 
-    def explain(self, told: Mapping[str, Failure]) -> None:
-        """Take what was said of them, by uid."""
+    def explain(self, told: Mapping[Wait, Failure]) -> None:
+        """Take what was said of them."""
         for cache, wake in self._wakes.items():
             if cache.explain(told):
                 wake()

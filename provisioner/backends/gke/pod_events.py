@@ -1,4 +1,4 @@
-"""Why no node takes a pod, in the cluster autoscaler's words: read from Events while some pods wait, and only then.
+"""Why pods wait, in the words of the cluster autoscaler and of kubelets: read from Events while some do, and only then.
 
 Words, never state: whatever is lost, late or refused here changes no machine, only what people read of it.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi, words
 from provisioner.backends.gke.pod_cache import FAILED, PodCaches
+from provisioner.backends.gke.pods import NOT_PREPARED, Wait
 from provisioner.backends.gke.readings import Readings
 from provisioner.model import ErrorClass, Failure
 
@@ -21,20 +22,36 @@ log = logging.getLogger(__name__)
 Event = Mapping[str, Any]
 
 NOT_TRIGGERED, TRIGGERED = "NotTriggerScaleUp", "TriggeredScaleUp"
-REASONS = (NOT_TRIGGERED, TRIGGERED, FAILED)
-"""Reasons of the autoscaler's Events on pods; of those of one second the later here counts. What FailedScheduling says
-stands in the pod's own condition."""
+OF_NO_NODE = (NOT_TRIGGERED, TRIGGERED, FAILED)
+"""Reasons of the autoscaler's Events on pods that no node takes; of those of one second the later here counts. What
+FailedScheduling says stands in the pod's own condition."""
+
+OF_A_NODE = (
+    *("FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedPrepareDynamicResources"),
+    *("NetworkNotReady", "FailedCreatePodSandBox", "FailedCreatePodContainer"),
+)
+"""Reasons of Events, of kubelets and of the controller that attaches volumes, on pods that have a node."""
+
+SYMPTOM = "Unable to attach or mount volumes"
+"""Of FailedMount, every two minutes: which volumes are missing, and not why."""
 
 QUOTA = "quota exceeded"
 """In GKE's FailedScaleUp: ``GCE quota exceeded``. Everything else (``GCE out of resources``, ``IP space exhausted``, a
 reservation that is used up) is a place without machines."""
+
+NO_ADDRESS = (
+    *("no ip addresses available", "no available addresses", "no available ip", "no ips available"),
+    *("no more free addresses", "ranges are exhausted", "range is full", "failed to assign an ip address"),
+)
+"""In FailedCreatePodSandBox, in small letters: how network plug-ins (host-local, Cilium, Calico, those of AWS and
+Azure) say that the node's addresses for pods are used up."""
 
 PAGE = 500
 """Events per page of a list: half a megabyte."""
 
 
 class PodEvents:
-    """Reads in the background what the autoscaler says of the pods in these caches that no node takes."""
+    """Reads in the background what is said of the pods in these caches that wait."""
 
     def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
         self._api, self._caches = api, caches
@@ -46,43 +63,49 @@ class PodEvents:
         self._readings.begin(self._api.times.events, self._wanted)
 
     def _wanted(self) -> Callable[[], None] | None:
-        uids = self._caches.unplaced(self._api.times.unplaced)
-        return partial(self._read, uids) if uids else None
+        waiting = self._caches.waiting(self._api.times.waiting)
+        return partial(self._read, waiting) if waiting else None
 
     def close(self) -> None:
         """Wait a moment for a reading that is under way."""
         self._readings.close()
 
-    def _read(self, uids: Collection[str]) -> None:
+    def _read(self, waiting: Collection[Wait]) -> None:
         """Tell the caches what is said of these pods."""
+        stages = {wait.placed for wait in waiting}
+        reasons = [*(OF_NO_NODE if False in stages else ()), *(OF_A_NODE if True in stages else ())]
         try:
-            told = explanations(self._list(), uids)
+            told = explanations(self._list(reasons), waiting)
         except BackendError as error:
             log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})
             return
         self._caches.explain(told)
 
-    def _list(self) -> Iterator[Event]:
-        """The autoscaler's Events on pods, page by page: a selector cannot name more than one reason."""
-        for reason in REASONS:
+    def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
+        """The Events on pods with these reasons, page by page: a selector cannot name more than one."""
+        for reason in reasons:
             selector = f"involvedObject.kind=Pod,reason={reason}"
             yield from self._api.items(self._path, {"fieldSelector": selector, "limit": PAGE})
 
 
-def explanations(events: Iterable[Event], uids: Collection[str]) -> dict[str, Failure]:
-    """What was said last of each of these pods, by uid; that no other try was made never replaces why one failed."""
-    said: dict[str, list[Event]] = {}
+def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
+    """What was said last of each of these pods; of a pod with a node of which nobody says anything, what it lacks."""
+    said: dict[Wait, list[Event]] = {}
     for event in events:
-        uid = (event.get("involvedObject") or {}).get("uid")
-        if uid in uids and event.get("reason") in REASONS:
-            said.setdefault(str(uid), []).append(event)
-    return {uid: _failure(_last_word(of_pod)) for uid, of_pod in said.items()}
+        reason = event.get("reason")
+        wait = Wait(str((event.get("involvedObject") or {}).get("uid")), reason in OF_A_NODE)
+        if wait in waiting and (wait.placed or reason in OF_NO_NODE):
+            said.setdefault(wait, []).append(event)
+    silent = {wait: NOT_PREPARED for wait in waiting if wait.placed}
+    return silent | {wait: _failure(_last_word(of_pod)) for wait, of_pod in said.items()}
 
 
 def _last_word(events: Iterable[Event]) -> Event:
+    """The newest; but what says less than the one before never replaces it."""
     word: Event = {}
-    for event in sorted(events, key=lambda event: (_when(event), REASONS.index(event["reason"]))):
-        if not (event["reason"] == NOT_TRIGGERED and word.get("reason") == FAILED):
+    for event in sorted(events, key=lambda event: (_when(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
+        symptom = str(event.get("message")).startswith(SYMPTOM)
+        if not (word and symptom) and not (event["reason"] == NOT_TRIGGERED and word.get("reason") == FAILED):
             word = event
     return word
 
@@ -96,5 +119,10 @@ def _when(event: Event) -> str:
 def _failure(event: Event) -> Failure:
     """An Event as the reason why a pod does not run."""
     reason, message = str(event["reason"]), str(event.get("message") or "")
-    refused = reason == FAILED and QUOTA in message.lower()
-    return Failure(ErrorClass.QUOTA if refused else ErrorClass.STOCKOUT, words(f"{reason}: {message}"))
+    return Failure(_error_class(reason, message.lower()), words(f"{reason}: {message}"))
+
+
+def _error_class(reason: str, message: str) -> ErrorClass:
+    if reason in OF_A_NODE:
+        return ErrorClass.STOCKOUT if any(sign in message for sign in NO_ADDRESS) else ErrorClass.OTHER
+    return ErrorClass.QUOTA if reason == FAILED and QUOTA in message else ErrorClass.STOCKOUT

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import words
@@ -64,7 +64,7 @@ FAILED_REASONS: Mapping[str, LossCause] = {
     "Shutdown": LossCause.NODE,
     "Terminated": LossCause.NODE,
     "NodeLost": LossCause.NODE,
-    "DeadlineExceeded": LossCause.EXITED,
+    "DeadlineExceeded": LossCause.EXPIRES,
 }
 """Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. DeadlineExceeded is the pod's own
 ``activeDeadlineSeconds``."""
@@ -75,6 +75,9 @@ REFUSED_BY_KUBELET = re.compile(
 """Reasons by which a kubelet refuses a pod, also one that runs when the kubelet begins anew: each plug-in of the
 scheduler and each resource may be one. Newer kubelets begin the message with ``REJECTED``, whatever the reason."""
 REJECTED = "Pod was rejected: "
+
+NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and its network ready.")
+"""Why a pod does not run that has a node and nothing else. It usually passes within seconds."""
 
 LOST_CONTAINER = "ContainerStatusUnknown"
 """Why a container has ended that its kubelet could not find any more: its node was restarted, it did not exit."""
@@ -94,6 +97,14 @@ class Ending:
     cause: LossCause
     seconds: float
     """Seconds that the pod had left when this was said."""
+
+
+class Wait(NamedTuple):
+    """A pod that waits, and for what: for a node, or for what its node has to make ready."""
+
+    uid: str
+    placed: bool
+    """It has a node."""
 
 
 IsSpot = Callable[[str], bool | None]
@@ -189,6 +200,8 @@ def machine_of(pod: Pod, is_spot: IsSpot = not_known) -> Reading:
         failure=None if phase is Phase.RUNNING else _failure(pod),
         cause=cause() if phase in (Phase.STOPPING, Phase.GONE) else None,
         gated=phase is Phase.PENDING and bool(_gates(pod)),
+        expires=_expiry(pod),
+        hindrance=_hindrance(metadata) if phase is Phase.STOPPING else None,
     )
     return machine, _ending(pod, phase, cause)
 
@@ -217,10 +230,12 @@ def altered(asked: Pod, made: Pod) -> str:
     return f"{what}: {', '.join(changes)}" if changes else ""
 
 
-def is_unplaced(machine: Machine) -> bool:
-    """No node takes its pod: of pods that are pending only these have such a failure."""
-    stockout = machine.failure is not None and machine.failure.error is ErrorClass.STOCKOUT
-    return machine.phase is Phase.PENDING and stockout
+def waits(machine: Machine) -> Wait | None:
+    """What its pod waits for that others have to say why; None for any other pod."""
+    if machine.phase is not Phase.PENDING or machine.failure is None:
+        return None
+    placed = machine.failure == NOT_PREPARED
+    return Wait(machine.fingerprint.uid, placed) if placed or machine.failure.error is ErrorClass.STOCKOUT else None
 
 
 def _phase(pod: Pod) -> Phase:
@@ -258,6 +273,20 @@ def _ending(pod: Pod, phase: Phase, cause: Callable[[], LossCause]) -> Ending | 
         grace = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
         return Ending(cause(), float(grace))
     return None
+
+
+def _hindrance(metadata: Mapping[str, Any]) -> Failure | None:
+    """Who has to let a pod go that terminates; None where nobody but its kubelet has to."""
+    finalizers = metadata.get("finalizers")
+    return (
+        _failure_of(ErrorClass.OTHER, f"it waits for its finalizers: {', '.join(finalizers)}") if finalizers else None
+    )
+
+
+def _expiry(pod: Pod) -> float | None:
+    """When its kubelet ends it, by its own ``activeDeadlineSeconds``; None where it has none, or has not begun."""
+    longest, started = (pod.get("spec") or {}).get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
+    return None if longest is None or not started else float(_epoch(started) + longest)
 
 
 def node_of(pod: Pod) -> str:
@@ -346,7 +375,10 @@ def _failure(pod: Pod) -> Failure | None:
             return failure
     if status.get("phase") == "Running" and ready.get("status") == "False":
         return _restarted(status) or _say(ErrorClass.OTHER, ready)
-    return None
+    prepared = (
+        status.get("phase") == "Running" or _condition(status, "PodReadyToStartContainers").get("status") == "True"
+    )
+    return None if prepared or not node_of(pod) else NOT_PREPARED
 
 
 def _end(pod: Pod) -> Failure | None:

@@ -21,9 +21,6 @@ from provisioner.schema.fields import (
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, expected, words_of
 
-STUCK_SECONDS = 60.0
-"""A kubelet confirms an end within seconds of the grace period; a pod that is there a minute later needs a person."""
-
 Namespace = Annotated[
     str,
     StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"),
@@ -77,7 +74,6 @@ class GkePool(Pool):
         return replace(
             super().limits(),
             gated_deadline=self.gated_deadline_seconds,
-            stuck_after=STUCK_SECONDS,
             force_after=self.force_delete_after_seconds,
             where=f"namespace {self.namespace}",  # its cluster may get another address, and a context another name
         )

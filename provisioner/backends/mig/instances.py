@@ -26,6 +26,8 @@ GRACE_SECONDS = 120.0
 
 PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
 
+IPV6_ONLY = "The instance runs, and has an IPv6 address alone: set the pool's ipv6 to true, or give its subnet IPv4."
+
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
 """Actions by which the group works towards a running instance."""
 
@@ -44,7 +46,8 @@ ENDING_STATUSES = frozenset({"STOPPING", "SUSPENDING", "PENDING_STOP", "DEPROVIS
 ENDED_STATUSES = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
 
 ATTEMPT_STATUSES = frozenset({"", "PROVISIONING", "STAGING"})
-"""The last attempt's error means something only until the instance is up (the rule of Kubernetes' autoscaler)."""
+"""The last attempt's error means something only until the instance is up (the rule of Kubernetes' autoscaler), and
+again while it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ class Member:
     status: str
     action: str
     attempt: Failure | None
-    """Why the group could not create it yet."""
+    """Why the group could not create it yet, or not delete it."""
+    expires: float | None = None
+    """Epoch seconds at which Compute ends it; None: the group says nothing of it."""
 
     @property
     def url(self) -> str:
@@ -77,8 +82,14 @@ class Instance:
     created: str
     started: str
     ip: str
+    """Empty where it has none that may be used."""
+    ipv6: str
     public_ip: str
     spot: bool
+    grace: float
+    """Seconds that it has when Compute takes it away."""
+    expires: float | None
+    """Epoch seconds at which Compute ends it; None: as long as it likes."""
 
 
 def instance_url(zone: str, name: str) -> str:
@@ -90,32 +101,56 @@ def read_member(item: Json, zone: str) -> Member:
     """A member; ``zone`` is that of a zonal group, empty for a regional one."""
     url = item.get("instance", "")
     status = item.get("instanceStatus", "")
-    error = attempt_error(item) if status in ATTEMPT_STATUSES else None
+    action = item.get("currentAction", "NONE")
+    error = attempt_error(item) if status in ATTEMPT_STATUSES or action == "DELETING" else None
     return Member(
         name=item.get("name") or url.rpartition("/")[2],
         id=str(item.get("id", "")),
         zone=url.partition("/zones/")[2].partition("/")[0] or zone,
         status=status,
-        action=item.get("currentAction", "NONE"),
+        action=action,
         attempt=error.failure() if error else None,
+        expires=_termination(item),
     )
 
 
-def read_instance(item: Json) -> Instance:
-    """An instance, with what of it the mask lets through."""
+def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
+    """An instance, with what of it the mask lets through; its address may be an IPv6 one where ``ipv6`` allows it."""
     network = (item.get("networkInterfaces") or [{}])[0]
     access = (network.get("accessConfigs") or [{}])[0]
+    outside = (network.get("ipv6AccessConfigs") or [{}])[0]
+    address = network.get("ipv6Address") or outside.get("externalIpv6", "")
     scheduling = item.get("scheduling") or {}
+    notice = (scheduling.get("preemptionNoticeDuration") or {}).get("seconds")
     return Instance(
         name=item["name"],
         id=str(item.get("id", "")),
         status=item.get("status", ""),
         created=item.get("creationTimestamp", ""),
         started=item.get("lastStartTimestamp", ""),
-        ip=network.get("networkIP", ""),
+        ip=network.get("networkIP") or (address if ipv6 else ""),
+        ipv6=address,
         public_ip=access.get("natIP", ""),
         spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+        grace=SPOT_GRACE_SECONDS if notice is None else float(notice),
+        expires=_end(item),
     )
+
+
+def _termination(item: Json) -> float | None:
+    """When Compute itself says that it ends what ``item`` is scheduled as."""
+    return _epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
+
+
+def _end(item: Json) -> float | None:
+    """When Compute ends an instance: as it says itself, else as its own scheduling demands it."""
+    scheduling = item.get("scheduling") or {}
+    told = _termination(item.get("resourceStatus") or {}) or _epoch(scheduling.get("terminationTime", ""))
+    longest, started = (
+        (scheduling.get("maxRunDuration") or {}).get("seconds"),
+        _epoch(item.get("lastStartTimestamp", "")),
+    )
+    return told or (started + float(longest) if longest is not None and started else None)
 
 
 def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:
@@ -138,9 +173,12 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         launched=_epoch(instance.created) if instance else 0,
         failure=failure,
         cause=cause,
-        notice=_notice(phase, cause, before, began),
+        notice=_notice(phase, cause, instance.grace if instance else SPOT_GRACE_SECONDS, before, began),
         no_room=phase is Phase.PENDING and failure is not None and failure.error in NO_ROOM,
         strayed=member.action == "ABANDONING",
+        state=_state(member, phase),
+        expires=(instance.expires if instance else None) or member.expires,
+        hindrance=member.attempt if member.action == "DELETING" else None,
     )
     return before if made == before and before is not None else made
 
@@ -159,6 +197,11 @@ def _phase(member: Member, instance: Instance | None) -> Phase:
     if member.action in STAYING_ACTIONS and statuses == {"RUNNING"} and instance and instance.ip:
         return Phase.RUNNING
     return Phase.PENDING
+
+
+def _state(member: Member, phase: Phase) -> str:
+    """What Compute calls what a member that does not run does now; empty for any other."""
+    return "/".join(sorted({member.status, member.action} - {"", "NONE"})) if phase is Phase.PENDING else ""
 
 
 def _statuses(member: Member, instance: Instance | None) -> set[str]:
@@ -202,19 +245,23 @@ def _failure(
 
 def _unusual(member: Member, instance: Instance | None) -> Failure | None:
     """A word that Compute learned after us, or REPAIRING: it does not run, and nobody can say until when."""
+    if instance and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
+        return Failure(ErrorClass.OTHER, IPV6_ONLY if instance.ipv6 else "The instance runs, and has no address.")
+    if member.action == "VERIFYING":
+        return Failure(ErrorClass.OTHER, "The instance runs; its group waits for its health check (VERIFYING).")
     strange = _statuses(member, instance) - WAITING_STATUSES
     if member.action not in WAITING_ACTIONS | STAYING_ACTIONS:
         strange.add(member.action)
     return Failure(ErrorClass.OTHER, f"The instance is {'/'.join(sorted(strange))}.") if strange else None
 
 
-def _notice(phase: Phase, cause: LossCause | None, before: Machine | None, began: float) -> Notice | None:
+def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
     """An instance that stops will be gone soon, or may hang while it stops; the end does not move from look to look."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:
         return before.notice
-    return Notice(cause, began + (SPOT_GRACE_SECONDS if cause is LossCause.PREEMPTED else GRACE_SECONDS))
+    return Notice(cause, began + (grace if cause is LossCause.PREEMPTED else GRACE_SECONDS))
 
 
 def _epoch(timestamp: str) -> int:

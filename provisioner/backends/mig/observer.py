@@ -103,6 +103,7 @@ class GroupObserver:
             return self._look(now, sought, refused, time.monotonic() + self._project.times.look)
 
     def _look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine], deadline: float) -> Snapshot:
+        wall = self._project.reads.clock.now()
         groups = self._groups(now, deadline)
         group = groups.items.get(self._address.group)
         self._zones |= zones(group or {}, self._address.zone)
@@ -112,10 +113,12 @@ class GroupObserver:
             self._must_be_deleted(entries)
         self._follow(group, entries, now, deadline)
         self.outside = _let_go(sought, self.members, entries)
-        strayed = _strayed(self.outside, entries, self._machines, now)
+        strayed = _strayed(self.outside, entries, self._machines, now, ipv6=self._pool.ipv6)
+        began = min(groups.began, *(listed.began for listed in lists.values()))
         return Snapshot(
             pool=self._pool.name,
-            began=min(groups.began, *(listed.began for listed in lists.values())),
+            began=began,
+            wall=wall and wall - (now - began),
             machines=self._published({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
             foreign=frozenset(name for name in sought if name in self.members and name not in self._seen),
             namesakes=self._namesakes(sought.keys() - self.outside.keys(), entries, deadline),
@@ -127,12 +130,9 @@ class GroupObserver:
 
     def _follow(self, group: Json | None, entries: Entries, now: float, deadline: float) -> None:
         """Bring what is remembered in line with the lists."""
-        if group is None:
-            members: Mapping[str, Member] = {}
-        elif self._quiet(group, entries):
+        if group is not None and self._quiet(group, entries):
             return
-        else:
-            members = self._list_members(group, deadline)
+        members = self._list_members(group, deadline) if group is not None else {}
         ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
         before = {name: (seen.member, seen.machine) for name, seen in self._seen.items()}
         self._problems.compare(before, members, entries)
@@ -223,7 +223,7 @@ class GroupObserver:
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before
-        instance = read_instance(entry) if entry is not None else None
+        instance = read_instance(entry, ipv6=self._pool.ipv6) if entry is not None else None
         return _Seen(member, entry, machine(member, instance, before.machine if before else None, now))
 
     def _explained(self, seen: dict[str, _Seen]) -> Mapping[str, _Seen]:
@@ -276,11 +276,11 @@ def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entrie
 
 
 def _strayed(
-    outside: Mapping[str, Member], entries: Entries, before: Mapping[str, Machine], now: float
+    outside: Mapping[str, Member], entries: Entries, before: Mapping[str, Machine], now: float, *, ipv6: bool
 ) -> dict[str, Machine]:
     """The machines of instances outside of the group; the very same as before where nothing changed."""
     return {
-        name: machine(member, read_instance(entries[member.zone][name]), before.get(name), now)
+        name: machine(member, read_instance(entries[member.zone][name], ipv6=ipv6), before.get(name), now)
         for name, member in outside.items()
     }
 

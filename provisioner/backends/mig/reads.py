@@ -47,13 +47,15 @@ GROUP_FIELDS = (
 GROUPS_FIELDS = f"kind,nextPageToken,warning,items({GROUP_FIELDS})"
 MEMBER_FIELDS = (
     "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,"
-    "lastAttempt(errors(errors(code,message))))"
+    "lastAttempt(errors(errors(code,message))),scheduling/terminationTimestamp)"
 )
 """Fields of the members; of an error only code and message, as its ``errorDetails`` are three times as long."""
 
 INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
-    "networkInterfaces(networkIP,accessConfigs/natIP),scheduling(provisioningModel,preemptible))"
+    "networkInterfaces(networkIP,accessConfigs/natIP,ipv6Address,ipv6AccessConfigs/externalIpv6),"
+    "scheduling(provisioningModel,preemptible,terminationTime,maxRunDuration/seconds,preemptionNoticeDuration/seconds),"
+    "resourceStatus/scheduling/terminationTimestamp)"
 )
 
 PREEMPTED = 'operationType="compute.instances.preempted"'

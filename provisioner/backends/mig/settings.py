@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from provisioner.model import PoolLimits
-from provisioner.schema.fields import DurationOrZero, Endpoint, OptionalFile, PlaceName
+from provisioner.schema.fields import DurationOrZero, Endpoint, OptionalFile, PlaceName, Switch
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects
 
@@ -38,6 +38,9 @@ class MigPool(Pool):
     """Name of the managed instance group. No default."""
     endpoint: Endpoint = None
     """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own."""
+    ipv6: Switch = False
+    """True: an instance whose network has IPv6 alone runs at its IPv6 address; default false: HF knows addresses of
+    IPv4 by its documentation."""
     credentials: OptionalFile = None
     """Key file of a service account, or configuration of a workload identity federation; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""

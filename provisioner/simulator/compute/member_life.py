@@ -5,6 +5,7 @@ What others do to a member (targets: the VM's name, the MIG, the zone):
 ============= ==========================================================================================
 abandoned     a member is taken out of the MIG ``seconds`` (60) after it runs
 recreated     a member is recreated ``seconds`` (60) after it runs
+protected     a member's VM is protected against deletion: the MIG tries to delete it again and again
 ============= ==========================================================================================
 """
 
@@ -19,6 +20,12 @@ from provisioner.simulator.compute.operations import Document
 from provisioner.simulator.compute.vms import Vm
 
 REPAIRED = "Instance eligible for repair: instance should be RUNNING, but is STOPPING"
+"""Google's own words."""
+
+PROTECTED = {
+    "code": "INVALID_RESOURCE_USAGE",
+    "message": "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'.",
+}
 """Google's own words."""
 
 
@@ -55,10 +62,20 @@ class MemberLife:
 
     def delete(self, member: Member) -> None:
         """The member and its VM go."""
+        self._group.target_size -= 1
+        self._group.act(member, "DELETING")
+        self._go(member)
+
+    def _go(self, member: Member) -> None:
+        """Delete the VM of a member that leaves; later, if it is protected."""
         group = self._group
-        group.target_size -= 1
-        group.act(member, "DELETING")
-        if member.vm:
+        if not group.holds(member):
+            return
+        if member.vm and group.world.strikes("protected", member.name, group.spec.name, member.zone):
+            member.errors = (PROTECTED,)
+            group.show(member)
+            group.world.after(group.timings.retry_first, partial(self._go, member))
+        elif member.vm:
             group.vms.delete(member.vm)
         elif member.failures or group.switches.cancel_creating or member.previous:
             group.leave(member)
@@ -100,7 +117,7 @@ class MemberLife:
     def _booted(self, member: Member, vm: Vm) -> None:
         member.failures, member.errors = 0, ()
         if member.action == "DELETING":
-            self._group.vms.delete(vm)
+            self._go(member)
         else:
             member.action = "NONE"
             self._disturb(member)

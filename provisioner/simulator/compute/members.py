@@ -157,6 +157,8 @@ class Members:
         if member.vm:
             document["id"] = str(member.vm.id)
             document["instanceStatus"] = member.vm.status
+            if member.vm.scheduling:
+                document["scheduling"] = member.vm.scheduling
             if member.preserved:
                 document["preservedStateFromConfig"] = member.preserved
         if member.action not in LEAVING:

@@ -45,6 +45,8 @@ class MigSpec:
     provisioning_model: str = "STANDARD"
     termination_action: str = "STOP"
     """What a preemption leaves: a TERMINATED VM (STOP) or none (DELETE)."""
+    max_run_seconds: float | None = None
+    """The template's maxRunDuration: Compute ends each VM so long after its start, as ``termination_action`` says."""
     machine_type: str = "n2-standard-4"
     template_name: str = ""
     """Name of the instance template; default: ``<name>-template``."""

@@ -6,6 +6,7 @@ Fault modes that strike here (targets: the VM's name, its MIG, its zone):
 stuck_provisioning the VM stays PROVISIONING for ever, or in another ``status`` (STAGING)
 stuck_stopping     a VM that is deleted stays STOPPING for ever
 no_ip              the internal IP is shown only ``seconds`` (30) after RUNNING
+no_address         the VM's network has no IPv4: its address is an IPv6 one, as where its subnet is IPV6_ONLY
 preemption         the VM is preempted ``seconds`` (60) after it runs
 deleted            others delete the VM ``seconds`` (60) after it runs
 stopped            others stop the VM ``seconds`` (60) after it runs
@@ -111,6 +112,7 @@ class Vm:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """What its group preserves for it, beside what every member has."""
     shows_ip: bool = False
+    ipv6_only: bool = False
     doomed: bool = False
     """True when its deletion was asked for: then it does not stay as TERMINATED."""
     logged: dict[str, str] = field(default_factory=dict)
@@ -132,6 +134,17 @@ class Vm:
     def live(self) -> bool:
         """True while the VM is on its way to RUNNING, or there."""
         return self.status == "RUNNING" or self.status in STARTING
+
+    @property
+    def terminates(self) -> float | None:
+        """When its longest run is over; None before it has started, and without one."""
+        longest = self.spec.max_run_seconds
+        return None if longest is None or self.started is None else self.started + longest
+
+    @property
+    def scheduling(self) -> Document:
+        """``scheduling`` of its managed instance, and within its ``resourceStatus``."""
+        return {} if self.terminates is None else {"terminationTimestamp": timestamp(self.terminates)}
 
 
 @dataclass
@@ -184,6 +197,7 @@ class Vms:
             labels=spec.labels,
             metadata=metadata or {},
             shows_ip=self.switches.ip_before_running,
+            ipv6_only=self.world.strikes("no_address", name, spec.name, zone) is not None,
         )
         self._vms.setdefault((spec.project, zone), {})[name] = vm
         self._begin(vm, "insert")
@@ -270,6 +284,9 @@ class Vms:
             vm.shows_ip = True
         self._change(vm, "RUNNING")
         self._ended(vm, "insert")
+        if vm.spec.max_run_seconds is not None:
+            end = self.delete if vm.spec.termination_action == "DELETE" else self.stop
+            self.world.after(vm.spec.max_run_seconds, partial(end, vm))
         for mode, act in (("preemption", self._preempt), ("deleted", self.delete), ("stopped", self.stop)):
             if fault := self.world.strikes(mode, vm.name, vm.spec.name, vm.zone):
                 self.world.after(float(fault.params.get("seconds", 60.0)), partial(act, vm))
@@ -367,6 +384,8 @@ def vm_document(vm: Vm) -> Document:
         document["lastStartTimestamp"] = timestamp(vm.started)
     if vm.stopped is not None:
         document["lastStopTimestamp"] = timestamp(vm.stopped)
+    if vm.scheduling:
+        document["resourceStatus"] = {"scheduling": vm.scheduling}
     return document
 
 
@@ -375,12 +394,14 @@ def _interface(vm: Vm) -> Document:
     interface: Document = {
         "kind": "compute#networkInterface",
         "name": "nic0",
-        "stackType": "IPV4_ONLY",
+        "stackType": "IPV6_ONLY" if vm.ipv6_only else "IPV4_ONLY",
         "fingerprint": "MrV2ndz3ijM=",
         "network": f"{BASE}projects/{vm.spec.project}/global/networks/default",
         "subnetwork": f"{BASE}projects/{vm.spec.project}/regions/{region}/subnetworks/default",
     }
-    if vm.shows_ip:
+    if vm.ipv6_only:
+        interface |= {"ipv6AccessType": "INTERNAL", "ipv6Address": str(ipaddress.IPv6Address(f"fd20::{vm.ip}"))}
+    elif vm.shows_ip:
         interface["networkIP"] = vm.ip
     return interface
 
@@ -408,6 +429,8 @@ def _scheduling(spec: MigSpec) -> Document:
         "preemptible": spot,
         "provisioningModel": spec.provisioning_model,
     }
-    if spot:
+    if spot or spec.max_run_seconds is not None:
         scheduling["instanceTerminationAction"] = spec.termination_action
+    if spec.max_run_seconds is not None:
+        scheduling["maxRunDuration"] = {"seconds": str(int(spec.max_run_seconds))}
     return scheduling

@@ -14,7 +14,8 @@ SCHEDULER = "default-scheduler"
 KUBELET = "kubelet"
 AUTOSCALER = "cluster-autoscaler"
 
-_WARNINGS = frozenset({"BackOff", "Failed", "FailedScaleUp", "FailedScheduling", "NodeShutdown", "Unhealthy"})
+_WARNINGS = ("BackOff", "Failed", "NetworkNotReady", "NodeShutdown", "Unhealthy")
+"""How the reasons of Events begin that warn."""
 
 
 class Recorder:
@@ -63,7 +64,7 @@ class Recorder:
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
-            "type": "Warning" if reason in _WARNINGS else "Normal",
+            "type": "Warning" if reason.startswith(_WARNINGS) else "Normal",
             "eventTime": None,
             "reportingComponent": source,
             "reportingInstance": host.get("host", ""),

@@ -24,6 +24,7 @@ _SCALE_UP = (
 _NO_NODE = (
     "Node scale up in zones us-central1-a associated with this pod failed: {}. Pod is at risk of not being scheduled."
 )
+_NO_VOLUME = 'MountVolume.SetUp failed for volume "license" : secret "license" not found'
 _NO_SCALE_UP = "pod didn't trigger scale-up: 1 in backoff after failed scale-up"
 
 
@@ -52,14 +53,31 @@ class PodStart:
         asked = pod.document["spec"].get("nodeSelector") or {}
         spot = bool(SPOT.items() & asked.items()) or self._steps.strikes("spot_node", pod) is not None
         node, address = self._steps.nodes.bind(spot=spot)
-        bound = self._steps.pods.put(pod_status.scheduled(pod.document, node, address, self._steps.now()))
+        now, fault = self._steps.now(), self._steps.strikes("unprepared", pod)
+        document = pod_status.scheduled(pod.document, node, address, now)
+        bound = self._steps.pods.put(pod_status.prepared(document, now, ready=fault is None))
         where = f"{pod.namespace}/{pod.name}"
         self._steps.recorder.say(bound, SCHEDULER, "Scheduled", f"Successfully assigned {where} to {node}")
-        image = bound.document["spec"]["containers"][0]["image"]
-        self._steps.recorder.say(bound, KUBELET, "Pulling", f'Pulling image "{image}"')
-        slow = self._steps.strikes("slow_start", bound)
+        self._prepare(bound, fault)
+
+    def _prepare(self, pod: Stored, fault: Fault | None) -> None:
+        """The kubelet has made volumes and sandbox, and goes on, or it has failed, and tries again later."""
+        if fault is not None:
+            reason = str(fault.params.get("reason", "FailedMount"))
+            self._steps.recorder.say(pod, KUBELET, reason, str(fault.params.get("words", _NO_VOLUME)))
+            self._steps.later(self._steps.timings.reschedule, pod, self._prepare_again)
+            return
+        image = pod.document["spec"]["containers"][0]["image"]
+        self._steps.recorder.say(pod, KUBELET, "Pulling", f'Pulling image "{image}"')
+        slow = self._steps.strikes("slow_start", pod)
         extra = float(slow.params.get("seconds", SLOW_START)) if slow else 0.0
-        self._steps.later(self._steps.delay(self._steps.timings.start) + extra, bound, self._start)
+        self._steps.later(self._steps.delay(self._steps.timings.start) + extra, pod, self._start)
+
+    def _prepare_again(self, pod: Stored) -> None:
+        fault = self._steps.strikes("unprepared", pod)
+        if fault is None:
+            pod = self._steps.pods.put(pod_status.prepared(pod.document, self._steps.now(), ready=True))
+        self._prepare(pod, fault)
 
     def _no_room(self, pod: Stored, why: str) -> None:
         """The scheduler finds no node, and the autoscaler cannot make one."""

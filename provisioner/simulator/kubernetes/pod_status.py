@@ -142,6 +142,11 @@ def scheduled(pod: Json, node: str, host_ip: str, now: str) -> Json:
     return _unready(bound, now)
 
 
+def prepared(pod: Json, now: str, *, ready: bool) -> Json:
+    """Its node has made its volumes and its network ready, or not yet."""
+    return with_condition(pod, "PodReadyToStartContainers", str(ready), now)
+
+
 def _unready(pod: Json, now: str, reason: str = "ContainersNotReady") -> Json:
     names = [container["name"] for container in pod["spec"]["containers"]]
     message = f"containers with unready status: [{' '.join(names)}]"

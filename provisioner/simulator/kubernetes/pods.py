@@ -15,6 +15,8 @@ stockout       an attempt to schedule fails: Pending, Unschedulable, FailedSched
                ``params.words`` (default ``GCE out of resources``); each attempt (one every ``reschedule`` seconds)
                is a chance
 spot_node      the pod comes to a Spot node without asking for one, as a compute class chooses it
+unprepared     the node fails to make volumes or network ready: ContainerCreating, and an Event with ``params.reason``
+               (default FailedMount) and ``params.words``; each attempt (one every ``reschedule`` seconds) is a chance
 slow_start     the pod runs ``params.seconds`` (default 60) later
 image_pull     the image is never pulled: ErrImagePull and ImagePullBackOff in turn
 bad_config     containers are never created: CreateContainerConfigError with ``params.words``
@@ -25,7 +27,7 @@ never_ready    the pod runs and its readiness probe fails for ever
 stuck          a deleted pod stays, terminating, for as long as the fault stands
 =============  =========================================================================================================
 
-``stockout`` and ``stuck``: asked again, and end with the fault; the others are decided once for a pod.
+``stockout``, ``stuck`` and ``unprepared``: asked again, and end with the fault; the others are decided once for a pod.
 """
 
 from __future__ import annotations

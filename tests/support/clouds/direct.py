@@ -180,7 +180,8 @@ class DirectGke(Direct):
         return None
 
     def _is_ours_and_stays(self, pod: Stored) -> bool:
-        return self._identity.owns(pod.document) and not is_terminating(pod.document)
+        ours = self._identity.owns(pod.document) or self._identity.made(pod.document, "")
+        return ours and not is_terminating(pod.document)
 
     def _delete(self, delete: Delete) -> Failure | None:
         pod = self._cluster.pods.get(self._namespace, delete.name)

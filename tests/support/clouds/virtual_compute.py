@@ -9,6 +9,7 @@ import asyncio
 import io
 import threading
 from collections.abc import Callable
+from email.utils import formatdate
 from types import TracebackType
 from typing import Any, Self
 from unittest.mock import patch
@@ -99,7 +100,9 @@ class VirtualWire:
             self._world.advance(min(end, self._world.now + STEP, end if due is None else due))
             await _turns()
         try:
-            return _response(request, *task.result())
+            response = _response(request, *task.result())
+            response.headers["Date"] = formatdate(self._world.wall(), usegmt=True)
+            return response
         except Dropped as error:
             raise requests.exceptions.ConnectionError("the connection was dropped", request=request) from error
 

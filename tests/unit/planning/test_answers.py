@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.answers import (
+    HINDERED,
     NOT_OURS,
     RETURNED_EARLY,
     STUCK,
@@ -336,3 +338,28 @@ def test_the_return_of_a_machine_that_had_lost_our_mark_says_so(strayed: bool) -
     back = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
     [entry] = json.loads(return_answer(back, known, PREFIX).text)["machines"]
     assert (entry["result"], bool(entry["message"])) == ("succeed", strayed)
+
+
+WORDS = Failure(ErrorClass.DENIED, "deletion is protected")
+
+
+@pytest.mark.parametrize(
+    ("result", "hindered", "message"),
+    [
+        pytest.param(None, {}, f"denied: {WORDS.text}", id="on its way: what is known now"),
+        pytest.param(ReturnResult.STUCK, {}, STUCK, id="ended before anybody knew: no word more"),
+        pytest.param(ReturnResult.STUCK, {name(0): WORDS}, f"{STUCK}{HINDERED}denied: {WORDS.text}",
+                     id="ended: what was known then"),
+        pytest.param(ReturnResult.GONE, {name(0): WORDS}, "", id="gone all the same: nothing"),
+    ],
+)  # fmt: skip
+def test_a_return_says_why_a_machine_does_not_go(
+    result: ReturnResult | None, hindered: Mapping[str, Failure], message: str
+) -> None:
+    known = memory(record(running(0, Verdict.RETURNED, hindrance=WORDS)))
+    results = {} if result is None else {name(0): result}
+    ended = {ReturnResult.STUCK: RequestStatus.COMPLETE_WITH_ERROR, ReturnResult.GONE: DONE}.get(result)
+    back = giving_back(name(0), results=results, hindered=hindered, ended=ended)
+    document = json.loads(return_answer(back, known, PREFIX).text)
+    assert document["machines"][0]["message"] == message
+    assert document["message"] == (message if result is ReturnResult.STUCK else "")

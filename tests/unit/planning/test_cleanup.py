@@ -20,7 +20,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.cleanup import DELETE_LATEST, delete_closed
+from provisioner.planning.cleanup import DELETE_LATEST, UNHEEDED, delete_closed
 from provisioner.planning.draft import Draft
 from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
@@ -40,6 +40,8 @@ from tests.unit.core import (
 
 STUCK, FORCE = 60.0, 20.0
 """Seconds after the end of the grace period, in the pools of these tests."""
+UNMOVED = NOW - UNHEEDED - STUCK
+"""When the first delete was sent of a machine that is stuck from now on if it does not even terminate."""
 PODS = limits(pool("a", stuck_after=STUCK))
 HARD = limits(pool("a", stuck_after=STUCK, force_after=FORCE))
 
@@ -71,7 +73,12 @@ def after(draft: Draft) -> Slot:
         pytest.param(closed(), terminating(NOW - STUCK + 1), False, id="its grace ended a moment ago: no"),
         pytest.param(closed(), terminating(NOW - STUCK), True, id="its grace ended long ago: yes"),
         pytest.param(closed(), machine(), False, id="it runs, its delete is not applied yet: no"),
-        pytest.param(closed(), machine(phase=Phase.STOPPING), False, id="nobody said when its grace ends: no"),
+        pytest.param(closed(delete_begun=UNMOVED + 1), machine(), False, id="it runs on for a while: no"),
+        pytest.param(closed(delete_begun=UNMOVED), machine(), True, id="it runs on whatever is sent: yes"),
+        pytest.param(closed(delete_begun=UNMOVED), machine(phase=Phase.GONE), True, id="its object stays: yes"),
+        pytest.param(closed(delete_begun=UNMOVED), terminating(NOW + 5), False, id="it has begun at last: no"),
+        pytest.param(closed(delete_begun=UNMOVED), machine(phase=Phase.STOPPING), True, id="no end is told: yes"),
+        pytest.param(closed(None), machine(), False, id="no delete was sent: no"),
         pytest.param(closed(stuck=True), terminating(NOW), True, id="a new loop counts its grace anew: it stays so"),
         pytest.param(closed(stuck=True), machine(), False, id="another machine under its name: no more"),
         *(
@@ -85,11 +92,16 @@ def test_when_a_machine_is_stuck(one: Slot, seen: Machine, stuck: bool) -> None:
         draft = judged(one, seen, busy=busy)
         assert after(draft).stuck is stuck
         assert not (busy and draft.deletes)
-    assert not after(judged(one, seen, limits=limits(pool("a")))).stuck or one.stuck, "no end is known"
+
+
+def test_the_first_delete_of_a_machine_is_remembered() -> None:
+    assert after(judged(closed(None), machine())).delete_begun == NOW
+    assert after(judged(closed(NOW - DELETE_AGAIN, delete_begun=NOW - 99), machine())).delete_begun == NOW - 99
 
 
 def test_a_machine_that_may_become_stuck_or_be_forced_is_looked_at_when_it_may() -> None:
     assert judged(closed(), terminating(NOW - STUCK + 7)).due == NOW + 7
+    assert judged(closed(delete_begun=UNMOVED + 4), machine()).due == NOW + 4
     assert judged(closed(), terminating(NOW - FORCE + 3), limits=HARD).due == NOW + 3
 
 

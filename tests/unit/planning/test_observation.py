@@ -9,6 +9,7 @@ import pytest
 from provisioner.model import (
     DESIRED,
     DeleteReason,
+    ErrorClass,
     Failure,
     Fingerprint,
     Limits,
@@ -298,6 +299,14 @@ def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> 
     assert (after.verdict, after.gone, after.failure, after.cause) == (
         Verdict.FAILED, True, VANISHED, LossCause.DELETED
     )  # fmt: skip
+
+
+def test_why_a_closed_slots_machine_does_not_go_is_what_its_place_said_last() -> None:
+    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, hindrance=STOCKOUT)
+    other = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
+    looks = [snapshot(machine(phase=Phase.STOPPING)), snapshot(machine(phase=Phase.STOPPING, hindrance=other))]
+    assert reflected(closed, looks[0]).hindrance == STOCKOUT
+    assert reflected(closed, looks[1]).hindrance == other
 
 
 def test_a_machine_that_reappears_was_never_absent() -> None:

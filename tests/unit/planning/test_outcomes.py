@@ -15,6 +15,7 @@ from provisioner.model import (
     Failure,
     Memory,
     Outcome,
+    RequestStatus,
     Slot,
     Verdict,
     Window,
@@ -30,6 +31,7 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     TEMPLATE,
+    giving_back,
     limits,
     memory,
     name,
@@ -156,6 +158,32 @@ def test_a_create_that_was_not_started(one: Slot, create: Create, expected: Slot
 def test_a_delete_that_was_not_started_is_sent_at_once() -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW)
     assert kept(after(closed, unsent=(DELETE,))).delete_sent is None
+
+
+@pytest.mark.parametrize(("begun", "remembered"), [(NOW, None), (BEFORE, BEFORE)], ids=["the first", "another one"])
+def test_a_delete_that_was_not_started_is_not_the_first(begun: float, remembered: float | None) -> None:
+    closed = running(0, Verdict.FAILED, delete_sent=NOW, delete_begun=begun)
+    assert kept(after(closed, unsent=(DELETE,))).delete_begun == remembered
+
+
+REFUSED = Failure(ErrorClass.DENIED, "in the place's words")
+
+
+def test_why_a_delete_failed_is_kept_until_another_reason_is_told() -> None:
+    closed = running(0, Verdict.FAILED, delete_sent=NOW, hindrance=Failure(ErrorClass.OTHER, "before"))
+    assert kept(after(closed, Outcome(DELETE, REFUSED))).hindrance == REFUSED
+    assert kept(after(closed, Outcome(DELETE))).hindrance == closed.hindrance
+
+
+def test_why_the_delete_of_a_machine_without_slot_failed_is_kept_with_the_open_returns_that_name_it() -> None:
+    named = Delete("stray-1", "a", DeleteReason.RETURNED)
+    backs = [
+        giving_back("stray-1", "stray-2", id_="ret-aaaaaaaaaa"),
+        giving_back("stray-2", id_="ret-bbbbbbbbbb"),
+        giving_back("stray-1", id_="ret-cccccccccc", ended=RequestStatus.COMPLETE),
+    ]
+    returns = remember(memory(*backs), [Outcome(named, REFUSED)], (), LIMITS, NOW)[0].returns
+    assert [dict(back.hindered) for back in returns.values()] == [{"stray-1": REFUSED}, {}, {}]
 
 
 @pytest.mark.parametrize(

@@ -311,16 +311,23 @@ def test_a_request_whose_machines_do_not_run_yet_goes_on() -> None:
 # --- returns ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("result", list(ReturnResult))
-def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult) -> None:
+@pytest.mark.parametrize(
+    ("result", "hindered"),
+    [
+        *((result, {}) for result in ReturnResult),
+        *((ReturnResult.STUCK, {"x": Failure(error, "a: b")}) for error in ErrorClass),
+    ],
+)
+def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult, hindered: dict[str, Failure]) -> None:
     ended = DONE if result is ReturnResult.GONE else WITH_ERROR
-    answer = return_answer(giving_back("x", results={"x": result}, ended=ended), memory(), PREFIX)
+    back = giving_back("x", results={"x": result}, hindered=hindered, ended=ended)
+    answer = return_answer(back, memory(), PREFIX)
     again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
     assert (again.results, again.ended, again.told_at) == ({"x": result}, ended, NOW)
+    assert again.hindered == hindered
     assert return_answer(again, memory(), PREFIX) == answer
-    assert {NOT_OURS, STUCK_STRANGER}.isdisjoint({json.loads(answer.text)["machines"][0]["message"]}) == (
-        result is ReturnResult.GONE
-    )
+    message = json.loads(answer.text)["machines"][0]["message"]
+    assert message.startswith((NOT_OURS, STUCK_STRANGER)) is (result is not ReturnResult.GONE)
 
 
 def test_an_open_return_request_is_read_anew() -> None:

@@ -28,6 +28,7 @@ from tests.unit.core import (
     OTHER,
     REQUEST,
     SEEN,
+    STOCKOUT,
     draft_of,
     giving_back,
     limits,
@@ -246,6 +247,14 @@ def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_c
     draft = settled(back, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
     assert result(draft, name(0)) is ReturnResult.STUCK
     assert draft.slot(REQUEST, 0) == running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)
+    assert draft.returns[RETURN].hindered == {}
+
+
+@pytest.mark.parametrize(("deadline", "kept"), [(NOW, True), (NOW + 1, False)], ids=["at its end", "before it"])
+def test_why_a_machine_does_not_go_stays_as_it_was_at_the_end_of_its_return(deadline: float, kept: bool) -> None:
+    closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, hindrance=STOCKOUT)
+    back = settled(giving_back(name(0), deadline=deadline), *empty(), slots=[closed]).returns[RETURN]
+    assert back.hindered == ({name(0): STOCKOUT} if kept else {})
 
 
 def test_an_ended_return_request_never_changes() -> None:

@@ -105,7 +105,7 @@ LIMITS_OF_POOLS = {
     "a pod cache does not lag": ("gke-main", {}, "lag", 0),
     "a look at a MIG lags half a minute": ("mig-a", {}, "lag", 30),
     "a pod is stuck after a minute": ("gke-main", {}, "stuck_after", 60.0),
-    "an instance is never stuck": ("mig-a", {}, "stuck_after", None),
+    "so is an instance": ("mig-a", {}, "stuck_after", 60.0),
     "a pod is not forced": ("gke-main", {}, "force_after", None),
     "a pod is forced where that is configured": ("gke-main", {"force_delete_after_seconds": 90}, "force_after", 90.0),
     "where pods are does not depend on the way there": ("gke-main", {"context": "renamed"}, "where", "namespace grid"),

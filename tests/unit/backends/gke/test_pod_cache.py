@@ -10,7 +10,7 @@ import pytest
 from provisioner.backends import CAUSE_SECONDS
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.pod_cache import UNRESOLVED, PodCache
-from provisioner.backends.gke.pods import Identity, Pod, Reading
+from provisioner.backends.gke.pods import Identity, Pod, Reading, Wait
 from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
 from tests.support.waiting import until
 
@@ -270,18 +270,52 @@ def unplaced(number: int, version: int) -> Pod:
     return {**pod(number, version), "status": {"phase": "Pending", "conditions": [condition]}}
 
 
-def test_a_pod_counts_as_unplaced_once_it_has_waited_and_until_it_has_a_node(cache: PodCache, clock: Watch) -> None:
+def placed(number: int, version: int) -> Pod:
+    """A pod that has a node, which prepares it."""
+    return {**pod(number, version), "spec": {"nodeName": "node-1"}, "status": {"phase": "Pending"}}
+
+
+NO_NODE = Wait("u1", placed=False)
+
+
+def test_a_pod_waits_for_a_node_once_it_has_waited_and_until_it_has_one(cache: PodCache, clock: Watch) -> None:
     cache.replace(readings(unplaced(1, 5), pod(2, 6)), "9")
-    assert cache.unplaced(3.0) == frozenset()
+    assert cache.waiting(3.0) == frozenset()
     clock.now += 2
     cache.apply("ADDED", unplaced(3, 10))
     clock.now += 1
-    assert cache.unplaced(3.0) == {"u1"}
+    assert cache.waiting(3.0) == {NO_NODE}
     clock.now += 2
-    assert cache.unplaced(3.0) == {"u1", "u3"}
+    assert cache.waiting(3.0) == {NO_NODE, Wait("u3", placed=False)}
     cache.apply("MODIFIED", pod(1, 11))
     cache.apply("DELETED", unplaced(3, 12))
-    assert cache.unplaced(0.0) == frozenset()
+    assert cache.waiting(0.0) == frozenset()
+
+
+def test_a_pod_waits_anew_on_the_node_that_it_got(cache: PodCache, clock: Watch) -> None:
+    cache.replace(readings(unplaced(1, 5)), "9")
+    clock.now += 3
+    cache.apply("MODIFIED", placed(1, 10))
+    assert cache.waiting(3.0) == frozenset()
+    clock.now += 3
+    assert cache.waiting(3.0) == {Wait("u1", placed=True)}
+
+
+@pytest.mark.parametrize(
+    ("error", "no_room"), [(ErrorClass.OTHER, False), (ErrorClass.STOCKOUT, True)], ids=["a volume", "no addresses"]
+)
+def test_why_a_node_does_not_prepare_a_pod_is_said_once_somebody_says_it(
+    cache: PodCache, error: ErrorClass, no_room: bool
+) -> None:
+    cache.replace(readings(placed(1, 5)), "9")
+    cache.explain({NO_NODE: SAID})
+    assert cache.machines(0.0)[name(1)].failure is None, "what was said before it had a node is past"
+    words = Failure(error, "in the node's words")
+    assert cache.explain({Wait("u1", placed=True): words})
+    shown = cache.machines(1.0)[name(1)]
+    assert (shown.failure, shown.no_room) == (words, no_room)
+    cache.apply("MODIFIED", pod(1, 10, "Running"))
+    assert cache.machines(2.0)[name(1)].failure is None
 
 
 @pytest.mark.parametrize(
@@ -297,19 +331,19 @@ def test_a_pod_lacks_room_once_the_autoscaler_has_failed_to_get_a_node(
 ) -> None:
     cache.replace(readings(unplaced(1, 5)), "9")
     assert not cache.machines(0.0)[name(1)].no_room, "that no node is free now says nothing yet"
-    cache.explain({"u1": Failure(ErrorClass.STOCKOUT, f"{reason}: words")})
+    cache.explain({NO_NODE: Failure(ErrorClass.STOCKOUT, f"{reason}: words")})
     assert cache.machines(1.0)[name(1)].no_room is no_room
 
 
 def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cache: PodCache) -> None:
     cache.replace(readings(unplaced(1, 5), pod(2, 6)), "9")
     before = cache.machines(0.0)
-    assert cache.explain({"u1": SAID, "u2": SAID})
+    assert cache.explain({NO_NODE: SAID, Wait("u2", placed=False): SAID})
     after = cache.machines(1.0)
     text = "FailedScaleUp: GCE quota exceeded.; Unschedulable: no cpu"
     assert after[name(1)].failure == Failure(ErrorClass.QUOTA, text)
     assert after[name(2)] is before[name(2)], "of a pod that merely starts nothing is said"
-    assert not cache.explain({"u1": SAID})
+    assert not cache.explain({NO_NODE: SAID, Wait("u2", placed=False): SAID})
     assert cache.machines(2.0) is after
     waiting = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull"}}}
     cache.apply("MODIFIED", {**pod(1, 10), "status": {"phase": "Pending", "containerStatuses": [waiting]}})

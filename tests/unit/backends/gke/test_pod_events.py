@@ -1,4 +1,4 @@
-"""What Events say of a pod that no node takes."""
+"""What Events say of pods that wait for a node, or on one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.gke.pod_events import explanations
+from provisioner.backends.gke.pod_events import NO_ADDRESS, OF_A_NODE, OF_NO_NODE, explanations
+from provisioner.backends.gke.pods import NOT_PREPARED, Wait
 from provisioner.model import ErrorClass, Failure
 
 ZONE = "Node scale up in zones us-east1-b associated with this pod failed: {}. Pod is at risk of not being scheduled."
 STOCKOUT, QUOTA = ZONE.format("GCE out of resources"), ZONE.format("GCE quota exceeded")
 TRIED = "pod triggered scale-up: [{https://www.googleapis.com/compute/v1/projects/p/instanceGroups/g 0->1 (max: 9)}]"
 NOT_TRIED = "pod didn't trigger scale-up: 1 in backoff after failed scale-up"
+
+
+WAITS, PLACED = Wait("u1", placed=False), Wait("u1", placed=True)
 
 
 def event(reason: str, message: str, second: int = 0, uid: str = "u1", **more: Any) -> dict[str, Any]:
@@ -74,7 +78,7 @@ def event(reason: str, message: str, second: int = 0, uid: str = "u1", **more: A
     ],
 )
 def test_the_last_word(events: list[dict[str, Any]], error: ErrorClass, text: str) -> None:
-    told = explanations(events, {"u1"})["u1"]
+    told = explanations(events, {WAITS})[WAITS]
     assert told.error is error
     assert text in told.text
 
@@ -87,8 +91,54 @@ def test_only_the_pods_asked_about_are_explained_each_by_its_own_events() -> Non
         {"reason": "FailedScaleUp", "message": QUOTA},
         event("Scheduled", "assigned", uid="u4"),
     ]
-    told = explanations(events, {"u1", "u2", "u4"})
-    assert told == {
-        "u1": Failure(ErrorClass.QUOTA, f"FailedScaleUp: {QUOTA}"),
-        "u2": Failure(ErrorClass.STOCKOUT, f"FailedScaleUp: {STOCKOUT}"),
+    asked = {Wait(uid, placed=False) for uid in ("u1", "u2", "u4")}
+    assert explanations(events, asked) == {
+        Wait("u1", placed=False): Failure(ErrorClass.QUOTA, f"FailedScaleUp: {QUOTA}"),
+        Wait("u2", placed=False): Failure(ErrorClass.STOCKOUT, f"FailedScaleUp: {STOCKOUT}"),
     }
+
+
+NO_SECRET = 'MountVolume.SetUp failed for volume "license" : secret "license" not found'
+MISSING = "Unable to attach or mount volumes: unmounted volumes=[license], unattached volumes=[]: timed out"
+SANDBOX = 'Failed to create pod sandbox: plugin type="ptp" failed (add): failed to allocate for range 0: {}'
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        pytest.param([], NOT_PREPARED, id="nobody says anything"),
+        pytest.param([event("FailedScaleUp", STOCKOUT, 9)], NOT_PREPARED, id="of the time before it had a node"),
+        pytest.param([event("Unhealthy", "probe failed")], NOT_PREPARED, id="of another kind"),
+        *(
+            pytest.param([event(reason, "words")], Failure(ErrorClass.OTHER, f"{reason}: words"), id=reason)
+            for reason in OF_A_NODE
+        ),
+        pytest.param(
+            [event("FailedMount", NO_SECRET, 1), event("FailedMount", MISSING, 2)],
+            Failure(ErrorClass.OTHER, f"FailedMount: {NO_SECRET}"),
+            id="which volumes are missing does not hide why",
+        ),
+        pytest.param(
+            [event("FailedMount", MISSING, 1)],
+            Failure(ErrorClass.OTHER, f"FailedMount: {MISSING}"),
+            id="if alone, it is told",
+        ),
+        pytest.param(
+            [event("FailedMount", NO_SECRET, 1), event("NetworkNotReady", "cni config uninitialized", 2)],
+            Failure(ErrorClass.OTHER, "NetworkNotReady: cni config uninitialized"),
+            id="the newest",
+        ),
+    ],
+)
+def test_the_last_word_of_a_node(events: list[dict[str, Any]], told: Failure) -> None:
+    assert explanations(events, {PLACED}) == {PLACED: told}
+
+
+@pytest.mark.parametrize("sign", NO_ADDRESS)
+def test_a_node_without_addresses_is_no_room(sign: str) -> None:
+    said = explanations([event("FailedCreatePodSandBox", SANDBOX.format(sign.title()))], {PLACED})
+    assert said[PLACED].error is ErrorClass.STOCKOUT
+
+
+def test_the_reasons_of_both_stages_differ() -> None:
+    assert set(OF_NO_NODE).isdisjoint(OF_A_NODE)

@@ -10,12 +10,14 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.gke.pods import (
     DEFAULT_GRACE_SECONDS,
+    NOT_PREPARED,
     Ending,
     Identity,
     Pod,
-    is_unplaced,
+    Wait,
     label_value,
     machine_of,
+    waits,
 )
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
 from provisioner.planning.window import ROUND_ERRORS
@@ -35,8 +37,8 @@ def running(**status: Any) -> Pod:
     return pod({"phase": "Running", "podIP": "10.0.0.7", "conditions": [READY]} | status)
 
 
-def terminating(status: dict[str, Any], grace: int | None = 30) -> Pod:
-    return pod(status, deletionTimestamp="2025-01-01T01:00:30Z", deletionGracePeriodSeconds=grace)
+def terminating(status: dict[str, Any], grace: int | None = 30, **metadata: Any) -> Pod:
+    return pod(status, deletionTimestamp="2025-01-01T01:00:30Z", deletionGracePeriodSeconds=grace, **metadata)
 
 
 def disrupted(reason: str, message: str = "", status: str = "True") -> dict[str, Any]:
@@ -79,6 +81,22 @@ def affine(key: str, operator: str, *values: str) -> dict[str, Any]:
 )
 def test_phase(seen: Pod, phase: Phase) -> None:
     assert machine_of(seen)[0].phase is phase
+
+
+@pytest.mark.parametrize(
+    ("seen", "hindrance"),
+    [
+        pytest.param(pod(finalizers=["example.com/a"]), None, id="nobody deletes it"),
+        pytest.param(terminating({"phase": "Running"}), None, id="its kubelet ends it"),
+        pytest.param(
+            terminating({"phase": "Running"}, finalizers=["example.com/a", "example.com/b"]),
+            Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a, example.com/b"),
+            id="its finalizers hold it",
+        ),
+    ],
+)
+def test_why_a_pod_does_not_go(seen: Pod, hindrance: Failure | None) -> None:
+    assert machine_of(seen)[0].hindrance == hindrance
 
 
 def test_a_running_machine_has_all_that_hf_needs() -> None:
@@ -144,7 +162,7 @@ FAILURES = {
     "TopologyAffinityError": LossCause.NODE,
     "NodePorts": LossCause.NODE,
     "TaintToleration": LossCause.NODE,
-    "DeadlineExceeded": LossCause.EXITED,
+    "DeadlineExceeded": LossCause.EXPIRES,
     "New": LossCause.UNKNOWN,
     "": LossCause.UNKNOWN,
 }
@@ -351,7 +369,32 @@ def test_a_pod_whose_gates_were_just_lifted_is_starting() -> None:
     ],
 )
 def test_unplaced(status: dict[str, Any], unplaced: bool) -> None:
-    assert is_unplaced(machine_of(pod(status))[0]) is unplaced
+    assert waits(machine_of(pod(status))[0]) == (Wait("u1", placed=False) if unplaced else None)
+
+
+def ready_to_start(status: str) -> dict[str, Any]:
+    return {"phase": "Pending", "conditions": [{"type": "PodReadyToStartContainers", "status": status}]}
+
+
+CREATING = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "node", "unprepared"),
+    [
+        pytest.param(ready_to_start("False"), "node-1", True, id="its node says so"),
+        pytest.param({"phase": "Pending", "containerStatuses": [CREATING]}, "node-1", True, id="an older node"),
+        pytest.param(ready_to_start("True"), "node-1", False, id="it pulls its image"),
+        pytest.param({"phase": "Running"}, "node-1", False, id="its containers run"),
+        pytest.param(ready_to_start("False"), "", False, id="it has no node"),
+        pytest.param({"phase": "Pending", "containerStatuses": [waiting("ErrImagePull")]}, "node-1", False,
+                     id="something else is wrong"),
+    ],
+)  # fmt: skip
+def test_unprepared(status: dict[str, Any], node: str, unprepared: bool) -> None:
+    machine = machine_of(pod(status, {"nodeName": node}))[0]
+    assert (machine.failure == NOT_PREPARED) is unprepared
+    assert (waits(machine) == Wait("u1", placed=True)) is unprepared
 
 
 def test_what_is_merely_slow_never_stops_a_pool_at_once() -> None:

@@ -179,6 +179,12 @@ def test_the_last_attempt_counts_only_until_the_instance_is_up(status: str | Non
     assert (made.failure is not None and made.failure.error is ErrorClass.STOCKOUT) is reported
 
 
+@pytest.mark.parametrize(("action", "hinders"), [("DELETING", True), ("NONE", False), ("ABANDONING", False)])
+def test_the_last_attempt_to_delete_a_member_says_why_it_does_not_go(action: str, hinders: bool) -> None:
+    made = seen(member(currentAction=action, lastAttempt=FAILED_ATTEMPT), instance())
+    assert (made.hindrance is not None and made.hindrance.error is ErrorClass.STOCKOUT) is hinders
+
+
 def test_the_last_attempt_gives_code_and_words() -> None:
     made = seen(member(currentAction="CREATING", lastAttempt=FAILED_ATTEMPT, **NO_VM), None)
     assert made.failure is not None
@@ -280,7 +286,9 @@ def test_the_address_of_a_member() -> None:
 
 
 def test_reading_an_instance_that_shows_almost_nothing() -> None:
-    assert read_instance({"name": NAME}) == Instance(NAME, "", "", "", "", "", "", False)
+    assert read_instance({"name": NAME}) == Instance(
+        NAME, "", "", "", "", "", "", "", spot=False, grace=30.0, expires=None
+    )
 
 
 def test_a_group_counts_members_whatever_they_do() -> None:
