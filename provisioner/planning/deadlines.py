@@ -70,7 +70,8 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
         if over:
             _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template, over), capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
-            due = boots_by(slot, slot.submitted, draft.pool(slot.pool))
+            denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # no time would change that
+            due = now if denied else boots_by(slot, slot.submitted, draft.pool(slot.pool))
             if now >= due:
                 failure = slot.failure or _not_booted(draft, slot)
                 _time_out(draft, record, slot, failure, capacity)

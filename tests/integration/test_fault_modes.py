@@ -677,3 +677,39 @@ def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Swi
         # For six, twice what was given up, for three, what was given back while it was made, and what was lost of all.
         deletes = 5 if switches.dead_member_stays else 4
         assert site.mutations() == {CREATES: 6, DELETES: deletes}
+
+
+# --- what only an operator can change ---------------------------------------------------------------------------------
+
+
+def test_an_instance_whose_network_has_ipv6_alone_fails_with_that_word(site: VirtualSite) -> None:
+    site.faults(Fault("no_address"))
+    answer = site.asked(2)
+    assert answer["status"] == ERROR
+    assert "has an IPv6 address alone: set the pool's ipv6" in answer["message"]
+
+
+def test_an_instance_that_stays_in_a_state_fails_with_its_name(site: VirtualSite) -> None:
+    site.faults(Fault("stuck_provisioning", params={"status": "STAGING"}))
+    answer = site.asked(1)
+    assert "STAGING" in messages(answer)
+
+
+DENIALS = {
+    "SERVICE_ACCOUNT_ACCESS_DENIED": "The user does not have access to service account 'grid@p'",
+    "VM_EXTERNAL_IP_ACCESS_POLICY_CONSTRAINT": "Constraint constraints/compute.vmExternalIpAccess violated",
+    "BILLING_NOT_ENABLED": "billing disabled",
+    "POLICY_VIOLATION": "Constraint constraints/compute.requireShieldedVm violated",
+}
+
+
+@pytest.mark.parametrize("code", DENIALS)
+def test_an_attempt_that_only_an_operator_can_help_ends_at_once_and_is_no_lack_of_capacity(
+    site: VirtualSite, code: str
+) -> None:
+    site.faults(Fault("attempt_error", params={"code": code, "message": DENIALS[code]}))
+    begun = site.now()
+    answer = site.asked(2)
+    assert (answer["status"], site.now() - begun < 200) == (ERROR, True)
+    assert "denied: " in answer["message"]
+    assert "Error Code" not in answer["message"]

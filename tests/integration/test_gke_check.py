@@ -70,7 +70,9 @@ def test_a_pool_in_order_is_fine_and_nothing_was_made(
 def test_a_host_with_another_time_is_told(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seconds: float, words: str
 ) -> None:
-    monkeypatch.setattr(place_clock, "time", SimpleNamespace(time=lambda: time.time() + seconds))
+    monkeypatch.setattr(
+        place_clock, "time", SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic)
+    )
     (finding,) = checked(site, capsys, 1)
     assert (finding["pool"], finding["severity"]) == ("pods", "error")
     assert words in finding["text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -94,7 +95,7 @@ def test_run_wait_get_describe_and_delete(kubectl: Kubectl, simulator: Simulator
     assert wide[1].split()[5].startswith("10.4.")
     described = kubectl.run("describe", "pod", "a")
     assert "Successfully assigned symphony/a to gke-simulator" in described
-    assert "ContainersReady   True" in described
+    assert re.search("ContainersReady +True", described)
     assert kubectl.run("delete", "pod", "a") == 'pod "a" deleted\n'
     assert simulator.state()["machines"] == [], "kubectl waits until the pod has gone"
 

@@ -82,7 +82,7 @@ def test_groups_as_they_should_be_are_fine(
 def test_a_host_with_another_time_is_told(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place_clock, "time", SimpleNamespace(time=lambda: time.time() - 600))
+    monkeypatch.setattr(place_clock, "time", SimpleNamespace(time=lambda: time.time() - 600, monotonic=time.monotonic))
     (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 1)
     assert "this host's clock is " in finding["text"]
     assert "behind the place's" in finding["text"]

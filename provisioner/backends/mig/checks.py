@@ -35,12 +35,10 @@ NO_LOCATION = re.compile(
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
-    """What the group itself says."""
-    return [
-        Finding(pool.name, severity, text)
-        for severity, text in (_update_policy(pool, group), _repair(pool, group), _size(pool))
-        if text
-    ]
+    """What the group itself says: above all, by which of its settings it ends machines itself."""
+    rules = (_update_policy, _redistribution, _healing, _repair)
+    told = (*(rule(pool, group) for rule in rules), _size(pool))
+    return [Finding(pool.name, severity, text) for severity, text in told if text]
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> list[Finding]:
@@ -132,11 +130,45 @@ def covers(prefix: str, other: str) -> bool:
 
 def _update_policy(pool: MigPool, group: Json) -> tuple[Severity, str]:
     update = group.get("updatePolicy") or {}
-    if update.get("type") != "PROACTIVE" or update.get("replacementMethod", "SUBSTITUTE") != "SUBSTITUTE":
+    if update.get("type") != "PROACTIVE":
+        return Severity.ERROR, ""
+    method = update.get("replacementMethod", "SUBSTITUTE")
+    effect = (
+        "every create will be refused (CONDITION_NOT_MET)"
+        if method == "SUBSTITUTE"
+        else "all its machines are made anew, whatever runs on them, once somebody gives it another template"
+    )
+    return Severity.ERROR, (
+        f"its updatePolicy is PROACTIVE with replacementMethod {method}, so {effect}:"
+        f" {_gcloud(pool, 'update', '--update-policy-type=opportunistic')}"
+    )
+
+
+def _redistribution(pool: MigPool, group: Json) -> tuple[Severity, str]:
+    """Of a regional group Google's own defaults are PROACTIVE and EVEN; other shapes are never evened out."""
+    kind = (group.get("updatePolicy") or {}).get("instanceRedistributionType", "PROACTIVE")
+    shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
+    if pool.zone or kind == "NONE" or shape != "EVEN":
         return Severity.ERROR, ""
     return Severity.ERROR, (
-        "its updatePolicy is PROACTIVE with replacementMethod SUBSTITUTE, so every create will be refused"
-        f" (CONDITION_NOT_MET): {_gcloud(pool, 'update', '--update-policy-type=opportunistic')}"
+        f"its instanceRedistributionType is {kind}, so it deletes running machines in one zone and makes others in"
+        " another once returns have made its zones uneven:"
+        f" {_gcloud(pool, 'update', '--instance-redistribution-type=none')}"
+    )
+
+
+def _healing(pool: MigPool, group: Json) -> tuple[Severity, str]:
+    lifecycle = group.get("instanceLifecyclePolicy") or {}
+    action = lifecycle.get("onFailedHealthCheck", "DEFAULT_ACTION")
+    if action == "DEFAULT_ACTION":
+        action = lifecycle.get("defaultActionOnFailure", "REPAIR")
+    checks = [str(policy.get("healthCheck")).rpartition("/")[2] for policy in group.get("autoHealingPolicies") or ()]
+    if action == "DO_NOTHING" or not checks:
+        return Severity.ERROR, ""
+    return Severity.ERROR, (
+        f"its health check {', '.join(checks)} makes each running machine anew that does not answer it, whatever runs"
+        f" on it (onFailedHealthCheck {lifecycle.get('onFailedHealthCheck', 'DEFAULT_ACTION')}):"
+        f" {_gcloud(pool, 'update', '--clear-autohealing')}"
     )
 
 

@@ -42,7 +42,8 @@ CONNECTIONS = 32
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
-    "instanceLifecyclePolicy,distributionPolicy/zones/zone,status/autoscaler"
+    "instanceLifecyclePolicy,distributionPolicy(targetShape,zones/zone),autoHealingPolicies/healthCheck,"
+    "status/autoscaler"
 )
 GROUPS_FIELDS = f"kind,nextPageToken,warning,items({GROUP_FIELDS})"
 MEMBER_FIELDS = (

@@ -1,4 +1,4 @@
-"""The last machines of a request, which hold up the many that run: when they are given up, and with which reason."""
+"""When machines that do not run are given up, and with which reason; above all the last ones of a request."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from provisioner.model import (
     Failure,
     Limits,
     Look,
+    Machine,
     Memory,
     Phase,
     RequestRecord,
@@ -24,6 +25,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.planning.answers import request_answer
+from provisioner.planning.deadlines import NOT_BOOTED
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -196,3 +198,33 @@ def test_a_machine_that_runs_in_the_same_look_is_no_straggler() -> None:
     look = snapshot(*THERE.machines.values(), machine(9))
     end = ended(nine_run(late()), look, limits=impatient())
     assert end.ended is RequestStatus.COMPLETE
+
+
+BOOT = limits(pool("a", boot_deadline=600.0))
+
+
+def booted(seen: Machine, **changes: Any) -> Slot:
+    """The first slot of a request after a plan that sees its machine, which has waited since ``BEFORE``."""
+    known = memory(record(slot(0, **changes), deadline=NOW + 9000))
+    return plan(known, snapshot(seen), limits=BOOT).memory.requests[REQUEST].slots[0]
+
+
+@pytest.mark.parametrize("error", ErrorClass)
+def test_a_machine_that_only_an_operator_can_help_is_not_waited_for(error: ErrorClass) -> None:
+    refused = Failure(error, "in the place's words")
+    one = booted(machine(phase=Phase.PENDING, failure=refused), submitted=NOW - 5)
+    assert (one.verdict is Verdict.FAILED) is (error is ErrorClass.DENIED)
+    assert one.failure == refused
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "text"),
+    [
+        pytest.param("STAGING", None, f"{NOT_BOOTED.text} It is STAGING.", id="what its place does with it"),
+        pytest.param("", None, NOT_BOOTED.text, id="its place says nothing"),
+        pytest.param("STAGING", STOCKOUT, STOCKOUT.text, id="a reason is better"),
+    ],
+)
+def test_a_machine_that_did_not_run_in_time(state: str, failure: Failure | None, text: str) -> None:
+    one = booted(machine(phase=Phase.PENDING, state=state, failure=failure), submitted=NOW - 600)
+    assert (one.verdict, one.failure and one.failure.text) == (Verdict.FAILED, text)

@@ -1,32 +1,39 @@
-"""Machines older than their template allows: which are offered to HF, how many at a time, and that none is deleted."""
+"""Machines that are old, or whose end is known: which are offered to HF, how many at a time; none is deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from provisioner.hostfactory.answer import Loss
 from provisioner.model import (
     Contact,
     DeleteReason,
     Limits,
     LossCause,
+    Machine,
     Memory,
     Notice,
+    Phase,
+    Plan,
     RequestStatus,
     ReturnRequest,
     Slot,
+    Snapshot,
     Verdict,
     Window,
 )
 from provisioner.planning.answers import AGED, losses
-from provisioner.planning.lifetime import OFFERED_SHARE
+from provisioner.planning.lifetime import LAST_CALL, OFFERED_SHARE
 from tests.unit.core import (
     BEFORE,
     NOW,
     OTHER,
     REQUEST,
+    SEEN,
     STOCKOUT,
     TEMPLATE,
     intent_of,
@@ -173,3 +180,102 @@ def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
 
 def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
     assert offered(plan(grid(aged()), unobserved(), limits=mortal()).memory) == []
+
+
+# --- ends that the place has told -------------------------------------------------------------------------------------
+
+EPOCH, ANNOUNCE = 1_700_000_000.0, 3600.0
+"""What the place's clock shows when a look begins, and how long before an end HF hears of it."""
+
+
+def told(left: float, number: int = 0) -> Machine:
+    """A machine that its place ends so long after this plan."""
+    return replace(machine(number), expires=EPOCH + NOW + left - SEEN)
+
+
+def ending(*left: float, wall: float | None = EPOCH) -> Snapshot:
+    return snapshot(*(told(one, number) for number, one in enumerate(left)), wall=wall)
+
+
+def planned(
+    *left: float, lifetime: float | None = None, slots: Sequence[Slot] = (), wall: float | None = EPOCH
+) -> Plan:
+    slots = slots or [aged(number, ran=BEFORE) for number in range(len(left))]
+    return plan(grid(*slots), ending(*left, wall=wall), limits=mortal(lifetime, announce=ANNOUNCE))
+
+
+@pytest.mark.parametrize(
+    ("left", "grace"),
+    [
+        pytest.param(ANNOUNCE + 1, None, id="long before: nothing is said"),
+        pytest.param(ANNOUNCE, 3600, id="from then on: the seconds that are left"),
+        pytest.param(90.7, 90, id="a minute before"),
+        pytest.param(-5.0, 1, id="it is late: as long as it runs it is not gone"),
+    ],
+)
+def test_a_machine_is_named_before_its_place_ends_it(left: float, grace: int | None) -> None:
+    made = planned(left)
+    loss = losses(made.memory, Contact(), NOW).get(name(0))
+    assert loss == (None if grace is None else Loss(grace, LossCause.EXPIRES))
+    assert (made.deletes, made.closes) == ((), ()), "it runs on"
+    if grace is None:
+        assert made.due == NOW + 1
+
+
+def test_nothing_is_said_of_an_end_while_nobody_knows_the_places_time() -> None:
+    assert offered(planned(60.0, wall=None).memory) == []
+
+
+def test_ends_at_the_same_time_are_told_a_share_at_a_time_and_all_at_the_last_call() -> None:
+    assert len(offered(planned(*[ANNOUNCE - 1] * 30).memory)) == 3
+    assert len(offered(planned(*[LAST_CALL] * 30).memory)) == 30
+    assert planned(*[LAST_CALL + 7] * 30).due == NOW + 7
+
+
+def test_an_end_that_was_told_stays_told_until_its_place_puts_it_off() -> None:
+    known = planned(100.0).memory
+    again = plan(known, ending(100.0), limits=mortal(None), now=NOW + 10)
+    assert again.memory is known
+    assert losses(known, Contact(), NOW + 10)[name(0)] == Loss(90, LossCause.EXPIRES)
+    put_off = plan(known, ending(90_000.0), limits=mortal(None), now=NOW + 10).memory
+    assert offered(put_off) == []
+    assert put_off.requests[REQUEST].slots[0].offered is None
+
+
+def test_a_machine_that_was_offered_for_its_age_is_told_its_end_when_that_is_near() -> None:
+    early = planned(ANNOUNCE + 9, lifetime=LIFE, slots=[aged()]).memory
+    assert losses(early, Contact(), NOW) == {name(0): AGED}
+    late = plan(early, ending(ANNOUNCE + 9), limits=mortal(), now=NOW + 9).memory
+    assert losses(late, Contact(), NOW + 9) == {name(0): Loss(3600, LossCause.EXPIRES)}
+    assert late.requests[REQUEST].slots[0].offered == NOW
+
+
+STOPPED = machine(phase=Phase.STOPPING, cause=LossCause.DELETED, notice=Notice(LossCause.DELETED, NOW + 120))
+ENDED = machine(phase=Phase.GONE, cause=LossCause.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("left", "cause"),
+    [
+        pytest.param(30.0, LossCause.EXPIRES, id="at about its time"),
+        pytest.param(3000.0, LossCause.DELETED, id="long before: somebody's doing"),
+    ],
+)
+def test_the_cause_of_an_end_at_its_time_is_that_end(left: float, cause: LossCause) -> None:
+    known = planned(left, slots=[aged(ran=BEFORE - 1e6)])
+    expires = told(left).expires
+    stopping = plan(known.memory, snapshot(replace(STOPPED, expires=expires), wall=EPOCH), limits=mortal(None))
+    assert losses(stopping.memory, Contact(), NOW)[name(0)].cause is cause
+    gone = plan(known.memory, snapshot(replace(ENDED, cause=cause, expires=expires), wall=EPOCH), limits=mortal(None))
+    assert [close.cause for close in gone.closes] == [cause]
+
+
+@pytest.mark.parametrize(("left", "cause"), [(30.0, LossCause.EXPIRES), (3000.0, LossCause.UNKNOWN)])
+def test_so_is_that_of_a_machine_that_vanishes_then(left: float, cause: LossCause) -> None:
+    known = planned(left, slots=[aged(ran=BEFORE - 1e6)]).memory
+    empty = [snapshot(began=SEEN + at, wall=EPOCH + at) for at in (1, 2)]
+    closes = []
+    for one in empty:
+        made = plan(known, one, limits=mortal(None, mass_loss=0.0))
+        known, closes = made.memory, [*closes, *made.closes]
+    assert [close.cause for close in closes] == [cause]

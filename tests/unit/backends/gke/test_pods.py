@@ -470,3 +470,16 @@ def test_what_many_pods_have_in_common_is_kept_once() -> None:
     assert one.failure is other.failure
     assert one.launched is other.launched
     assert one.fingerprint.created is other.fingerprint.created
+
+
+@pytest.mark.parametrize(
+    ("seconds", "started", "expires"),
+    [
+        pytest.param(3600, "2025-01-01T00:00:05Z", 1735693205.0, id="so long after its kubelet took it"),
+        pytest.param(3600, None, None, id="no kubelet has it yet"),
+        pytest.param(None, "2025-01-01T00:00:05Z", None, id="it may run for ever"),
+    ],
+)
+def test_when_its_kubelet_ends_a_pod(seconds: int | None, started: str | None, expires: float | None) -> None:
+    seen = running(startTime=started)
+    assert machine_of({**seen, "spec": {"activeDeadlineSeconds": seconds}})[0].expires == expires

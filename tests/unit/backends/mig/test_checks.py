@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -21,10 +22,16 @@ ZONAL = MigPool(name="mig-a", project="p", zone="us-central1-a", group="g")
 REGIONAL = MigPool(name="mig-r", project="p", region="us-central1", group="g")
 WHERE = "g --zone=us-central1-a --project=p"
 GCLOUD = "gcloud compute instance-groups managed"
+NOTHING = {"defaultActionOnFailure": "DO_NOTHING"}
 GOOD = {
-    "updatePolicy": {"type": "OPPORTUNISTIC", "replacementMethod": "SUBSTITUTE"},
-    "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+    "updatePolicy": {
+        "type": "OPPORTUNISTIC",
+        "replacementMethod": "SUBSTITUTE",
+        "instanceRedistributionType": "NONE",
+    },
+    "instanceLifecyclePolicy": NOTHING,
 }
+HEALTH = [{"healthCheck": "projects/p/global/healthChecks/grid", "initialDelaySec": 300}]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,21 @@ GOOD = {
     [
         pytest.param({}, None, "", id="as recommended"),
         pytest.param(
-            {"updatePolicy": {"type": "PROACTIVE", "replacementMethod": "RECREATE"}}, None, "", id="RECREATE is fine"
+            {"updatePolicy": {"type": "PROACTIVE", "replacementMethod": "RECREATE"}},
+            Severity.ERROR,
+            f"another template: {GCLOUD} update {WHERE} --update-policy-type=opportunistic",
+            id="a new template would cost all machines",
+        ),
+        pytest.param({"updatePolicy": {"type": "OPPORTUNISTIC"}}, None, "", id="a zonal group has nothing to even out"),
+        pytest.param({"autoHealingPolicies": HEALTH}, None, "", id="a health check that nothing follows from"),
+        pytest.param(
+            {"autoHealingPolicies": HEALTH, "instanceLifecyclePolicy": NOTHING | {"onFailedHealthCheck": "REPAIR"}},
+            Severity.ERROR,
+            f"its health check grid makes .*REPAIR.*: {GCLOUD} update {WHERE} --clear-autohealing",
+            id="a health check that repairs",
+        ),
+        pytest.param(
+            {"instanceLifecyclePolicy": NOTHING | {"onFailedHealthCheck": "REPAIR"}}, None, "", id="without a check"
         ),
         pytest.param(
             {"updatePolicy": {"type": "PROACTIVE", "replacementMethod": "SUBSTITUTE"}},
@@ -54,7 +75,32 @@ GOOD = {
 def test_a_groups_settings(changes: dict[str, Any], severity: Severity | None, line: str) -> None:
     findings = group_findings(ZONAL, GOOD | changes)
     assert [finding.severity for finding in findings] == [severity] * (severity is not None)
-    assert all(line in finding.text for finding in findings)
+    assert all(re.search(line.replace("(", r"\(").replace(")", r"\)"), finding.text) for finding in findings)
+
+
+def test_a_health_check_repairs_by_the_default_action_unless_it_has_its_own() -> None:
+    usual = {"autoHealingPolicies": HEALTH, "instanceLifecyclePolicy": {"defaultActionOnFailure": "REPAIR"}}
+    assert ["health check" in finding.text for finding in group_findings(ZONAL, GOOD | usual)] == [True, False]
+    own = usual["instanceLifecyclePolicy"] | {"onFailedHealthCheck": "DO_NOTHING"}  # type: ignore[operator]
+    assert len(group_findings(ZONAL, GOOD | usual | {"instanceLifecyclePolicy": own})) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "shape", "errors"),
+    [
+        pytest.param({"instanceRedistributionType": "NONE"}, {"targetShape": "EVEN"}, 0, id="it is off"),
+        pytest.param({"instanceRedistributionType": "PROACTIVE"}, {"targetShape": "EVEN"}, 1, id="it is on"),
+        pytest.param({}, {}, 1, id="Google's defaults"),
+        pytest.param({}, {"targetShape": "ANY"}, 0, id="another shape is never evened out"),
+    ],
+)
+def test_a_regional_group_must_not_even_out_its_zones(
+    policy: dict[str, str], shape: dict[str, str], errors: int
+) -> None:
+    findings = group_findings(REGIONAL, GOOD | {"updatePolicy": policy, "distributionPolicy": shape})
+    assert [finding.severity for finding in findings] == [Severity.ERROR] * errors
+    line = f"{GCLOUD} update g --region=us-central1 --project=p --instance-redistribution-type=none"
+    assert all(finding.text.endswith(line) for finding in findings)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from provisioner.backends.mig.instances import (
     settled,
     spec,
 )
-from provisioner.backends.mig.reads import MEMBER_FIELDS
+from provisioner.backends.mig.reads import INSTANCE_FIELDS, MEMBER_FIELDS
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
 from provisioner.simulator.compute.mask import compile_fields, select
 
@@ -350,3 +350,92 @@ def test_a_group_is_settled_when_it_has_and_wants_what_is_known(group: dict[str,
 @pytest.mark.parametrize("created", ["", "yesterday"])
 def test_a_time_that_cannot_be_read_is_none(created: str) -> None:
     assert seen(member(), instance(creationTimestamp=created)).launched == 0
+
+
+# --- addresses, ends that are known, and what is waited for -----------------------------------------------------------
+
+V6 = {"ipv6Address": "fd20::7"}
+OUTSIDE = {"ipv6AccessConfigs": [{"externalIpv6": "2600:1900::7"}]}
+
+
+@pytest.mark.parametrize(
+    ("network", "ip", "told"),
+    [
+        pytest.param({"networkIP": "10.0.0.7", **V6}, "10.0.0.7", "", id="both: the IPv4 one"),
+        pytest.param(V6, "fd20::7", "its subnet IPv4", id="an inner IPv6 one alone"),
+        pytest.param(OUTSIDE, "2600:1900::7", "its subnet IPv4", id="an outer IPv6 one alone"),
+        pytest.param({}, "", "has no address", id="none"),
+    ],
+)
+def test_an_ipv6_address_is_used_where_that_is_all_there_is_and_the_pool_allows_it(
+    network: dict[str, Any], ip: str, told: str
+) -> None:
+    entry = instance(networkInterfaces=[network])
+    allowed = machine(read_member(member(), ""), read_instance(entry, ipv6=True), None, BEGAN)
+    assert (allowed.ip, allowed.phase is Phase.RUNNING) == (ip, bool(ip))
+    usual = seen(member(), entry)
+    assert usual.ip == network.get("networkIP", "")
+    assert told in (usual.failure.text if usual.failure else "")
+    assert (usual.failure is None) is (usual.phase is Phase.RUNNING)
+
+
+def test_an_instance_that_waits_for_its_health_check_says_so() -> None:
+    verifying = seen(member(currentAction="VERIFYING"), instance())
+    assert verifying.failure is not None
+    assert "health check" in verifying.failure.text
+
+
+@pytest.mark.parametrize(
+    ("entry", "state"),
+    [
+        pytest.param(member(instanceStatus="STAGING", currentAction="CREATING"), "CREATING/STAGING", id="it boots"),
+        pytest.param(GROUP_CREATES, "CREATING", id="there is no instance"),
+        pytest.param(member(), "", id="it runs"),
+        pytest.param(member(currentAction="DELETING"), "", id="it goes"),
+    ],
+)
+def test_what_compute_does_with_a_machine_that_does_not_run_yet(entry: dict[str, Any], state: str) -> None:
+    assert seen(entry, instance() if state == "" else None).state == state
+
+
+STARTED, ENDS = "2023-09-16T10:00:00Z", 1694862000.0
+"""When the instance started, and eleven, by epoch."""
+TOLD = {"terminationTimestamp": "2023-09-16T11:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("member_more", "instance_more", "expires"),
+    [
+        pytest.param({}, {}, None, id="nobody says: as long as it likes"),
+        pytest.param({}, {"resourceStatus": {"scheduling": TOLD}}, ENDS, id="the instance's own status"),
+        pytest.param({"scheduling": TOLD}, {}, ENDS, id="its managed instance"),
+        pytest.param({}, {"scheduling": {"terminationTime": "2023-09-16T11:00:00Z"}}, ENDS, id="a time that was asked"),
+        pytest.param({}, {"scheduling": {"maxRunDuration": {"seconds": "3600"}}}, ENDS, id="a longest run"),
+        pytest.param(
+            {"scheduling": TOLD},
+            {"scheduling": {"maxRunDuration": {"seconds": "60"}}, "resourceStatus": {"scheduling": TOLD}},
+            ENDS,
+            id="its status knows better than its longest run",
+        ),
+    ],
+)
+def test_an_end_that_is_known_beforehand(
+    member_more: dict[str, Any], instance_more: dict[str, Any], expires: float | None
+) -> None:
+    made = seen(member(**member_more), instance(lastStartTimestamp=STARTED, **instance_more))
+    assert (made.phase, made.expires) == (Phase.RUNNING, expires)
+
+
+@pytest.mark.parametrize(("told", "grace"), [({"preemptionNoticeDuration": {"seconds": "120"}}, 120.0), ({}, 30.0)])
+def test_the_notice_of_a_preemption_is_the_instances_own(told: dict[str, Any], grace: float) -> None:
+    stopped = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING", scheduling=SPOT | told))
+    assert stopped.notice == Notice(LossCause.PREEMPTED, BEGAN + grace)
+
+
+def test_the_lists_are_asked_for_all_that_is_read() -> None:
+    network = {"networkIP": "10.0.0.7", **V6, **OUTSIDE}
+    limits = {"terminationTime": "x", "maxRunDuration": {"seconds": "1"}, "preemptionNoticeDuration": {"seconds": "2"}}
+    entry = instance(networkInterfaces=[network], scheduling=SPOT | limits, resourceStatus={"scheduling": TOLD})
+    assert select({"items": [entry]}, compile_fields(INSTANCE_FIELDS)) == {"items": [entry]}
+    managed = {"managedInstances": [member(scheduling=TOLD)]}
+    assert select(managed, compile_fields(MEMBER_FIELDS)) == managed

@@ -1,0 +1,32 @@
+"""The page of what can end machines has a word on every field of a group and of its template's scheduling."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from provisioner.simulator.compute.schema import messages
+
+PAGE = (Path(__file__).parents[2] / "docs" / "what-ends-machines.md").read_text()
+PARTS = {
+    "updatePolicy": "UpdatePolicy",
+    "instanceLifecyclePolicy": "LifecyclePolicy",
+    "instanceLifecyclePolicy.onRepair": "OnRepair",
+    "autoHealingPolicies": "AutoHealingPolicy",
+    "distributionPolicy": "DistributionPolicy",
+}
+"""The parts of a group that can end machines: each of their fields stands for itself."""
+
+
+def paths() -> set[str]:
+    """Every field of a group, and of its template's ``scheduling``, by its path."""
+    whole = set(messages()["InstanceGroupManager"].fields) - PARTS.keys()
+    parts = {f"{part}.{field}" for part, message in PARTS.items() for field in messages()[message].fields}
+    return (whole | parts | set(messages()["Scheduling"].fields)) - PARTS.keys()
+
+
+@pytest.mark.parametrize("path", sorted(paths()))
+def test_the_page_names_it(path: str) -> None:
+    assert re.search(rf"`{re.escape(path)}`", PAGE)

@@ -1,0 +1,83 @@
+"""A week of machines that Compute ends after a day: HF hears of each end before it comes, and how far it is."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.model import LossCause
+from tests.support.clouds.virtual_site import SPEC, VirtualSite
+
+DAY = 86_400.0
+MACHINES = 12
+PACE = 120.0
+
+
+class Week:
+    """HF holds so many machines, and returns those that it is told of when what runs on them is done."""
+
+    def __init__(self, site: VirtualSite, chance: random.Random, patience: float) -> None:
+        self.site, self.chance, self._patience = site, chance, patience
+        self.told: dict[str, float] = {}
+        """When HF was first told of the end of a machine."""
+        self.ends: dict[str, float] = {}
+        """When Compute ends a machine, in world time."""
+        self.drained: dict[str, float] = {}
+        """When what runs on a machine that ends soon is done."""
+        self.returned: set[str] = set()
+        self.requests: set[str] = set()
+
+    def step(self) -> None:
+        """Two minutes of the grid."""
+        self.site.run(PACE)
+        site, now = self.site, self.site.now()
+        for id_ in self.requests - site.hf.told.ids():
+            if site.ended(id_):
+                site.hf.told.tell(id_, site.hf.status.read_answers([id_])[id_].text)
+        for vm in site.cloud.groups.vms:
+            if vm.terminates is not None:
+                self.ends[vm.name] = vm.terminates - site.world.start_wall
+        for name, loss in site.hf.status.read_lost().items():
+            if loss.grace > 0 and name not in self.told:
+                assert loss.cause == LossCause.EXPIRES
+                assert abs(self.ends[name] - now - loss.grace) <= 2 * PACE, f"{name}: not the seconds that are left"
+                self.told[name] = now
+                self.drained[name] = now + self.chance.uniform(0, self._patience)
+        back = [name for name, done in self.drained.items() if done <= now and name not in self.returned]
+        if back:
+            self.returned.update(back)
+            site.give_back(back)
+            self.requests.add(site.request(len(back)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("action", "patience"),
+    [
+        pytest.param("DELETE", 1800.0, id="what runs is done in time"),
+        pytest.param("STOP", 9000.0, id="what runs takes too long"),
+    ],
+)
+def test_a_week_has_no_end_that_was_not_told_before(tmp_path: Path, action: str, patience: float) -> None:
+    spec = replace(SPEC, provisioning_model="STANDARD", max_run_seconds=DAY, termination_action=action)
+    with VirtualSite(tmp_path, spec, pace=PACE) as site:
+        week = Week(site, random.Random(action), patience)
+        week.requests.add(site.request(MACHINES))
+        while site.now() < 7 * DAY:
+            week.step()
+            if week.chance.random() < 0.001:
+                site.restart()
+        ended = {name for name, end in week.ends.items() if end <= site.now()}
+        late = {name for name in ended if week.told.get(name, end := week.ends[name]) >= end}
+        assert not (late - week.returned), "an end that nobody had told"
+        assert len(week.told) >= 6 * MACHINES
+        if patience < 3000:
+            assert ended <= week.returned, "HF had given each back before its end"
+        closed = [close for report in site.reports for close in report.closes if close.cause is not None]
+        assert {close.cause for close in closed} == {LossCause.EXPIRES}
+        site.run(1200.0)
+        assert site.reconciler.memory is not None
+        assert all(record.ended for record in site.reconciler.memory.requests.values())
