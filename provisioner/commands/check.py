@@ -202,10 +202,9 @@ def check_text(document: Document) -> str:
         f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
         for name, pool in document["pools"].items()
     ]
-    lines += [
-        f"  template {id_}: {' → '.join(limits['pools'])}, at most {limits['max_machines'] or 'any number'}"
-        for id_, limits in document["templates"].items()
-    ]
+    for id_, limits in document["templates"].items():
+        most = "any number" if limits["max_machines"] is None else limits["max_machines"]
+        lines.append(f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}")
     lines += [f"  warning: {text}" for text in document["warnings"]]
     findings = document.get("findings")
     whose = {name: f"pool {name}" for name in document["pools"]}

@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from provisioner.commands.options import PROBLEM, Document, add_shared, settings, show, state_directory
@@ -106,12 +107,20 @@ class _Here:
         self.notes = Notes()
         with suppress(StateError):  # people's notes, which the loop writes again
             self.notes = read_notes(state)
-        self.memory: Memory | None = None
+
+    @cached_property
+    def memory(self) -> Memory | None:
+        """Read only where it is asked for: who stops all must not wait for what it holds."""
         with suppress(StateMissing):
-            self.memory = self._state.memory.read()
-        self.intent: frozenset[str] = frozenset()
+            return self._state.memory.read()
+        return None
+
+    @cached_property
+    def intent(self) -> frozenset[str]:
+        """The requests that HostFactory has made."""
         with suppress(StateMissing):
-            self.intent = frozenset(self._state.intent.read().requests)
+            return frozenset(self._state.intent.read().requests)
+        return frozenset()
 
     def refusal(self, verb: Verb, target: str) -> str:
         """Why there is nothing of that name to hold; empty where there is."""
@@ -121,7 +130,15 @@ class _Here:
 
     def forgets(self, lever: Lever) -> bool:
         """A cancel has nothing left to do when its request has ended or is in no file any more."""
-        return self.memory is not None and lever.target not in self.intent and is_done(lever, self.memory)
+        if lever.kind is not LeverKind.CANCEL or self.memory is None:
+            return False
+        return lever.target not in self.intent and is_done(lever, self.memory)
+
+    def is_machine(self, lever: Lever) -> bool:
+        """Whether a lever cancels a machine, and no request."""
+        if lever.kind is not LeverKind.CANCEL or lever.target in self.intent:
+            return False
+        return self.memory is None or lever.target not in self.memory.requests
 
     def _no_pool(self, name: str) -> str:
         pools = set(self.notes.pool_limits)
@@ -192,14 +209,13 @@ def _document(here: _Here, verb: Verb, by: Lever, before: Levers, after: Levers)
     """
     held = {(lever.kind, lever.target): lever for lever in after.held}.get((by.kind, by.target))
     kinds = [kind for kind in verb.kinds if by.target in before.of(kind)]
-    is_request = by.target in here.intent or (here.memory is not None and by.target in here.memory.requests)
     return {
         "lever": by.kind,
         "target": by.target,
         "pulled": verb.pulls,
         "changed": not kinds if verb.pulls else bool(kinds),
         "held_by": {"who": held.who, "since": utc(held.since), "reason": held.reason} if held else None,
-        "machine": by.kind is LeverKind.CANCEL and not is_request,
+        "machine": here.is_machine(by),
         "paused_by_settings": by.target in here.notes.paused,
         "loop_runs": here.loop_runs(),
     }

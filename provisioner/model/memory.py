@@ -138,6 +138,8 @@ class RequestRecord:
     """First half of a cancel: the answer says so; machines go only if HF still does not poll."""
     trimmed: bool = False
     """Leaving the files: removed from intent next, from memory when intent no longer has it."""
+    withheld: int = 0
+    """Machines of it that were given up untried, beside the slots that say why."""
 
 
 class ReturnResult(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
@@ -23,6 +24,9 @@ from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.levers import why_none
 from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
+
+MOST_LINES = 20
+"""Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -151,7 +155,15 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap],
 
 
 def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure: Failure) -> None:
-    """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any."""
+    """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any.
+
+    Where more than ``MOST_LINES`` were never tried, one speaks for all of them.
+    """
+    untried = [gap for gap in wanted if gap is UNTRIED]
+    if len(untried) > MOST_LINES:
+        wanted = [UNTRIED, *(gap for gap in wanted if gap is not UNTRIED)]
+        failure = replace(failure, text=f"{failure.text} So {len(untried):,} machines of the request are not made.")
+        draft.update(record.id, withheld=draft.record(record.id).withheld + len(untried) - 1)
     if not wanted:
         return
     template = draft.limits.templates.get(record.template)

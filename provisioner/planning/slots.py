@@ -48,7 +48,7 @@ def missing(record: RequestRecord) -> int:
         slot.verdict is Verdict.CANCELLED or (slot.verdict is Verdict.FAILED and slot.submitted is None)
         for slot in ended
     )
-    return record.count - (len(slots) - len(ended) + given_up)
+    return record.count - (len(slots) - len(ended) + given_up + record.withheld)
 
 
 def gaps(record: RequestRecord) -> list[Gap]:
@@ -60,7 +60,7 @@ def gaps(record: RequestRecord) -> list[Gap]:
     if wanted <= 0:
         return []
     failed = defaultdict[int, list[Gap]](list)
-    taken = Counter({0: -record.count})  # at first nothing was tried
+    taken = Counter({0: record.withheld - record.count})  # at first nothing was tried
     for slot in record.slots.values():
         if slot.verdict is not Verdict.WITHDRAWN:
             taken[slot.tries] += 1

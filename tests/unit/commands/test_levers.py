@@ -231,3 +231,13 @@ def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.Capture
         "lever": "drain", "target": "a", "pulled": True, "changed": True, "machine": False,
         "paused_by_settings": False, "loop_runs": True, "anew": "",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [["stop-all", "--reason", "x"], ["start-all"]])
+def test_who_stops_all_waits_for_no_file_of_machines(
+    command: list[str], state: StateDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may hold tens of megabytes, or be damaged."""
+    for file in (state.memory.path, state.intent.path):
+        Path(file).write_text("{")
+    assert called(capsys, *command)[0] == 0

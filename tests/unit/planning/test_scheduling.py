@@ -29,7 +29,7 @@ from provisioner.model import (
 )
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.draft import Draft
-from provisioner.planning.scheduling import SLOW, ask
+from provisioner.planning.scheduling import MOST_LINES, SLOW, ask
 from provisioner.planning.slots import missing
 from tests.unit.core import (
     BEFORE,
@@ -535,6 +535,26 @@ def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
     assert draft.creates == []
     assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
     assert missing(draft.record(REQUEST)) == 0
+
+
+@pytest.mark.parametrize(("wanted", "lines"), [(MOST_LINES, MOST_LINES), (MOST_LINES + 1, 1), (100_000, 1)])
+def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines: int) -> None:
+    draft = asked(memory(record(count=4 + wanted)), limits=limits(pool("a", initial_window=4), maximum=4))
+    made, refused = [
+        [one for one in slots(draft).values() if one.verdict is each] for each in (Verdict.OPEN, Verdict.FAILED)
+    ]
+    assert (len(made), len(refused), missing(draft.record(REQUEST))) == (4, lines, 0)
+    assert {one.failure.error for one in refused if one.failure} == {ErrorClass.QUOTA}
+    assert (f"So {wanted:,} machines" in str(refused[0].failure)) is (lines == 1)
+    again = asked(draft.memory(), limits=limits(pool("a", initial_window=4), maximum=4))
+    assert again.memory().requests[REQUEST].slots == draft.record(REQUEST).slots, "nothing is given up twice"
+
+
+def test_of_machines_that_were_tried_each_keeps_its_line() -> None:
+    failed = [slot(number, Verdict.FAILED, failure=BROKEN) for number in range(MOST_LINES + 5)]
+    draft = asked(memory(record(*failed, count=3 * MOST_LINES + 5, deadline=NOW)), limits=limits())
+    lines = [one for one in slots(draft).values() if one.submitted is None]
+    assert (len(lines), missing(draft.record(REQUEST))) == (MOST_LINES + 6, 0)
 
 
 def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
