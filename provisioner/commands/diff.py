@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Look, Memory, Slot, Snapshot, Unobserved, Verdict
+from provisioner.model import Look, Memory, Phase, Slot, Snapshot, Unobserved, Verdict
 from provisioner.names import short_name, split_name
 
 SHOWN = 10
@@ -47,6 +47,7 @@ UNKNOWN = Meaning("its pool was not seen: nobody knows")
 VANISHED = Meaning("it vanished: HostFactory hears of it when a second look lacks it")
 UNLISTED = Meaning("HostFactory does not list it: it has just begun, or HostFactory has lost sight of it")
 NO_LIST = Meaning("memory and cloud agree; HostFactory has sent no list yet", differs=False)
+DOWN = Meaning("it does not run any more: lost when it does not run again in time (provisioner status)")
 EARLY = Meaning("HostFactory lists it before its request has ended")
 LOST = Meaning("lost: HostFactory is asked to give it back")
 STILL_LISTED = Meaning("HostFactory still lists what is closed: it is asked to give it back")
@@ -142,8 +143,9 @@ def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
 
 
 def _of_a_reported_one(view: View, *, there: bool) -> Meaning:
-    if view.cloud == STRAYED_PHASE:
-        return STRAYED
+    special = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
+    if view.cloud in special:
+        return special[view.cloud]
     return (AGREE if view.listed else UNLISTED) if there else VANISHED
 
 

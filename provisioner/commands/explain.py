@@ -239,8 +239,12 @@ def _machine(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
 def _wanted(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
     if slot.notice is not None:
         yield f"It ends at {_local(memory, slot.notice.ends)}: {slot.notice.cause}."
-    if slot.ran is not None:
+    if slot.down is not None:
+        why = f": “{slot.failure.text}”" if slot.failure else ""
+        yield f"It has not run since {_local(memory, slot.down)}{why}. HostFactory was told of it."
+    elif slot.ran is not None:
         yield f"It runs since {_local(memory, slot.ran)} at {slot.ip}, and is kept until HostFactory returns it."
+    if slot.ran is not None:
         return
     limits = sources.notes.pool_limits.get(slot.pool)
     said = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""

@@ -22,6 +22,8 @@ class PoolLimits:
     boot_deadline: float = 600.0
     announce: float = 3600.0
     """How long before a machine ends whose end its place has told HF hears of it."""
+    down: float = 900.0
+    """How long a machine that ran may not run until it counts as lost, if few do not. 0: for ever."""
     early_loss: float = 300.0
     """A machine lost sooner than this after it ran, by nobody's doing, counts as a failed boot. 0: none does."""
     gated_deadline: float = 3600.0

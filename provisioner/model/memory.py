@@ -69,6 +69,8 @@ class Slot(NamedTuple):
     """Its machine was last seen to stand without what makes it ours: only its name and uid lead to it."""
     expires: float | None = None
     """As of its machine: epoch seconds, by its place's clock, at which its place ends it."""
+    down: float | None = None
+    """Since when its machine, which ran, does not; why is its ``failure``."""
     delete_begun: float | None = None
     """When the first delete of it was recorded that was sent."""
     hindrance: Failure | None = None

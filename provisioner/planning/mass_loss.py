@@ -25,9 +25,9 @@ def doubts(draft: Draft, absent: Iterable[Slot]) -> dict[str, Doubt]:
         if slot.verdict in DESIRED and slot.ran is not None and _is_doubtful(draft, slot):
             missing.setdefault(slot.pool, []).append(slot)
     return {
-        pool: _doubt(draft, slots, told)
+        pool: _doubt(draft, slots, running)
         for pool, slots in missing.items()
-        if is_mass(len(slots), told := _told(draft, pool))
+        if is_mass(len(slots), running := told(draft, pool))
     }
 
 
@@ -62,7 +62,7 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
     return slot.notice is not None or bool(causes)
 
 
-def _told(draft: Draft, pool: str) -> int:
+def told(draft: Draft, pool: str) -> int:
     """How many machines of the pool HF has or was told of."""
     slots = (slot for record in draft.records() for slot in record.slots.values() if slot.pool == pool)
     return sum(slot.ran is not None and slot.verdict in DESIRED for slot in slots)

@@ -47,7 +47,7 @@ LATE_CREATE = 60.0
 
 _followed = evolving(
     *("seen", "accepted", "submitted", "absent", "ran", "fingerprint", "ip", "public_ip", "launched"),
-    *("failure", "notice", "cause", "gated", "lifted", "strayed", "expires"),
+    *("failure", "notice", "cause", "gated", "lifted", "strayed", "expires", "down"),
 )
 
 
@@ -58,6 +58,8 @@ class News:
     early: EarlyLosses
     began: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     """By pool and template: when the machines were asked for that are now first seen running."""
+    down: list[tuple[RequestRecord, Slot]] = field(default_factory=list)
+    """The machines that HF was told of and that do not run now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ def reflect(draft: Draft) -> None:
         _absent(draft, record, slot, draft.snapshots[slot.pool], news)
     for (pool, template), submissions in news.began.items():
         _learn_of_runs(draft, pool, template, submissions)
+    _lose_down(draft, news)
     news.early.judge()
     for pool in draft.doubts:  # from here on it counts as one that could not be seen
         del draft.snapshots[pool]
@@ -103,6 +106,22 @@ def reflect(draft: Draft) -> None:
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > counts[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
+
+
+def _lose_down(draft: Draft, news: News) -> None:
+    """Give up the machines that have not run again for too long, except where many at once do not."""
+    down = Counter(slot.pool for _, slot in news.down)
+    many = {pool for pool in down if down[pool] > max(1.0, mass_loss.SHARE * mass_loss.told(draft, pool))}
+    for record, slot in news.down:
+        limit, since = draft.pool(slot.pool).down, slot.down or 0.0
+        if not limit or slot.pool in many:
+            continue
+        if draft.now < since + limit:
+            draft.wake_at(since + limit)
+            continue
+        why = slot.failure.text if slot.failure else "it is not ready"
+        failure = Failure(ErrorClass.OTHER, f"It has not run for {limit:g} s: {why}")
+        _end(draft, record, slot, End(failure, LossCause.UNKNOWN, draft.snapshots[slot.pool].began), news)
 
 
 def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[float]) -> None:
@@ -121,6 +140,7 @@ def _unchanged(slot: Slot, machine: Machine) -> bool:
         and (slot.notice is machine.notice or (machine.notice is None and _expires(slot.notice)))
         and slot.expires == machine.expires
         and slot.absent is None
+        and slot.down is None
         and slot.strayed is machine.strayed
         and (_waits_on(slot, machine) if slot.ran is None else machine.phase is RUNNING)
         and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
@@ -188,8 +208,7 @@ def _applied(slot: Slot) -> Slot:
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
-    if slot.expires != machine.expires and _expires(slot.notice):  # its end was put off: HF need not give it back
-        slot = evolve(slot, notice=None, offered=None)
+    slot = _not_put_off(slot, machine)
     told = slot.ran is not None
     asked_at = slot.asked_at
     begins = not told and machine.phase is RUNNING
@@ -207,18 +226,34 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         ip=shown.ip,
         public_ip=shown.public_ip,
         launched=shown.launched,
-        failure=None if told or begins else machine.failure,
+        failure=None if machine.phase is not PENDING else machine.failure,
         notice=_announced(slot.notice, machine.notice),
         cause=machine.cause or slot.cause,
         gated=machine.gated,
         lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
         strayed=machine.strayed,
         expires=machine.expires,
+        down=_down_since(slot, machine, draft.now),
     )
     if begins or changed != slot:
         draft.put(record.id, changed)
+    if changed.down is not None:
+        news.down.append((record, changed))
     if begins:
         news.began.setdefault((slot.pool, record.template), []).append(asked_at)
+
+
+def _not_put_off(slot: Slot, machine: Machine) -> Slot:
+    """The slot; without what HF was told of its machine's end, if its place has put that off."""
+    put_off = slot.expires != machine.expires and _expires(slot.notice)
+    return evolve(slot, notice=None, offered=None) if put_off else slot
+
+
+def _down_since(slot: Slot, machine: Machine, now: float) -> float | None:
+    """Since when a machine that ran does not; None for one that runs, ends, or has not run yet."""
+    if slot.ran is None or machine.phase is not PENDING:
+        return None
+    return now if slot.down is None else slot.down
 
 
 def _merged(held: Fingerprint, seen: Fingerprint) -> Fingerprint:

@@ -25,7 +25,7 @@ from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.levers import why_none
 from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
 
-MOST_LINES = 20
+MOST_LINES = 1000
 """Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")

@@ -118,6 +118,9 @@ class CycleMeter:
         self._metrics.use(desired.keys())
         machines.desired.replace(desired)
         self._metrics.slots.set_aside.set(sum(slot.set_aside for _, slot in slots))
+        machines.down.replace(
+            Counter(slot.pool for _, slot in slots if slot.down is not None and slot.verdict in DESIRED)
+        )
         machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
 
     def _count_changes(self, report: CycleReport, former: Memory, memory: Memory) -> None:

@@ -204,13 +204,20 @@ class MachineMetrics:
             ["pool"],
         )
 
+        self.down: Table[str] = Table(
+            registry,
+            "hf_provisioner_machines_down",
+            "Machines that HostFactory was told of and that do not run now.",
+            ["pool"],
+        )
+
     def expect(self, limits: Limits, pairs: Collection[Pair]) -> None:
         """Export the series of these pools, templates and pairs as zero."""
         self.desired.expect(pairs)
         self.observed.expect((*pair, phase) for pair in pairs for phase in (Phase.PENDING, Phase.RUNNING))
         self.deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason if reason not in SELDOM)
         self.oldest_unmet.expect(limits.templates, empty=float("nan"))
-        for table in (self.window, self.unlisted, self.stuck):
+        for table in (self.window, self.unlisted, self.stuck, self.down):
             table.expect(limits.pools)
         self.brake.expect(("", reason) for reason in BrakeReason)
 

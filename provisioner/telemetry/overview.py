@@ -107,6 +107,8 @@ class Overview:
     returns: Sequence[Document]
     stuck: Sequence[Document]
     """Machines that do not go, and why (``text``), as far as their place says."""
+    down: Sequence[Document]
+    """Machines that HF was told of and that do not run now: since when, and why (``text``)."""
     pressure: Sequence[Document]
     """What was learned of each pool and template (``shortages.py`` has the fields)."""
     unlisted: Sequence[str]
@@ -259,6 +261,7 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
         ],
         "returns": [_return(back) for back in memory.returns.values()],
         "stuck": list(_stuck(memory)),
+        "down": list(_down(memory)),
         "pressure": learned(memory, last, waits(memory, lacks), now),
         "budget": spending(memory, limits, [one for ones in lacks.values() for one in ones], now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
@@ -288,6 +291,13 @@ def _stuck(memory: Memory) -> Iterator[Document]:
         if slot.stuck and not slot.gone:
             text = slot.hindrance.text if slot.hindrance else ""
             yield {"machine": slot.name, "pool": slot.pool, "text": text}
+
+
+def _down(memory: Memory) -> Iterator[Document]:
+    for _, slot in memory.slots:
+        if slot.down is not None and slot.verdict in DESIRED:
+            text = slot.failure.text if slot.failure else ""
+            yield {"machine": slot.name, "pool": slot.pool, "since": utc(memory.wall_of(slot.down)), "text": text}
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
@@ -435,7 +445,7 @@ class _Part:
 
     def entries(self, whole: Overview) -> dict[str, Any]:
         """The lists of an overview, each without the entries that belong elsewhere."""
-        names = ("requests", "returns", "refused", "waiting", "stuck", "pressure")
+        names = ("requests", "returns", "refused", "waiting", "stuck", "down", "pressure")
         return {name: [*filter(self.holds, getattr(whole, name))] for name in names}
 
     def rows(self, whole: Overview) -> dict[str, Any]:
@@ -482,6 +492,16 @@ def _alarms(seen: Overview) -> Iterator[str]:
     for one in seen.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {local(one['since'])}: {one['text']}"
+    yield from _of_machines(seen)
+
+
+def _of_machines(seen: Overview) -> Iterator[str]:
+    """Machines that do not run, and machines that do not go."""
+    for pool, count in Counter(one["pool"] for one in seen.down).items():
+        one = next(one for one in seen.down if one["pool"] == pool)
+        machines = "1 machine" if count == 1 else f"{count} machines"
+        which = f"e.g. {one['machine']} since {local(one['since'])}"
+        yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
     for one in seen.stuck:
         why = one["text"] or "nobody says why; see its node, or its group"
         yield f"STUCK {one['machine']} in pool {one['pool']}, which was to be gone long ago: {why}"

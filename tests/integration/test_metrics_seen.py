@@ -221,6 +221,17 @@ def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) ->
         seen.becomes(lambda left: left == hf.recorded(), "requests")
 
 
+@shows("machines_down")
+def test_a_machine_that_crashes_again_and_again(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    with grid(tmp_path, cloud, 4, loop=False) as hf:
+        (hf.conf / "pod.yaml").write_text("restartPolicy: Always\ncontainers: [{name: main, image: busybox}]\n")
+        hf.fault("crash", params={"seconds": 1})
+        hf.start_loop()
+        seen = scrape(hf)
+        hf.complete(1)
+        seen.becomes(1, "machines_down", pool=POOL)
+
+
 SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
 
 

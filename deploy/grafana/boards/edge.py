@@ -43,14 +43,21 @@ def leftovers() -> list[Question]:
             "Machines that run and that HostFactory has not listed for 24 hours.",
             f"sum by (pool) ({chosen('machines_unlisted')})",
             "{{pool}}",
-            width=12,
+            width=8,
         ),
         ask(
-            "Stuck terminating",
+            "Down",
+            "Machines that HostFactory was told of and that do not run now; provisioner status says why.",
+            f"sum by (pool) ({chosen('machines_down')})",
+            "{{pool}}",
+            width=8,
+        ),
+        ask(
+            "Stuck",
             "Machines that are still there long after the end of their grace period; provisioner status names them.",
             f"sum by (pool) ({chosen('machines_stuck')})",
             "{{pool}}",
-            width=12,
+            width=8,
         ),
     ]
 

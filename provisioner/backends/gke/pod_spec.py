@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from provisioner.backends import BackendError
+from provisioner.backends.gke.pods import CONTAINERS
 from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
 from provisioner.model import Create, ErrorClass
 from provisioner.schema.problems import expected
@@ -150,6 +151,8 @@ def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["name"] = spec["hostname"] = f"<{digest}:machine>"
     metadata["labels"] = f"<{digest}:labels>"
+    names = ",".join(str(container.get("name")) for container in spec["containers"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), CONTAINERS: names}
     for variable in _variables(spec):
         variable["value"] = PLACEHOLDER.sub(rf"<{digest}:\1>", variable["value"])
     text = json.dumps(pod, separators=(",", ":"), allow_nan=False)

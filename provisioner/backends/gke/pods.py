@@ -25,6 +25,9 @@ TEMPLATE_LABEL = "hf-provisioner/template"
 SLOT_LABEL = "hf-provisioner/slot"
 OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
 
+CONTAINERS = "hf-provisioner/containers"
+"""Annotation of a pod: the containers that its pod spec named, as others (a service mesh) may add some."""
+
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' own default for terminationGracePeriodSeconds."""
 
@@ -243,7 +246,7 @@ def _phase(pod: Pod) -> Phase:
     status = pod.get("status") or {}
     if is_terminating(pod):
         return Phase.STOPPING
-    if _has_ended(status):
+    if _has_ended(pod):
         return Phase.GONE
     ready = _condition(status, "Ready").get("status") == "True"
     if status.get("phase") == "Running" and ready and status.get("podIP"):
@@ -251,8 +254,28 @@ def _phase(pod: Pod) -> Phase:
     return Phase.PENDING
 
 
-def _has_ended(status: Mapping[str, Any]) -> bool:
-    return status.get("phase") in ("Failed", "Succeeded")
+def _has_ended(pod: Pod) -> bool:
+    """It never runs again: so its phase says, or all containers of ours have ended for good, whatever else goes on."""
+    status = pod.get("status") or {}
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return True
+    policy = (pod.get("spec") or {}).get("restartPolicy", "Always")
+    over = {one.get("name") for one in status.get("containerStatuses") or () if _is_over(_terminated(one), policy)}
+    ours = _own_containers(pod)
+    return bool(ours) and ours <= over
+
+
+def _is_over(ended: Mapping[str, Any], policy: str) -> bool:
+    """A container has ended, and its kubelet does not start it again."""
+    return bool(ended) and (policy == "Never" or (policy == "OnFailure" and not ended.get("exitCode")))
+
+
+def _own_containers(pod: Pod) -> set[str]:
+    """The names of those that its pod spec named; all, where the pod does not say so."""
+    told = (pod["metadata"].get("annotations") or {}).get(CONTAINERS)
+    return set(
+        told.split(",") if told else (one.get("name") for one in (pod.get("spec") or {}).get("containers") or ())
+    )
 
 
 def _gates(pod: Pod) -> list[str]:
@@ -267,7 +290,7 @@ def _ending(pod: Pod, phase: Phase, cause: Callable[[], LossCause]) -> Ending | 
     """A pod that terminates has its deletion's grace; one that is only marked for disruption has its own."""
     status, metadata = pod.get("status") or {}, pod["metadata"]
     if phase is Phase.STOPPING:
-        grace = 0 if _has_ended(status) else metadata.get("deletionGracePeriodSeconds") or 0
+        grace = 0 if _has_ended(pod) else metadata.get("deletionGracePeriodSeconds") or 0
         return Ending(cause(), float(grace))
     if phase is not Phase.GONE and _disruption(status):
         grace = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
@@ -363,7 +386,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _failure(pod: Pod) -> Failure | None:
     """Why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
     status = pod.get("status") or {}
-    if _has_ended(status):
+    if _has_ended(pod):
         return _end(pod)
     if disruption := _disruption(status):
         return _say(ErrorClass.OTHER, disruption)

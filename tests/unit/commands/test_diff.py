@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.commands.diff import SHOWN, diff_document, diff_text
-from provisioner.model import Look, Slot, Verdict
+from provisioner.model import Look, Phase, Slot, Verdict
 from tests.unit.core import PREFIX, machine, memory, name, record, running, slot, snapshot, unobserved
 
 NAME = name(0)
@@ -26,6 +26,8 @@ GONE = {"gone": True}
         pytest.param(True, running(0, Verdict.SUCCEEDED), NOWHERE, "it vanished", True, id="vanished"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, strayed=True)), "without our labels",
                      True, id="it has strayed"),
+        pytest.param(True, running(0, Verdict.SUCCEEDED), snapshot(machine(0, Phase.PENDING)), "does not run any more",
+                     True, id="it runs no more"),
         pytest.param(True, running(0, Verdict.SUCCEEDED), unobserved(), "nobody knows", True, id="pool unseen"),
         pytest.param(False, slot(), NOWHERE, "on its way", False, id="not made yet"),
         pytest.param(False, running(), THERE, "on its way", False, id="runs, and is not told yet"),

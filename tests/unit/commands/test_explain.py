@@ -268,6 +268,12 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         name(0),
         ["", "It does not run yet: stockout, “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”", "If it does not run by "],
     ),
+    "a machine that does not run any more": (
+        memory(record(running(0, Verdict.SUCCEEDED, down=NOW, failure=NO_ROOM))),
+        {},
+        name(0),
+        ["", "It has not run since .*: “ZONE_RESOURCE_POOL_EXHAUSTED: no c3 here”"],
+    ),
     "a machine whose end is announced": (BOOTS, {}, name(1), ["", ".*: node.$", ".*10.0.0.1"]),
     "a machine whose delete was sent": (
         TO_GO,

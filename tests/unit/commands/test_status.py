@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run
-from provisioner.model import Brake, BrakeReason, Failure, Limits, Memory, Verdict
+from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, Verdict
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_signals import UNSEEN
 from provisioner.state.memory import MemoryStore
@@ -121,9 +121,17 @@ SAID: dict[str, tuple[int, dict[str, Any], str]] = {
     "a pool that cannot be seen": (1, {"pools": {"a": [f"{UNSEEN}no such group"]}}, "pool a: cannot be seen: no such"),
     "what is wrong with a pool": (0, {"pools": {"a": ["others shrink it"]}}, "  pool a: others shrink it"),
 }  # fmt: skip
+HELD = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
 REMEMBERED: dict[str, tuple[int, Memory, str]] = {
     "a stuck machine": (1, memory(record(slot(stuck=True))), f"STUCK {name(0)} in pool a"),
     "a stuck machine that is gone": (0, memory(record(slot(stuck=True, gone=True))), "0 of 1 running"),
+    "why it is stuck": (1, memory(record(slot(stuck=True, hindrance=HELD))), f"long ago: {HELD.text}"),
+    "machines that do not run any more": (
+        1,
+        memory(record(*(running(number, Verdict.SUCCEEDED, down=NOW, failure=HELD) for number in range(2)))),
+        f"DOWN 2 machines that HostFactory has in pool a, e.g. {name(0)} since ",
+    ),
+    "one that was lost since": (0, memory(record(running(0, Verdict.LOST, down=NOW, gone=True))), "0 of 1 running"),
     "a slot that was set aside": (1, memory(record(slot(set_aside=True))), f"SET ASIDE: {name(0)}"),
     "an orphan": (0, ORPHAN, f"machine {STRAY} has no request"),
     "no list has named it for a day": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -433,3 +434,65 @@ def test_nobody_is_told_that_a_machine_is_gone_before_its_place_was_asked_for_it
     waiting = reflected(SUCCEEDED, *unasked)
     assert (waiting.verdict is Verdict.SUCCEEDED) is (told is not LossCause.DELETED)
     assert reflected(waiting, snapshot(began=SEEN + 9, causes=causes)).verdict is Verdict.LOST
+
+
+# --- machines that HF was told of and that do not run -----------------------------------------------------------------
+
+DOWN, CRASHES = 900.0, Failure(ErrorClass.OTHER, "worker: CrashLoopBackOff: OOMKilled: exit code 137")
+
+
+def crashing(number: int = 0) -> Machine:
+    return machine(number, phase=Phase.PENDING, failure=CRASHES)
+
+
+def looked(known: Memory, *machines: Machine, at: float = 0.0, **changes: float) -> Draft:
+    allowed = limits(pool("a", **({"down": DOWN, "early_loss": 0.0} | changes)))
+    draft = draft_of(known, snapshot(*machines, began=SEEN + at), limits=allowed, now=NOW + at)
+    reflect(draft)
+    return draft
+
+
+def grid(count: int = 1) -> Memory:
+    slots = [running(number, Verdict.SUCCEEDED) for number in range(count)]
+    return memory(record(*slots, ended=RequestStatus.COMPLETE, told_at=BEFORE))
+
+
+def test_a_machine_that_does_not_run_any_more_is_noted_with_the_reason_until_it_does() -> None:
+    down = looked(grid(), crashing())
+    one = down.record(REQUEST).slots[0]
+    assert (one.verdict, one.down, one.failure, down.due) == (Verdict.SUCCEEDED, NOW, CRASHES, NOW + DOWN)
+    later = looked(down.memory(), crashing(), at=60.0)
+    assert later.record(REQUEST).slots[0].down == NOW
+    again = looked(later.memory(), machine(), at=70.0).record(REQUEST).slots[0]
+    assert (again.verdict, again.down, again.failure) == (Verdict.SUCCEEDED, None, None)
+
+
+@pytest.mark.parametrize(
+    ("at", "limit", "verdict"),
+    [
+        pytest.param(DOWN - 1, DOWN, Verdict.SUCCEEDED, id="it has its time"),
+        pytest.param(DOWN, DOWN, Verdict.LOST, id="its time is over"),
+        pytest.param(DOWN * 9, 0.0, Verdict.SUCCEEDED, id="it has all time"),
+    ],
+)
+def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: float, verdict: Verdict) -> None:
+    after = looked(looked(grid(), crashing()).memory(), crashing(), at=at, down=limit)
+    one = after.record(REQUEST).slots[0]
+    assert one.verdict is verdict
+    if verdict is Verdict.LOST:
+        assert one.failure == Failure(ErrorClass.OTHER, f"It has not run for 900 s: {CRASHES.text}")
+
+
+@pytest.mark.parametrize(
+    ("count", "down", "lost"),
+    [
+        pytest.param(20, 4, 4, id="a fifth"),
+        pytest.param(20, 5, 0, id="more than a fifth"),
+        pytest.param(2, 1, 1, id="one of a few"),
+        pytest.param(2, 2, 0, id="all of a few"),
+    ],
+)
+def test_where_many_do_not_run_at_once_none_is_lost(count: int, down: int, lost: int) -> None:
+    machines = [crashing(number) if number < down else machine(number) for number in range(count)]
+    after = looked(looked(grid(count), *machines).memory(), *machines, at=DOWN)
+    assert Counter(one.verdict for one in after.record(REQUEST).slots.values())[Verdict.LOST] == lost

@@ -245,6 +245,14 @@ def test_what_cycles_mean(tmp_path: Path, reports: Sequence[CycleReport], expect
     assert {series: value(metrics, series) for series in expected} == pytest.approx(expected, nan_ok=True)
 
 
+def test_a_machine_that_does_not_run_any_more_is_counted_until_it_does_or_is_lost(tmp_path: Path) -> None:
+    one = running(0, Verdict.SUCCEEDED)
+    down = evolve(one, down=1.0)
+    for each, count in ((one, 0), (down, 1), (evolve(down, verdict=Verdict.LOST), 0)):
+        metrics = metered(tmp_path, [report(memory(record(each)))])
+        assert (value(metrics, "machines_down pool=a"), value(metrics, "machines_down pool=b")) == (count, 0)
+
+
 def test_a_stuck_machine_is_counted_until_it_is_gone_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.pod_spec import PodSpecError, PodSpecFile, parse_pod_spec
+from provisioner.backends.gke.pods import CONTAINERS as OURS
 from provisioner.model import Create, ErrorClass
 
 CREATE = Create("hf-abcdefghij-000007", "gke-main", "small", "abcdefghij")
@@ -39,7 +40,7 @@ def test_every_form_makes_the_same_pod(text: str) -> None:
     assert made(text) == {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": CREATE.name, "labels": LABELS},
+        "metadata": {"name": CREATE.name, "labels": LABELS, "annotations": {OURS: "main"}},
         "spec": {
             "containers": [{"name": "main", "image": "busybox"}],
             "hostname": CREATE.name,
@@ -75,7 +76,7 @@ spec:
 
 def test_nothing_the_user_wrote_is_lost() -> None:
     pod = made(RICH)
-    assert pod["metadata"]["annotations"] == {"owner": "grid"}
+    assert pod["metadata"]["annotations"] == {"owner": "grid", OURS: "main"}
     assert pod["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "grid", "hf-provisioner/id": "demo"}
     assert {key: value for key, value in pod["spec"].items() if key not in ("initContainers", "containers")} == {
         "restartPolicy": "OnFailure",
@@ -216,6 +217,8 @@ def by_hand(document: dict[str, Any], create: Create, labels: dict[str, str]) ->
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["name"] = spec["hostname"] = create.name
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    names = ",".join(container["name"] for container in spec["containers"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), OURS: names}
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
         for variable in container.get("env") or ():
             if isinstance(variable.get("value"), str):

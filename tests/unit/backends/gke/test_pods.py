@@ -9,6 +9,7 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.pods import (
+    CONTAINERS,
     DEFAULT_GRACE_SECONDS,
     NOT_PREPARED,
     Ending,
@@ -166,7 +167,7 @@ FAILURES = {
     "New": LossCause.UNKNOWN,
     "": LossCause.UNKNOWN,
 }
-CONTAINERS = (
+EXITS = (
     ("Error", 3, LossCause.EXITED),
     ("OOMKilled", 137, LossCause.EXITED),
     ("ContainerStatusUnknown", 137, LossCause.NODE),
@@ -187,7 +188,7 @@ CAUSES: dict[str, tuple[Pod, LossCause | None]] = {
        for why, text, cause in DISRUPTIONS},
     **{f"failed: {reason}": (failed(reason), cause) for reason, cause in FAILURES.items()},
     **{f"its container: {reason}": (failed(containerStatuses=[terminated(reason, code)]), cause)
-       for reason, code, cause in CONTAINERS},
+       for reason, code, cause in EXITS},
     **{f"Spot: {spec}": (failed("Terminated", spec), LossCause.PREEMPTED) for spec in ON_SPOT},
     **{f"no Spot: {spec}": (failed("Terminated", spec), LossCause.NODE) for spec in NOT_ON_SPOT},
 }  # fmt: skip
@@ -483,3 +484,44 @@ def test_what_many_pods_have_in_common_is_kept_once() -> None:
 def test_when_its_kubelet_ends_a_pod(seconds: int | None, started: str | None, expires: float | None) -> None:
     seen = running(startTime=started)
     assert machine_of({**seen, "spec": {"activeDeadlineSeconds": seconds}})[0].expires == expires
+
+
+def ended(name: str, code: int) -> dict[str, Any]:
+    return {"name": name, "state": {"terminated": {"reason": "Error" if code else "Completed", "exitCode": code}}}
+
+
+MESH = {"name": "mesh", "ready": True, "state": {"running": {}}}
+TWO = [{"name": "worker"}, {"name": "logs"}]
+
+
+@pytest.mark.parametrize(
+    ("policy", "statuses", "annotation", "over"),
+    [
+        pytest.param("Never", [ended("worker", 0), ended("logs", 1), MESH], "worker,logs", True, id="all of ours"),
+        pytest.param("Never", [ended("worker", 0), MESH], "worker", True, id="another was added to its spec"),
+        pytest.param("Never", [ended("worker", 0), ended("logs", 0)], None, True, id="of a pod of before: all"),
+        pytest.param("Never", [ended("worker", 0), MESH], "worker,logs", False, id="one of ours runs on"),
+        pytest.param("Never", [ended("worker", 0)], None, False, id="of one nothing is told yet"),
+        pytest.param("OnFailure", [ended("worker", 0), ended("logs", 0)], None, True, id="ended well"),
+        pytest.param("OnFailure", [ended("worker", 0), ended("logs", 1)], None, False, id="one is started again"),
+        pytest.param("Always", [ended("worker", 0), ended("logs", 0)], None, False, id="both are started again"),
+        pytest.param(None, [ended("worker", 0), ended("logs", 0)], None, False, id="that is the default"),
+        pytest.param("Never", [], None, False, id="nothing is known"),
+    ],
+)
+def test_a_pod_is_over_when_all_containers_of_its_spec_have_ended_for_good(
+    policy: str | None, statuses: list[dict[str, Any]], annotation: str | None, over: bool
+) -> None:
+    containers = TWO if annotation is None else [{"name": one} for one in (*annotation.split(","), "mesh")]
+    spec = {"containers": containers} | ({"restartPolicy": policy} if policy else {})
+    seen = pod(
+        {"phase": "Running", "podIP": "10.0.0.7", "conditions": [UNREADY], "containerStatuses": statuses},
+        spec,
+        annotations={CONTAINERS: annotation} if annotation else {},
+    )
+    machine = machine_of(seen)[0]
+    assert (machine.phase is Phase.GONE) is over
+    assert (machine.cause is LossCause.EXITED) is over
+    if over:
+        assert machine.failure is not None
+        assert "exit code" in machine.failure.text
