@@ -117,7 +117,7 @@ def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
     """What the clouds show, by machine."""
     seen = [look.machines for look in looks.values() if isinstance(look, Snapshot)]
     return {
-        name: STRAYED_PHASE if machine.strayed else str(machine.phase)
+        name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
         for machines in seen
         for name, machine in machines.items()
     }

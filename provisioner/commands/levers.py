@@ -91,7 +91,9 @@ def run(options: argparse.Namespace) -> int:
     by = Lever(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
 
     def change(levers: Levers) -> Levers:
-        kept = Levers(tuple(lever for lever in levers.held if not here.forgets(lever)), levers.released)
+        # Who stops all waits for no file of machines.
+        held = [lever for lever in levers.held if not (verb.target and here.forgets(lever))]
+        kept = Levers(tuple(held), levers.released)
         return pulled(kept, by) if verb.pulls else let_go(kept, verb.kinds, by)
 
     anew = here.unusable() if LeverKind.STOP_ALL in verb.kinds else ""

@@ -12,17 +12,20 @@ from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.model import Look, Memory, Snapshot, Unobserved
 from provisioner.settings.tree import Settings
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 LOOK_SECONDS = 30.0
 """How long a command tries to see a pool."""
 
 
 def look(
-    backends: Mapping[str, Backend], now: float, seconds: float = LOOK_SECONDS, sought: Mapping[str, str] = NOTHING
+    backends: Mapping[str, Backend],
+    now: float,
+    seconds: float = LOOK_SECONDS,
+    sought: Mapping[str, Mapping[str, str]] = NOTHING,
 ) -> dict[str, Look]:
-    """A complete look at each pool, or the failure of the look. ``sought``: as ``Backend.observe`` takes it."""
+    """A complete look at each pool, or its failure. ``sought``: by pool, as ``Backend.observe`` takes it."""
     deadline = time.monotonic() + seconds
-    return {name: _look(backend, now, deadline, sought) for name, backend in backends.items()}
+    return {name: _look(backend, now, deadline, sought.get(name, {})) for name, backend in backends.items()}
 
 
 def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Look:
@@ -55,11 +58,11 @@ def look_once(settings: Settings, memory: Memory | None) -> Mapping[str, Look]:
         close(backends)
 
 
-def _lacking(looks: Mapping[str, Look], memory: Memory) -> dict[str, str]:
-    """The machines that should be there and are not shown, each with its uid."""
+def _lacking(looks: Mapping[str, Look], memory: Memory) -> dict[str, dict[str, str]]:
+    """By pool: the machines that should be there and are not shown, each with its uid."""
     shown = {name: look.machines for name, look in looks.items() if isinstance(look, Snapshot)}
-    return {
-        slot.name: slot.fingerprint.uid
-        for _, slot in memory.slots
-        if not slot.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name})
-    }
+    lacking: dict[str, dict[str, str]] = {}
+    for _, slot in memory.slots:
+        if not slot.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):
+            lacking.setdefault(slot.pool, {})[slot.name] = slot.fingerprint.uid
+    return lacking

@@ -206,9 +206,9 @@ class Reconciler:
         self._history.take(passed, results, closes, ending=True)
         return results, closes
 
-    def sought(self) -> Mapping[str, str]:
-        """The names that pools are asked for, each with the uid that is meant, if one is known."""
-        return {} if self.memory is None else sought(self.memory, self.limits.prefix)
+    def sought(self) -> Mapping[str, Mapping[str, str]]:
+        """By pool: the names that it is asked for, each with the uid that is meant, if one is known."""
+        return {} if self.memory is None else sought(self.memory, self.limits)
 
     def preview(self, looks: Mapping[str, Look]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""

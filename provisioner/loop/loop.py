@@ -237,9 +237,9 @@ class Loop:
                 return
             time.sleep(self._pace.intent_poll)
 
-    def _looks(self, sought: Mapping[str, str]) -> dict[str, Look]:
+    def _looks(self, sought: Mapping[str, Mapping[str, str]]) -> dict[str, Look]:
         return {
-            name: self._notices.added_to(observer.latest(sought), self._backends[name].lag)
+            name: self._notices.added_to(observer.latest(sought.get(name, {})), self._backends[name].lag)
             for name, observer in self._observers.items()
         }
 

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
 from provisioner.backends import Backend, BackendError, Watching
 from provisioner.loop.clock import Clock
@@ -89,8 +88,7 @@ class Observer:
     def _observe(self) -> Look:
         began = self._clock.now()
         try:
-            sought = self._sought
-            seen = replace(self._backend.observe(began, sought), asked=frozenset(sought))
+            seen = self._backend.observe(began, self._sought)
             self._told = None
             return seen
         except BackendError as error:

@@ -62,7 +62,7 @@ class Slot(NamedTuple):
     tried: Failure | None = None
     """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
     offered: float | None = None
-    """When its machine was offered to HF because of its age: it runs until HF gives it back."""
+    """When its machine was offered to HF for its age, or as its end comes near: it runs until HF gives it back."""
     started: float | None = None
     """From when its machine counts as used, where that is not ``asked_at``: it had waited, or came back late."""
     strayed: bool = False

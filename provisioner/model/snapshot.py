@@ -59,6 +59,8 @@ class Machine:
     """Its place has said that it has no room for it: it waits until something else goes."""
     strayed: bool = False
     """It stands without what makes it ours: its labels were taken from its pod, or its group has let it go."""
+    nameless: bool = False
+    """It runs, and its name does not resolve yet: its place says nothing against it."""
     state: str = ""
     """What its place calls what it does now, for people; empty: nothing worth a word."""
     expires: float | None = None

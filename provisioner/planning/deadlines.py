@@ -82,11 +82,8 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
 
 def _not_booted(draft: Draft, slot: Slot) -> Failure:
     machine = draft.snapshots[slot.pool].machines.get(slot.name)
-    return (
-        replace(NOT_BOOTED, text=f"{NOT_BOOTED.text} It is {machine.state}.")
-        if machine and machine.state
-        else NOT_BOOTED
-    )
+    state = f" It is {machine.state}." if machine and machine.state else ""
+    return replace(NOT_BOOTED, text=NOT_BOOTED.text + state)
 
 
 def boots_by(slot: Slot, submitted: float, limits: PoolLimits) -> float:

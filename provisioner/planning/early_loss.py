@@ -13,7 +13,7 @@ from provisioner.model import DESIRED, Failure, LossCause, Phase, RequestRecord,
 from provisioner.planning import window
 from provisioner.planning.draft import SOON, Draft
 
-OTHERS_DOING = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED, LossCause.EXPIRES})
+OTHERS_DOING = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
 """Causes, announced or found, that say nothing of what a machine runs: a deletion is somebody's decision. An unknown
 cause counts against the pool."""
 

@@ -44,9 +44,7 @@ class Offer(NamedTuple):
 
 def offer_ending(draft: Draft) -> None:
     """Offer the machines that have run for their template's ``max_lifetime``, and those whose end comes near."""
-    expiring = {
-        record.template for record in draft.records() if any(slot.expires is not None for slot in record.slots.values())
-    }
+    expiring = {one.template for one in draft.records() if any(slot.expires for slot in one.slots.values())}
     for template in draft.limits.templates.values():
         if template.max_lifetime is not None or template.id in expiring:
             records = [record for record in draft.records() if record.template == template.id]
@@ -77,13 +75,11 @@ def _offers(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iter
         if slot.ran is None or slot.notice is not None or slot.pool not in draft.snapshots:
             continue
         aged = slot.ran + lifetime if lifetime is not None and slot.offered is None else NEVER
-        ends, announce = draft.expiry(slot), draft.pool(slot.pool).announce
-        if ends is None:
-            if aged < NEVER:
-                yield Offer(aged, NEVER, slot, NEVER)
-            continue
+        ends, announce = draft.expiry(slot) or NEVER, draft.pool(slot.pool).announce
         last_call = announce if slot.offered is not None else min(announce, LAST_CALL)
-        yield Offer(min(aged, ends - announce), ends - last_call, slot, ends)
+        offer = Offer(min(aged, ends - announce), ends - last_call, slot, ends)
+        if offer.at < NEVER:
+            yield offer
 
 
 def _at_once(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:

@@ -121,7 +121,7 @@ def _lose_down(draft: Draft, news: News) -> None:
             continue
         why = slot.failure.text if slot.failure else "it is not ready"
         failure = Failure(ErrorClass.OTHER, f"It has not run for {limit:g} s: {why}")
-        _end(draft, record, slot, End(failure, LossCause.UNKNOWN, draft.snapshots[slot.pool].began), news)
+        _end(draft, record, slot, End(failure, LossCause.UNKNOWN, since), news)
 
 
 def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[float]) -> None:
@@ -185,7 +185,9 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
 
 
 def _expired(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Its place had told its end, and a look begun at ``seen``, which is about then, was the first to show it."""
+    """Its place had told its end, and a look begun at ``seen``, about then, is the first to show it, or one was."""
+    if slot.cause is not None:
+        return slot.cause is LossCause.EXPIRES
     ends = draft.expiry(slot)
     return ends is not None and seen >= ends - PUNCTUAL
 
@@ -251,7 +253,7 @@ def _not_put_off(slot: Slot, machine: Machine) -> Slot:
 
 def _down_since(slot: Slot, machine: Machine, now: float) -> float | None:
     """Since when a machine that ran does not; None for one that runs, ends, or has not run yet."""
-    if slot.ran is None or machine.phase is not PENDING:
+    if slot.ran is None or machine.phase is not PENDING or machine.nameless:
         return None
     return now if slot.down is None else slot.down
 

@@ -39,8 +39,7 @@ def remember(
     for outcome in outcomes:
         slot = draft.named(outcome.action.name)
         if isinstance(outcome.action, Delete):
-            if outcome.failure is not None:
-                _not_deleted(draft, outcome.action.name, slot, outcome.failure, outcome.retry_after)
+            _deleted(draft, outcome.action.name, slot, outcome.failure, outcome.retry_after)
         elif slot is None:
             continue
         elif outcome.failure is None:
@@ -89,12 +88,17 @@ def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
         draft.put(create.request, evolve(slot, gone=True))
 
 
-def _not_deleted(draft: Draft, name: str, slot: Slot | None, failure: Failure, wait: float | None) -> None:
-    """A delete failed: it is sent again soon, and HF hears why."""
+def _deleted(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
+    """Why a delete failed is what HF hears, until one is taken; it is sent again soon."""
     if slot is not None:
-        sent = draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN
-        draft.put(slot.request, evolve(slot, delete_sent=sent, hindrance=failure))
+        changed = evolve(slot, hindrance=failure)
+        if failure is not None:
+            sent = draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN
+            changed = evolve(changed, delete_sent=sent)
+        if changed != slot:
+            draft.put(slot.request, changed)
         return
     for back in list(draft.returns.values()):
-        if back.ended is None and name in back.names:
-            draft.returns[back.id] = replace(back, hindered={**back.hindered, name: failure})
+        if back.ended is None and name in back.names and (failure or name in back.hindered):
+            told = {other: why for other, why in back.hindered.items() if other != name}
+            draft.returns[back.id] = replace(back, hindered=told | ({name: failure} if failure else {}))

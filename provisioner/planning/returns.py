@@ -9,6 +9,7 @@ from provisioner.model import (
     LONG_AGO,
     Delete,
     DeleteReason,
+    Limits,
     Memory,
     RequestStatus,
     ReturnRecord,
@@ -26,15 +27,20 @@ DELETE_AGAIN = 60.0
 machine for ever."""
 
 
-def sought(memory: Memory, prefix: str) -> dict[str, str]:
-    """The names that pools are asked for, each with the uid that is meant, empty where none is known.
+def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
+    """By pool: the names that it is asked for, each with the uid that is meant, empty where none is known.
 
-    Those that HF gives back and that are no slot of ours, and those of slots whose machines were not seen as ours.
+    Those that HF gives back and that are no slot of ours, and those of the pool's own slots whose machines were not
+    seen as ours: another pool may share its place, and they are none of its machines.
     """
-    given_back = {name for back in memory.returns.values() if back.ended is None for name in back.names}
-    names = {name: "" for name in given_back if slot_named(memory.requests, prefix, name) is None}
-    unseen = (slot for _, slot in memory.slots if not slot.gone and (slot.absent is not None or slot.strayed))
-    return names | {slot.name: slot.fingerprint.uid for slot in unseen}
+    open_ = (back for back in memory.returns.values() if back.ended is None)
+    given_back = {name for back in open_ for name in back.names if name not in back.results}
+    strangers = {name: "" for name in given_back if slot_named(memory.requests, limits.prefix, name) is None}
+    names = {pool: dict(strangers) for pool in limits.pools}
+    for _, slot in memory.slots:
+        if not slot.gone and (slot.absent is not None or slot.strayed) and slot.pool in names:
+            names[slot.pool][slot.name] = slot.fingerprint.uid
+    return names
 
 
 def settle_returns(draft: Draft, busy: Set[str]) -> None:

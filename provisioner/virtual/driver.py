@@ -124,7 +124,7 @@ class VirtualLoop:
             return
         self._next = NEVER
         sought = self.reconciler.sought()
-        self._looks = {name: self._look(name, sought) for name in self.backends}
+        self._looks = {name: self._look(name, sought.get(name, {})) for name in self.backends}
         try:
             report = self.reconciler.cycle(self._looks)
         except SupersededError:

@@ -411,7 +411,8 @@ class Story:
                 looks[pool] = before
                 continue
             try:
-                look = replace(backend.observe(now, sought), asked=frozenset(sought))
+                names = sought.get(pool, {})
+                look = replace(backend.observe(now, names), asked=frozenset(names))
                 looks[pool] = self.notices.added_to(look, backend.lag)
             except BackendError as error:
                 looks[pool] = Unobserved(pool, now, error.failure)

@@ -67,7 +67,9 @@ class Site(Bench):
             self.clock.time += STEP
             now = self.loop_clock.now()
             sought = self.reconciler.sought()
-            self.reconciler.cycle({name: place.observe(now, sought) for name, place in self.places.items()})
+            self.reconciler.cycle(
+                {name: place.observe(now, sought.get(name, {})) for name, place in self.places.items()}
+            )
 
     def cycle(self, times: int = 1, blind: object = ()) -> None:  # type: ignore[override]  # nobody needs the report
         self.run(times * STEP)

@@ -144,7 +144,7 @@ class Bench:
         return {
             name: Unobserved(name, self.clock.time, BLIND)
             if name in blind
-            else place.observe(self.clock.time, self.reconciler.sought())
+            else place.observe(self.clock.time, self.reconciler.sought().get(place.pool, {}))
             for name, place in self.places.items()
         }
 

@@ -32,9 +32,7 @@ POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
 a pod."""
 
 
-STRAYED = (
-    "{} pods run on without our labels, which something in the cluster took away, e.g. {}: only a return deletes them"
-)
+STRAYED = "{} pods run on without our labels, which something took away, e.g. {}: only a return deletes them"
 
 
 class GkeBackend:
@@ -88,6 +86,7 @@ class GkeBackend:
         that a silent stream takes to be noticed.
         """
         listed = self._listed(now)
+        sought = self._cache.worth_asking(sought)
         there = self._standing(sought)
         machines = self._cache.with_strayed(there, sought, now)
         strayed = [name for name in there if name in machines and machines[name].strayed]
@@ -158,20 +157,21 @@ class GkeBackend:
         query = {**(query or {}), "fieldManager": self._identity.manager}
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
 
-    def _altered(self, spec: PodSpec, create: Create, pod: Document) -> str:
+    def _altered(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
         """What of the pod, of all that we rely on, is not as it was asked for; empty where nothing is."""
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
-        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restarts}}, pod)
+        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restarts} if spec else {}}, pod)
 
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
         """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""
+        asked: PodSpec | None = spec
         try:
             pod = self._send(spec, create)
         except KubeError as error:
             if error.status != 409 or error.reason != "AlreadyExists":
                 raise
-            pod = self._already_there(create)
-        if text := self._altered(spec, create, pod):
+            pod, asked = self._already_there(create), None  # it may be of a spec of before
+        if text := self._altered(asked, create, pod):
             self._undo(pod)
             raise BackendError(ErrorClass.INVALID, text)
         self._cache.add_created(pod)

@@ -31,6 +31,9 @@ from provisioner.model import NO_ROOM, ErrorClass, Failure, LossCause, Machine, 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
+MOST_ASKED = 500
+"""Names that one look asks the server for, a call each: thousands of pods may go at once."""
+
 FAILED = "FailedScaleUp"
 """Reason of the autoscaler's Events on pods for which it could not get a node."""
 
@@ -141,6 +144,15 @@ class PodCache:
                 self._left.discard(oldest)
             return {name: cause for name, (cause, _) in self._causes.items()}
 
+    def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
+        """Of these names, each with the uid that is meant, those to ask the server for in one look.
+
+        Those that strayed come first; what is known of a pod's end is not asked for again.
+        """
+        causes, strayed = self.causes(), self._union[1] if self._union else {}
+        names = [name for name, uid in sought.items() if not uid or causes.get(name) in (None, LossCause.UNKNOWN)]
+        return {name: sought[name] for name in sorted(names, key=lambda name: name not in strayed)[:MOST_ASKED]}
+
     def with_strayed(self, there: Mapping[str, Pod], sought: Mapping[str, str], now: float) -> Mapping[str, Machine]:
         """As ``machines``, with those that strayed: the same object as before when nothing changed.
 
@@ -148,9 +160,9 @@ class PodCache:
         pod that has our labels is no stray: then it is the cache that lacks it.
         """
         self._confirm(sought.keys() - there.keys())
-        shown = self.machines(now)
+        shown, before = self.machines(now), self._union[1] if self._union else {}
         strayed = {
-            name: sought_machine(pod, now, strayed=not self.identity.owns(pod))
+            name: sought_machine(pod, now, before.get(name), strayed=not self.identity.owns(pod))
             for name, pod in there.items()
             if name not in shown and self.identity.made(pod, sought[name])
         }
@@ -170,6 +182,7 @@ class PodCache:
         with self._lock:
             for name in self._left.intersection(gone):
                 self._left.remove(name)
+                self._causes.pop(name, None)
                 self._causes[name] = LossCause.DELETED, self._clock()
 
     def _put(self, reading: Reading) -> str:
@@ -216,7 +229,7 @@ class PodCache:
             return None
         if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.resolves(name):
             self._dirty.add(name)
-            machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
+            machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         if name in self._waits:
             machine = _explained(machine, self._waits[name][0], self._told)
         if name not in self._endings:

@@ -5,6 +5,7 @@ Typed models would cost more than the request that fetched the pods.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,9 @@ REQUEST_LABEL = "hf-provisioner/request"
 TEMPLATE_LABEL = "hf-provisioner/template"
 SLOT_LABEL = "hf-provisioner/slot"
 OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
+
+MANAGER = 112
+"""Longest text of ours in the name of a field manager, which the server limits to 128 characters."""
 
 CONTAINERS = "hf-provisioner/containers"
 """Annotation of a pod: the containers that its pod spec named, as others (a service mesh) may add some."""
@@ -148,7 +152,8 @@ class Identity:
     @property
     def manager(self) -> str:
         """What our creates call themselves: the server notes it in the pod, where no policy takes it away."""
-        return f"hf-provisioner:{self.provisioner}:{self.pool}"
+        name = f"{self.provisioner}:{self.pool}"
+        return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
         """True for a pod of ours whatever its labels say: by the ``uid`` that is known of it, else by who made it."""
@@ -209,11 +214,13 @@ def machine_of(pod: Pod, is_spot: IsSpot = not_known) -> Reading:
     return machine, _ending(pod, phase, cause)
 
 
-def sought_machine(pod: Pod, now: float, *, strayed: bool) -> Machine:
-    """The machine of a pod that was asked for by its name, at loop time ``now``."""
+def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:
+    """The machine of a pod that was asked for by its name, at loop time ``now``; ``before``: as it was shown last."""
     machine, ending = machine_of(pod)
-    notice = Notice(ending.cause, now + ending.seconds) if ending else None
-    return replace(machine, strayed=strayed, notice=notice)
+    held = before.notice if before else None
+    if ending is None or held is None or held.cause is not ending.cause:
+        held = Notice(ending.cause, now + ending.seconds) if ending else None
+    return replace(machine, strayed=strayed, notice=held)
 
 
 def altered(asked: Pod, made: Pod) -> str:
@@ -273,9 +280,9 @@ def _is_over(ended: Mapping[str, Any], policy: str) -> bool:
 def _own_containers(pod: Pod) -> set[str]:
     """The names of those that its pod spec named; all, where the pod does not say so."""
     told = (pod["metadata"].get("annotations") or {}).get(CONTAINERS)
-    return set(
-        told.split(",") if told else (one.get("name") for one in (pod.get("spec") or {}).get("containers") or ())
-    )
+    if told:
+        return set(told.split(","))
+    return {str(one.get("name")) for one in (pod.get("spec") or {}).get("containers") or ()}
 
 
 def _gates(pod: Pod) -> list[str]:
@@ -300,10 +307,8 @@ def _ending(pod: Pod, phase: Phase, cause: Callable[[], LossCause]) -> Ending | 
 
 def _hindrance(metadata: Mapping[str, Any]) -> Failure | None:
     """Who has to let a pod go that terminates; None where nobody but its kubelet has to."""
-    finalizers = metadata.get("finalizers")
-    return (
-        _failure_of(ErrorClass.OTHER, f"it waits for its finalizers: {', '.join(finalizers)}") if finalizers else None
-    )
+    finalizers = ", ".join(metadata.get("finalizers") or ())
+    return _failure_of(ErrorClass.OTHER, f"it waits for its finalizers: {finalizers}") if finalizers else None
 
 
 def _expiry(pod: Pod) -> float | None:
@@ -398,10 +403,9 @@ def _failure(pod: Pod) -> Failure | None:
             return failure
     if status.get("phase") == "Running" and ready.get("status") == "False":
         return _restarted(status) or _say(ErrorClass.OTHER, ready)
-    prepared = (
-        status.get("phase") == "Running" or _condition(status, "PodReadyToStartContainers").get("status") == "True"
-    )
-    return None if prepared or not node_of(pod) else NOT_PREPARED
+    if status.get("phase") == "Running" or not node_of(pod):
+        return None
+    return None if _condition(status, "PodReadyToStartContainers").get("status") == "True" else NOT_PREPARED
 
 
 def _end(pod: Pod) -> Failure | None:

@@ -107,7 +107,7 @@ class MigBackend:
         """A group cannot be watched; Pub/Sub is what may say that something changed."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """The members of the group whose names have our shape; instances outside the group are never ours.
+        """The members of the group whose names have our shape, and those sought that the group has let go.
 
         Waits when the look before began less than a part of the pace ago.
         """

@@ -67,6 +67,11 @@ class Member:
     """Epoch seconds at which Compute ends it; None: the group says nothing of it."""
 
     @property
+    def hindrance(self) -> Failure | None:
+        """Why the group could not delete it; what it says of one without instance is why it could not be made."""
+        return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
+
+    @property
     def url(self) -> str:
         """How a call names it: relative, for addresses with another host are refused. Without zone, its bare name."""
         return instance_url(self.zone, self.name) if self.zone else self.name
@@ -178,7 +183,7 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         strayed=member.action == "ABANDONING",
         state=_state(member, phase),
         expires=(instance.expires if instance else None) or member.expires,
-        hindrance=member.attempt if member.action == "DELETING" else None,
+        hindrance=member.hindrance,
     )
     return before if made == before and before is not None else made
 

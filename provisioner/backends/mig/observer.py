@@ -16,6 +16,7 @@ from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.checks import missing, missing_place
 from provisioner.backends.mig.errors import understood
 from provisioner.backends.mig.instances import (
+    LEAVING_ACTIONS,
     Member,
     counted,
     machine,
@@ -82,6 +83,8 @@ class GroupObserver:
         self._preemptions = Preemptions(pool.name, lambda zone, until: project.reads.preemptions(zone, until))
         self.members: Mapping[str, Member] = {}
         """The members as they were listed last, whatever their names."""
+        self._leaving: Set[str] = frozenset()
+        """Members that were on their way out when they were listed last, until no list shows their instances."""
         self.outside: Mapping[str, Member] = {}
         """Of the names that were asked for, our instances that the group has let go, as members that leave it."""
 
@@ -112,7 +115,7 @@ class GroupObserver:
         if group is None:
             self._must_be_deleted(entries)
         self._follow(group, entries, now, deadline)
-        self.outside = _let_go(sought, self.members, entries)
+        self.outside = _let_go(sought, self.members.keys() | self._leaving, entries)
         strayed = _strayed(self.outside, entries, self._machines, now, ipv6=self._pool.ipv6)
         began = min(groups.began, *(listed.began for listed in lists.values()))
         return Snapshot(
@@ -140,10 +143,9 @@ class GroupObserver:
         self._seen = self._explained(
             {name: self._judged(member, _entry(entries, member), now) for name, member in ours.items()}
         )
-        self.members = members
-        if group is None:
-            self._listed = float("-inf")
-        else:
+        self.members, self._leaving = members, on_their_way(self._leaving, members, entries)
+        self._listed = float("-inf")
+        if group is not None:
             self._had, self._spec, self._listed = ours.keys(), spec(group), time.monotonic()
 
     def _quiet(self, group: Json, entries: Entries) -> bool:
@@ -250,7 +252,7 @@ class GroupObserver:
         """The machine, pending while its name does not resolve."""
         if machine.phase is not Phase.RUNNING or resolver.resolves(machine.name):
             return machine
-        waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED)
+        waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         before = self._machines.get(machine.name)
         return before if before == waiting and before is not None else waiting
 
@@ -263,6 +265,13 @@ def _unexplained(before: _Seen | None, after: _Seen | None) -> End | None:
     if not unexplained(before.machine if before else None, after.machine if after else None) or not seen.may_be_spot:
         return None
     return End(seen.member.name, seen.member.zone, seen.machine.fingerprint.uid)
+
+
+def on_their_way(before: Set[str], members: Mapping[str, Member], entries: Entries) -> frozenset[str]:
+    """The members that leave, and those that left and whose instances a list, which may be late, still shows."""
+    leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
+    left = {name for name in before - members.keys() if any(name in instances for instances in entries.values())}
+    return frozenset(leaving | left)
 
 
 def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:

@@ -103,7 +103,7 @@ class Grid:
         for name, backend in self.backends.items():
             now = self.now()
             try:
-                looks[name] = backend.observe(now, self._loop.sought())
+                looks[name] = backend.observe(now, self._loop.sought().get(name, {}))
             except BackendError as error:
                 looks[name] = Unobserved(name, now, error.failure)
         report = self._loop.cycle(looks)

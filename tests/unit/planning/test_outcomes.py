@@ -169,10 +169,10 @@ def test_a_delete_that_was_not_started_is_not_the_first(begun: float, remembered
 REFUSED = Failure(ErrorClass.DENIED, "in the place's words")
 
 
-def test_why_a_delete_failed_is_kept_until_another_reason_is_told() -> None:
+def test_why_a_delete_failed_is_kept_until_another_one_is_tried() -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW, hindrance=Failure(ErrorClass.OTHER, "before"))
     assert kept(after(closed, Outcome(DELETE, REFUSED))).hindrance == REFUSED
-    assert kept(after(closed, Outcome(DELETE))).hindrance == closed.hindrance
+    assert kept(after(closed, Outcome(DELETE))).hindrance is None, "its place has taken it"
 
 
 def test_why_the_delete_of_a_machine_without_slot_failed_is_kept_with_the_open_returns_that_name_it() -> None:
@@ -184,6 +184,8 @@ def test_why_the_delete_of_a_machine_without_slot_failed_is_kept_with_the_open_r
     ]
     returns = remember(memory(*backs), [Outcome(named, REFUSED)], (), LIMITS, NOW)[0].returns
     assert [dict(back.hindered) for back in returns.values()] == [{"stray-1": REFUSED}, {}, {}]
+    taken = remember(memory(*returns.values()), [Outcome(named)], (), LIMITS, NOW)[0].returns
+    assert [dict(back.hindered) for back in taken.values()] == [{}, {}, {}]
 
 
 @pytest.mark.parametrize(

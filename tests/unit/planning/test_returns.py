@@ -21,7 +21,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.draft import Draft
-from provisioner.planning.returns import DELETE_AGAIN, settle_returns
+from provisioner.planning.returns import DELETE_AGAIN, settle_returns, sought
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -268,3 +268,14 @@ def test_an_unsettled_return_is_looked_at_again_by_its_deadline() -> None:
     back = giving_back(name(0))
     draft = settled(back, slots=[running(0, Verdict.LOST)])
     assert draft.due == back.deadline
+
+
+def test_a_pool_is_asked_for_its_own_machines_and_for_strangers_alone() -> None:
+    """Another pool may share its place: a machine of the one that strayed is no orphan of the other."""
+    slots = [running(0, Verdict.SUCCEEDED, absent=BEFORE), running(1, Verdict.SUCCEEDED, pool="b", strayed=True)]
+    done = giving_back(STRANGER, name(7, OTHER), results={name(7, OTHER): GONE})
+    known = memory(record(*slots, running(2, Verdict.LOST, gone=True, absent=BEFORE)), done)
+    assert sought(known, limits(pool("a"), pool("b"))) == {
+        "a": {STRANGER: "", name(0): "uid-0"},
+        "b": {STRANGER: "", name(1): "uid-1"},
+    }

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.backends import CAUSE_SECONDS
 from provisioner.backends.dns import Resolver
-from provisioner.backends.gke.pod_cache import UNRESOLVED, PodCache
+from provisioner.backends.gke.pod_cache import MOST_ASKED, UNRESOLVED, PodCache
 from provisioner.backends.gke.pods import Identity, Pod, Reading, Wait
 from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
 from tests.support.waiting import until
@@ -348,3 +348,28 @@ def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cach
     waiting = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull"}}}
     cache.apply("MODIFIED", {**pod(1, 10), "status": {"phase": "Pending", "containerStatuses": [waiting]}})
     assert cache.machines(3.0)[name(1)].failure == Failure(ErrorClass.INVALID, "main: ErrImagePull"), "it has a node"
+
+
+def test_the_end_of_a_pod_that_strayed_does_not_move(cache: PodCache) -> None:
+    """Or it would never be stuck, and each look would be news."""
+    ending = {**pod(1, 5, deletionTimestamp="2025-01-01T01:00:30Z", deletionGracePeriodSeconds=30)}
+    ending["metadata"]["labels"] = {}
+    first = cache.with_strayed({name(1): ending}, {name(1): "u1"}, 100.0)
+    assert first[name(1)].notice == Notice(LossCause.DELETED, 130.0)
+    assert cache.with_strayed({name(1): ending}, {name(1): "u1"}, 160.0) is first
+
+
+def test_of_many_names_a_look_asks_for_so_many_those_first_that_strayed_and_none_whose_end_is_known(
+    cache: PodCache,
+) -> None:
+    cache.replace(readings(pod(1, 5)), "9")
+    cache.apply("DELETED", pod(1, 10, "Failed"))
+    stray = pod(2, 6)
+    stray["metadata"]["labels"] = {}
+    cache.with_strayed({name(2): stray}, {name(2): "u2"}, 0.0)
+    names = {name(number): f"u{number}" for number in range(3, MOST_ASKED + 9)} | {name(1): "u1", name(2): "u2"}
+    asked = cache.worth_asking(names)
+    assert len(asked) == MOST_ASKED
+    assert next(iter(asked)) == name(2)
+    assert name(1) not in asked
+    assert cache.worth_asking({name(1): ""}) == {name(1): ""}, "HF gave it back: it is asked for whatever was heard"

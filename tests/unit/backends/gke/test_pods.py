@@ -525,3 +525,10 @@ def test_a_pod_is_over_when_all_containers_of_its_spec_have_ended_for_good(
     if over:
         assert machine.failure is not None
         assert "exit code" in machine.failure.text
+
+
+@pytest.mark.parametrize("length", [1, 40, 56, 63])
+def test_who_makes_a_pod_is_named_within_the_servers_limit(length: int) -> None:
+    one, other = Identity("a" * length, "b" * length), Identity("a" * length, "c" * length)
+    assert len(one.manager) <= 128
+    assert one.manager != other.manager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 
 from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.instances import Member
+from provisioner.backends.mig.observer import on_their_way
 from provisioner.model import Phase, Snapshot
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
@@ -136,3 +138,21 @@ def test_a_machine_is_looked_at_until_it_runs_although_the_shared_lists_say_that
     assert watch.look().machines[name(3)].phase is Phase.PENDING
     watch.settle()
     assert watch.look().machines[name(3)].phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("before", "members", "standing", "left"),
+    [
+        pytest.param((), {"a": "DELETING", "b": "NONE"}, ("a", "b"), {"a"}, id="it leaves"),
+        pytest.param({"a"}, {}, ("a",), {"a"}, id="it has left, and a late list still shows it"),
+        pytest.param({"a"}, {}, (), set(), id="it is gone"),
+        pytest.param({"a"}, {"a": "NONE"}, ("a",), set(), id="it stays after all"),
+        pytest.param((), {}, ("a",), set(), id="somebody took it out: it runs on"),
+    ],
+)
+def test_a_member_that_was_on_its_way_out_was_not_let_go(
+    before: Collection[str], members: Mapping[str, str], standing: Collection[str], left: set[str]
+) -> None:
+    known = {name: Member(name, "7", "z", "RUNNING", action, None) for name, action in members.items()}
+    entries = {"z": {name: {"name": name} for name in standing}}
+    assert on_their_way(frozenset(before), known, entries) == left
