@@ -29,6 +29,7 @@ from provisioner.model import (
     Contact,
     DeferReason,
     Doubt,
+    Intent,
     Levers,
     Limits,
     Look,
@@ -40,7 +41,7 @@ from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, fresh, make_plan, make_trim
 from provisioner.planning.release import without_brake
 from provisioner.planning.returns import sought
-from provisioner.state.errors import StateError, StateMissing
+from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import LoopState
 
 CycleResult = Literal["ok", "partial", "failed"]
@@ -165,9 +166,8 @@ class Reconciler:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(self.memory, now)
                 plan = self._plan(looks, now)
-                memory = plan.memory if plan else self.memory
-                self._record(memory, now)
-                self._publish(memory, now)
+                self._record(plan.memory if plan else self.memory, now)
+                self._publish(self.memory, now)
             if plan is not None:
                 closes += plan.closes
                 self._act(plan)
@@ -213,8 +213,7 @@ class Reconciler:
     def preview(self, looks: Mapping[str, Look]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
         now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
-        self._load(looks, now)
-        intent = self._held_intent.held
+        intent = self._load(looks, now)
         if self.memory is None or intent is None:
             return None
         looks = self._moved_pools.unseen(looks, self.memory, self._limits)
@@ -237,8 +236,7 @@ class Reconciler:
 
     def _trim_plan(self, now: float) -> Plan | None:
         """The next step; None when there is none (any more)."""
-        self._load({}, now)
-        intent = self._held_intent.held
+        intent = self._load({}, now)
         if self.memory is None or intent is None:
             return None
         plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self._limits, now)
@@ -248,31 +246,35 @@ class Reconciler:
         """Load; and record at once what a lost intent or a person says of the brake."""
         try:
             self._load(looks, now)
-        except StateMissing:
-            self._latch_lost_intent(now)
+        except (StateMissing, StateUnreadable) as error:
+            self._keep_memory(now, lost=isinstance(error, StateMissing))
             raise
         if self.memory is not None and self._state.recovery_asked():
             self._record(without_brake(self.memory), now)
             self._state.recovery_done()
 
-    def _latch_lost_intent(self, now: float) -> None:
-        if self.memory is None:
+    def _keep_memory(self, now: float, *, lost: bool) -> None:
+        """Keep memory.json whole, from which `recover` makes intent again; where intent is lost, latch the brake."""
+        if lost and self.memory is None:
             self.memory = self._startup.without_intent(self._limits, now)
-        if self.memory is not None and self.memory.brake is None:
-            brake = Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing.")
-            self._record(replace(self.memory, brake=brake), now)
+        memory = self.memory
+        if lost and memory is not None and memory.brake is None:
+            memory = replace(memory, brake=Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing."))
+        if memory is not None:
+            self._record(memory, now)
 
-    def _load(self, looks: Mapping[str, Look], now: float) -> None:
+    def _load(self, looks: Mapping[str, Look], now: float) -> Intent | None:
         """Intent, and at the first time memory."""
         intent = self._held_intent.read(starting=self.memory is None)
         newest = self._held_intent.newest
         if intent is not None:
             self.memory = self._startup.memory(self.memory, Beginning(intent, newest, looks, self._limits, now))
             # Where intent is an old copy, the plan sees it by memory's generation.
-            old = intent.generation < newest
-            generation = max(newest, self.memory.generation) if old else self.memory.generation
+            known = newest if intent.generation < newest else 0
+            generation = max(known, self.memory.generation)
             if (self.memory.epoch, self.memory.generation) != (self._mandate.epoch, generation):
                 self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
+        return intent
 
     def _remember(self, results: Sequence[Results], now: float) -> list[Close]:
         closes: list[Close] = []
@@ -298,8 +300,7 @@ class Reconciler:
             plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        held = (looks, self._limits, plan.memory)
-        self._planned = Planned(inputs, held, plan.due, plan.deferred, plan.doubts)
+        self._planned = Planned(inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.doubts)
         return plan
 
     def _record(self, memory: Memory, now: float) -> None:

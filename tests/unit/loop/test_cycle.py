@@ -76,14 +76,19 @@ def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Be
     assert bench.reconciler.cycle({**looks, "pool": told}).plan is not None
 
 
-def test_a_memory_that_goes_while_the_loop_runs_is_written_again_although_nothing_changed(bench: Bench) -> None:
+@pytest.mark.parametrize("intent_too", [False, True])
+def test_a_memory_that_goes_while_the_loop_runs_is_written_again_although_nothing_changed(
+    bench: Bench, intent_too: bool
+) -> None:
     bench.succeed(3)
     looks = bench.looks()
     bench.reconciler.cycle(looks)
     before = bench.state.memory.read().requests
     Path(bench.state.memory.path).unlink()
+    if intent_too:
+        os.truncate(bench.state.intent.path, 100)
     bench.reconciler.cycle(looks)
-    assert bench.state.memory.read().requests == before
+    assert bench.state.memory.read().requests == before, "`recover` makes intent again from it"
 
 
 def test_what_falls_due_is_planned_for_although_every_look_says_the_same(bench: Bench) -> None:
