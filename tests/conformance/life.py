@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +12,7 @@ import pytest
 
 from tests.conformance.stage import SECONDS, Ahead, Cases, Grid, loop_time, names
 from tests.support.hostfactory.provider import golden
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until
 
 CASES = Cases()
 case = CASES.case
@@ -99,16 +96,7 @@ def a_day_passes(hf: Grid, machines: list[str]) -> None:
 
 def unlisted(hf: Grid) -> list[str]:
     """What `provisioner status` shows of machines that HF seems to have forgotten."""
-    command = [sys.executable, "-m", "provisioner", "status", "-o", "json"]
-    done = subprocess.run(
-        command,
-        env={**os.environ, **hf.environment},
-        capture_output=True,
-        text=True,
-        timeout=60 * PATIENCE,
-        check=False,
-    )
-    shown: list[str] = json.loads(done.stdout)["unlisted"]
+    shown: list[str] = json.loads(hf.shown())["unlisted"]
     return shown
 
 

@@ -7,6 +7,9 @@ in a thread of the test.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -180,9 +183,26 @@ class Instance(InProcess):
         return sorted(machine["name"] for machine in machines if not phases or machine["phase"] in phases)
 
     def until_cloud(self, condition: Callable[[Sequence[str]], bool], *phases: str) -> list[str]:
-        """The cloud's machines once ``condition`` holds of them."""
-        until(lambda: condition(self.cloud(*phases)), SECONDS, what="the cloud comes to it")
+        """The cloud's machines once ``condition`` holds of them. A failure says what the cloud and `status` show."""
+        try:
+            until(lambda: condition(self.cloud(*phases)), SECONDS, what="the cloud comes to it")
+        except AssertionError as error:
+            error.add_note(f"The cloud holds {self.cloud(*phases)}. {self.shown()}")
+            raise
         return self.cloud(*phases)
+
+    def shown(self) -> str:
+        """What `provisioner status` prints."""
+        command = [sys.executable, "-m", "provisioner", "status", "-o", "json"]
+        done = subprocess.run(
+            command,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=60 * PATIENCE,
+            check=False,
+        )
+        return done.stdout
 
     # --- HostFactory --------------------------------------------------------------------------------------------------
 

@@ -24,19 +24,19 @@ WAIT = 60.0
 """Seconds that anything may take: nothing is judged by it."""
 
 BEGIN = """
-import sys
+import os
 from provisioner import __main__, interrupts
 heed_no_more = interrupts.heed_no_more
 def last():
     heed_no_more()
-    print("heeds no more", file=sys.stderr, flush=True)
+    os.write(2, b"heeds no more\\n")
 interrupts.heed_no_more = last
 interrupts.heed()
-print("heeds", file=sys.stderr, flush=True)
+os.write(2, b"heeds\\n")
 __main__.main()
 """
 """As ``python -m provisioner``, and says from when on it heeds Ctrl-C: Python's own start is its own matter. Says, too,
-when all is done and it heeds Ctrl-C no more."""
+when all is done and it heeds Ctrl-C no more. Not by ``print``, in the midst of which a Ctrl-C may not print again."""
 
 
 @dataclass
