@@ -130,7 +130,7 @@ class _Batch:
         failures, wait = _failures(call)
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
-        if self._flow is not None and ErrorClass.THROTTLED in errors:
+        if self._flow is not None and (wait or ErrorClass.THROTTLED in errors):
             self._flow.refused(began, ended, wait)
         elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # No response tells no speed.
             self._flow.answered(type(call.actions[0]).__name__, began, ended)

@@ -17,7 +17,7 @@ from google.auth.transport.requests import Request
 from google.oauth2 import service_account
 
 from provisioner.backends import BackendError
-from provisioner.backends.network import ANOTHER_LOGIN, wants_another_login
+from provisioner.backends.network import ANOTHER_LOGIN, signature, wants_another_login
 from provisioner.model import ErrorClass
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -73,15 +73,17 @@ def _reason(error: Exception) -> str:
 
 
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
-    """Google credentials, read anew for another token: whoever exchanges a key withdraws the one before.
+    """Google credentials, read anew for another token and when their file changes.
 
-    Application-default ones are read anew only once they get no token: to read them may ask the network.
+    Application-default ones without a file are read anew only once they get no token: to read them may ask the network.
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
         """BackendError when there are none."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
+        self._files = [file for file in (key_file or os.environ.get(CREDENTIALS),) if file]
+        self._signature = signature(self._files)
         self.source = google_credentials(key_file, scopes)
         """Those that were read last."""
 
@@ -91,24 +93,36 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         return str(self.source.universe_domain)
 
     def before_request(self, request: object, method: str, url: str, headers: object) -> None:
-        """Add the token to the headers of a request, a new one where it has ended."""
-        if not self.source.valid:
-            self.refresh(request)
+        """Add the token to the headers of a request."""
+        self.keep_valid(request)
         self.source.before_request(request, method, url, headers)
+
+    def keep_valid(self, request: object) -> None:
+        """Get another token where there is none, where it has ended, or the file has changed. Raises as ``refresh``.
+
+        A token that is still valid serves while no other can be had: the file may be in the midst of being written.
+        """
+        now = signature(self._files)
+        if self.source.valid and now == self._signature:
+            return
+        self._signature = now
+        try:
+            self.refresh(request)
+        except (BackendError, GoogleAuthError):
+            if not self.source.valid:
+                raise
 
     def refresh(self, request: object) -> None:
         """Get another token. Raises GoogleAuthError, and BackendError where the file holds no credentials any more."""
-        if self._key_file is not None:
-            self.source = google_credentials(self._key_file, self._scopes)
-            self.source.refresh(request)
-            return
+        fresh = google_credentials(self._key_file, self._scopes) if self._files else self.source
         try:
-            self.source.refresh(request)
-        except TransportError:
-            raise
-        except GoogleAuthError:
-            self.source = google_credentials(None, self._scopes)
-            self.source.refresh(request)
+            fresh.refresh(request)
+        except GoogleAuthError as error:
+            if self._files or isinstance(error, TransportError):
+                raise
+            fresh = google_credentials(None, self._scopes)
+            fresh.refresh(request)
+        self.source = fresh
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
@@ -141,8 +155,7 @@ class GoogleToken:
         if self._credentials is None:
             self._credentials = FollowedCredentials(self._key_file, CLUSTER_SCOPES)
         try:
-            if not self._credentials.source.valid:
-                self._credentials.refresh(partial(Request(), timeout=TOKEN_SECONDS))
+            self._credentials.keep_valid(partial(Request(), timeout=TOKEN_SECONDS))
         except TransportError as error:
             if wants_another_login(error):
                 raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
@@ -150,7 +163,3 @@ class GoogleToken:
         except GoogleAuthError as error:
             raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error
         return f"Bearer {self._credentials.source.token}"
-
-    def renew(self) -> None:
-        """The token is worth nothing: read the credentials anew next time, and get another one."""
-        self._credentials = None

@@ -6,14 +6,18 @@ the plugins that it runs.
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.model import ErrorClass
@@ -44,6 +48,13 @@ NO_ADDRESS = (
     "is written as %40 is for @"
 )
 """Said without the address, which may hold a password."""
+
+IDLE_SECONDS = 5.0
+"""A connection that was idle for longer is made anew: that takes milliseconds. A firewall that has forgotten it drops
+what is sent without a word, and costs the whole time-out of a call."""
+
+MOST_WAIT = 300.0
+"""Seconds for which a server's Retry-After is heeded at most: API servers ask for one second."""
 
 SOON = 30 * 86_400.0
 """Seconds before the end of an authority at which people are told."""
@@ -85,6 +96,55 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 def wants_another_login(error: BaseException) -> bool:
     """Whether a call failed as the proxy does not know us: another would get the same, and may lock the account."""
     return TUNNEL_REFUSED in str(error)
+
+
+class _Fresh(urllib3.HTTPConnectionPool):
+    """Connections that are kept for ``IDLE_SECONDS``."""
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        connection = super()._get_conn(timeout)
+        if time.monotonic() - getattr(connection, "idle_since", math.inf) > IDLE_SECONDS:
+            connection.close()  # it is opened again by the request
+        return connection
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None:
+            conn.idle_since = time.monotonic()
+        super()._put_conn(conn)
+
+
+class _FreshTLS(_Fresh, urllib3.HTTPSConnectionPool):
+    pass
+
+
+def kept_shortly(connections: urllib3.PoolManager) -> urllib3.PoolManager:
+    """The same connections, none of which is used after ``IDLE_SECONDS`` without a call."""
+    connections.pool_classes_by_scheme = {"http": _Fresh, "https": _FreshTLS}
+    return connections
+
+
+def seconds_until(retry_after: str | None) -> float | None:
+    """The seconds that a Retry-After header asks for, given as such or as a date; None without one."""
+    if not retry_after or retry_after.isdecimal():
+        return min(MOST_WAIT, float(retry_after)) if retry_after else None
+    try:
+        left = parsedate_to_datetime(retry_after).timestamp() - time.time()
+    except ValueError:
+        return None
+    return min(MOST_WAIT, max(0.0, left))
+
+
+def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int, ...], ...]:
+    """A key that changes with any of the files; one that is not there has a key, too."""
+    return tuple(_key(file) for file in files)
+
+
+def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
+    try:
+        facts = os.stat(file or "")
+    except OSError:
+        return ()
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:

@@ -37,6 +37,8 @@ class Observer:
         self._told: ErrorClass | None = None
         """Why the looks fail now, as it was logged."""
         self._again = threading.Event()
+        self._left_alone = 0.0
+        """Seconds for which the place asked for no further call."""
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"observe-{backend.pool}", daemon=True)
 
@@ -82,17 +84,20 @@ class Observer:
             self._look = look
             if news:
                 self._wake()
+            until = time.monotonic() + self._left_alone
             if self._again.wait(self._backend.pace):
+                time.sleep(GATHER)
+            while not self._ended and time.monotonic() < until:
                 time.sleep(GATHER)
 
     def _observe(self) -> Look:
-        began = self._clock.now()
+        began, self._left_alone = self._clock.now(), 0.0
         try:
             seen = self._backend.observe(began, self._sought)
             self._told = None
             return seen
         except BackendError as error:
-            failure = error.failure
+            failure, self._left_alone = error.failure, error.retry_after or 0.0
         except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
             log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")

@@ -10,6 +10,7 @@ import pytest
 import urllib3
 
 from provisioner.backends.gke.api import KubeApi
+from tests.support.clients.kube_access import Plain
 
 PODS = "/api/v1/namespaces/n/pods"
 
@@ -50,20 +51,12 @@ def server() -> Iterator[Server]:
 
 
 def test_a_server_below_a_path_is_asked_there(server: Server) -> None:
-    api = KubeApi(f"{server.address}/k8s/clusters/c-1", urllib3.PoolManager(), dict)
+    api = KubeApi(Plain(f"{server.address}/k8s/clusters/c-1"))
     assert api.get(PODS, {"limit": 5}) == {}
     assert server.asked == [f"/k8s/clusters/c-1{PODS}?limit=5"]
 
 
 def test_a_proxy_is_told_the_whole_address_of_a_plain_server(server: Server) -> None:
-    api = KubeApi("http://cluster.example/k8s", urllib3.ProxyManager(server.address), dict)
+    api = KubeApi(Plain("http://cluster.example/k8s", urllib3.ProxyManager(server.address)))
     assert api.get(PODS) == {}
     assert server.asked == [f"http://cluster.example/k8s{PODS}"]
-
-
-def test_a_closed_api_opens_connections_again(server: Server) -> None:
-    api = KubeApi(server.address, urllib3.PoolManager(), dict)
-    api.get(f"{PODS}/a")
-    api.close()
-    assert api.get(f"{PODS}/b") == {}
-    assert server.asked == [f"{PODS}/a", f"{PODS}/b"]

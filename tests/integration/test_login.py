@@ -15,13 +15,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes.config import incluster_config
+from urllib3 import PoolManager
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke import exec_plugin
-from provisioner.backends.gke.api import KubeApi, KubeError
+from provisioner.backends.gke.api import KubeApi, KubeError, Way
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.exec_plugin import ExecPlugin
-from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, connect
+from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, Reading, connect
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken
 from provisioner.model import Create, ErrorClass
@@ -277,7 +278,17 @@ def test_a_token_of_the_kubeconfig_is_read_again_when_the_server_no_longer_takes
     assert ask(api)
     guard.tokens = {"two"}
     write_kubeconfig(path, guard.address, {"token": "two"})
-    assert [ask(api), ask(api)] == [False, True]
+    assert ask(api), "a changed file is read at the next call"
+
+
+def test_credentials_that_the_server_no_longer_takes_are_read_again_though_no_file_changed(
+    guard: Guard, tmp_path: Path
+) -> None:
+    path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})
+    api = connect(pool(tmp_path, kubeconfig=path))
+    way, _ = api.access.now()
+    assert not ask(api)
+    assert api.access.now()[0] is not way, "kept connections are used no more"
 
 
 def test_the_official_client_is_not_asked_at_each_call() -> None:
@@ -288,7 +299,7 @@ def test_the_official_client_is_not_asked_at_each_call() -> None:
             self.asked += 1
             return {"BearerToken": {"value": f"Bearer {self.asked}"}}
 
-    kubeconfig = Kubeconfig(lambda _: None, Counting())
+    kubeconfig = Kubeconfig(Counting())
     assert [kubeconfig.header() for _ in range(3)] == ["Bearer 1"] * 3
 
 
@@ -335,12 +346,12 @@ def test_in_a_cluster_the_token_is_the_one_in_the_file_now(tmp_path: Path, monke
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     api = connect(pool(tmp_path))
-    assert api.host == "https://10.96.0.1:443"
-    assert api.authorization() == {"Authorization": "Bearer one"}
+    way, headers = api.access.now()
+    assert (way.host, headers) == ("https://10.96.0.1:443", {"Authorization": "Bearer one"})
     token.write_text("two-")
-    assert api.authorization() == {"Authorization": "Bearer two-"}
+    assert api.access.now() == (way, {"Authorization": "Bearer two-"}), "a token alone ends no connection"
     token.unlink()
-    assert refused(api.authorization).failure.error is ErrorClass.DENIED
+    assert refused(api.access.now).failure.error is ErrorClass.DENIED
 
 
 # --- an endpoint with Google's credentials ----------------------------------------------------------------------------
@@ -367,7 +378,7 @@ def at_endpoint(directory: Path, **settings: Any) -> KubeApi:
 
 
 def token_of(api: KubeApi) -> str:
-    return api.authorization()["Authorization"]
+    return api.access.now()[1]["Authorization"]
 
 
 def test_a_key_files_token_is_used_until_it_ends_or_the_server_does_not_take_it(
@@ -376,8 +387,20 @@ def test_a_key_files_token_is_used_until_it_ends_or_the_server_does_not_take_it(
     api = at_endpoint(tmp_path, credentials=key_file)
     assert guard.grants == 0, "nobody is asked before the first call"
     assert [token_of(api), token_of(api)] == ["Bearer google-1", "Bearer google-1"]
-    api.rejected({"Authorization": "Bearer google-1"})
+    api.access.rejected(api.access.now()[0])
     assert token_of(api) == "Bearer google-2"
+
+
+def test_a_key_file_that_was_exchanged_counts_at_the_next_call_and_half_of_one_does_no_harm(
+    guard: Guard, tmp_path: Path, key_file: Path
+) -> None:
+    token = GoogleToken(key_file)
+    assert token.header() == "Bearer google-1"
+    whole = key_file.read_text()
+    key_file.write_text(whole[:100])
+    assert token.header() == "Bearer google-1", "it is still valid"
+    key_file.write_text(whole.replace("hf@", "hg@"))
+    assert [token.header(), token.header()] == ["Bearer google-2"] * 2
 
 
 def test_the_token_of_a_key_says_the_account_s_address_too(guard: Guard, tmp_path: Path, key_file: Path) -> None:
@@ -419,14 +442,14 @@ def test_without_any_google_credentials_it_says_what_to_do(tmp_path: Path, monke
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    error = refused(at_endpoint(tmp_path).authorization)
+    error = refused(at_endpoint(tmp_path).access.now)
     assert error.failure.error is ErrorClass.DENIED
     assert "let the pool's 'credentials' name a key file, or run 'gcloud auth" in error.failure.text
 
 
 def test_a_key_that_google_does_not_take_is_denied_in_its_words(guard: Guard, tmp_path: Path, key_file: Path) -> None:
     guard.granted = lambda _: (400, {"error": "invalid_grant", "error_description": "Account deleted"})
-    error = refused(at_endpoint(tmp_path, credentials=key_file).authorization)
+    error = refused(at_endpoint(tmp_path, credentials=key_file).access.now)
     assert error.failure.error is ErrorClass.DENIED
     assert "Account deleted" in error.failure.text
 
@@ -441,11 +464,15 @@ def test_nothing_is_sent_in_the_clear(guard: Guard, tmp_path: Path, key_file: Pa
 
 
 class Source:
-    """Credentials that count."""
+    """Credentials that count, and how often they were read."""
 
     def __init__(self) -> None:
-        self.asked = self.renewed = 0
+        self.asked, self.renewed = 0, -1
         self.failing = False
+
+    def read(self) -> Reading:
+        self.renewed += 1
+        return Reading(Way("http://127.0.0.1:1", PoolManager()), self)
 
     def header(self) -> str:
         self.asked += 1
@@ -453,16 +480,13 @@ class Source:
             raise BackendError(ErrorClass.DENIED, f"failure {self.asked}")
         return f"Bearer {self.renewed}"
 
-    def renew(self) -> None:
-        self.renewed += 1
-
 
 def test_only_the_credentials_in_use_are_renewed_and_not_again_and_again() -> None:
     source, clock = Source(), [100.0]
-    login = Login(source, clock=lambda: clock[0])
-    first = login.authorization()
+    login = Login(source.read, clock=lambda: clock[0])
+    first, _ = login.now()
     login.rejected(first)
-    second = login.authorization()
+    second, _ = login.now()
     login.rejected(second)
     assert source.renewed == 1, "the server takes no newer ones either"
     clock[0] += RENEW_SECONDS
@@ -475,10 +499,10 @@ def test_only_the_credentials_in_use_are_renewed_and_not_again_and_again() -> No
 def test_credentials_that_cannot_be_had_are_not_asked_for_with_every_call() -> None:
     source, clock = Source(), [100.0]
     source.failing = True
-    login = Login(source, clock=lambda: clock[0])
-    assert [refused(login.authorization).failure.text for _ in range(3)] == ["failure 1"] * 3
+    login = Login(source.read, clock=lambda: clock[0])
+    assert [refused(login.now).failure.text for _ in range(3)] == ["failure 1"] * 3
     clock[0] += RENEW_SECONDS
-    assert refused(login.authorization).failure.text == "failure 2"
+    assert refused(login.now).failure.text == "failure 2"
     source.failing = False
     clock[0] += RENEW_SECONDS
-    assert login.authorization() == {"Authorization": "Bearer 0"}
+    assert login.now()[1] == {"Authorization": "Bearer 0"}

@@ -11,14 +11,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.api import KubeApi, KubeTimes
+from provisioner.backends.gke.api import KubeApi, KubeError, KubeTimes
 from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import Identity
-from provisioner.model import Create, ErrorClass
+from provisioner.model import Create, ErrorClass, Failure
+from tests.support.clients.kube_access import Plain
 from tests.support.waiting import until
 
 IDENTITY = Identity("demo", "gke-main")
@@ -104,9 +104,7 @@ class Scripted:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.api = KubeApi(
-            f"http://127.0.0.1:{self._server.server_address[1]}", urllib3.PoolManager(maxsize=4), dict, TIMES
-        )
+        self.api = KubeApi(Plain(f"http://127.0.0.1:{self._server.server_address[1]}"), TIMES)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -121,7 +119,6 @@ class Scripted:
 
     def close(self) -> None:
         self.closing.set()
-        self.api.close()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -435,3 +432,31 @@ def test_only_the_pool_that_has_news_is_woken(
     watch()
     until(lambda: calls["spot"] == 3, 30)
     assert calls["main"] == 1, "by the list alone"
+
+
+class Refusing:
+    """A server that refuses every watch and asks for some time."""
+
+    times, streams_lists = TIMES, True
+
+    def __init__(self, seconds: float | None) -> None:
+        self._error = KubeError(429, "", Failure(ErrorClass.THROTTLED, "too many requests"), seconds)
+
+    def stream(self, *_: object) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize(("asked", "least"), [(None, 0.0), (1.0, 1.0), (120.0, 120.0)])
+def test_a_server_that_asks_for_time_is_watched_again_after_it(asked: float | None, least: float) -> None:
+    watch, waited = PodWatch(Refusing(asked), "n", "", PodCaches()), []  # type: ignore[arg-type]
+
+    class Closing(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            self.set()
+            return True
+
+    watch._closing = Closing()
+    watch._run()
+    assert len(waited) == 1
+    assert max(least, 0.0) <= waited[0] <= max(least, TIMES.last_retry)

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, SharedFlow
-from provisioner.backends.network import ANOTHER_LOGIN, wants_another_login
+from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass, Failure
 
@@ -29,8 +29,6 @@ NOT_FOR_US = frozenset({403, 404, 405})
 """HTTP statuses of a server that takes other calls: we have no such right, or a proxy lets pods alone pass."""
 MAX_WORDS = 400
 """Characters of the server's words that are kept: they are stored with each slot and shown to people."""
-MAX_WAIT = 300.0
-"""Most seconds for which a server's Retry-After is heeded: API servers ask for one."""
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -99,42 +97,52 @@ class KubeError(BackendError):
         """Kubernetes' one word for it, such as AlreadyExists; empty when the response was not a Status object."""
 
 
+class Way:
+    """The address of an API server and the connections to it."""
+
+    def __init__(self, host: str, connections: urllib3.PoolManager) -> None:
+        """``host``: ``scheme://host[:port]``, perhaps with a path."""
+        self.host, self._prefix, self._connections = host, urlsplit(host).path, connections
+        # Kept, as to look it up would cost a quarter of a call. A proxy wants the whole address of a plain server.
+        by_proxy = connections.proxy is not None and host.startswith("http://")
+        self._pool = None if by_proxy else connections.connection_from_url(host)
+
+    def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
+        """One request to a path of the server."""
+        if self._pool is None:
+            return self._connections.urlopen(method, self.host + path, **options)
+        return self._pool.urlopen(method, self._prefix + path, **options)
+
+
+class Access(Protocol):
+    """How a server is reached, and who we are there; both may change between two calls. Thread-safe."""
+
+    def now(self) -> tuple[Way, Mapping[str, str]]:
+        """The way to the server, and the headers that say who we are; BackendError when there are none to be had."""
+
+    def rejected(self, way: Way) -> None:
+        """The server does not know who came by this way, or is not who it should be.
+
+        BackendError where the server's own words would not help.
+        """
+
+    def close(self) -> None:
+        """End the idle connections; a later call makes new ones."""
+
+
 @dataclass(slots=True)
 class KubeApi:
     """One API server."""
 
-    host: str
-    """``scheme://host[:port]``, perhaps with a path."""
-    connections: urllib3.PoolManager
-    authorization: Callable[[], Mapping[str, str]]
-    """The headers that say who we are, renewed when they have to be."""
+    access: Access
     times: KubeTimes = USUAL_TIMES
     flow: SharedFlow = field(default_factory=SharedFlow)
     """How many creates and deletes may be under way."""
     lookers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
     """Who looks at single pods, for all pools together: so no more looks are under way than the server bears."""
-    rejected: Callable[[Mapping[str, str]], None] = lambda _: None
-    """Is told the headers that the server did not accept; BackendError where the server's own words would not help."""
     streams_lists: bool = True
     """False once the server refused to stream a list."""
     clock: PlaceClock = field(default_factory=PlaceClock)
-    _pool: urllib3.HTTPConnectionPool | None = field(init=False)
-    """The connections to ``host``: to look them up would cost a quarter of a call. None behind a proxy, which wants
-    whole addresses."""
-    _prefix: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._prefix = urlsplit(self.host).path
-        self._pool = self._pool_for_host()
-
-    def _pool_for_host(self) -> urllib3.HTTPConnectionPool | None:
-        by_proxy = self.connections.proxy is not None and self.host.startswith("http://")
-        return None if by_proxy else self.connections.connection_from_url(self.host)
-
-    def close(self) -> None:
-        """End the idle connections; a later call makes new ones."""
-        self.connections.clear()
-        self._pool = self._pool_for_host()
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None, *, accept: str = JSON) -> Document:
         """The JSON object at ``path``."""
@@ -188,12 +196,12 @@ class KubeApi:
         accept: str,
         preload_content: bool,
     ) -> urllib3.response.BaseHTTPResponse:
-        authorization = self.authorization()
+        way, authorization = self.access.now()
         headers = {"Accept": accept, **authorization}
         if body is not None:
             headers["Content-Type"] = JSON
         try:
-            reply = self._urlopen(
+            reply = way.urlopen(
                 method,
                 target,
                 body=body,
@@ -204,16 +212,13 @@ class KubeApi:
                 preload_content=preload_content,
             )
         except urllib3.exceptions.HTTPError as error:
+            if isinstance(error, urllib3.exceptions.SSLError):
+                self.access.rejected(way)
             raise BackendError(*unanswered(error)) from error
         self.clock.hear(reply.headers.get("Date"))
         if reply.status == UNKNOWN_USER:
-            self.rejected(authorization)
+            self.access.rejected(way)
         return reply
-
-    def _urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
-        if self._pool is None:
-            return self.connections.urlopen(method, self.host + path, **options)
-        return self._pool.urlopen(method, self._prefix + path, **options)
 
 
 def _target(path: str, query: Mapping[str, str | int] | None) -> str:
@@ -239,12 +244,7 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
         message += f" (retry after {retry_after} s)"
     reason = str(response.get("reason") or "")
     failure = Failure(_error_class(status, reason, message), words(message))
-    return KubeError(status, reason, failure, _seconds(retry_after))
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """A Retry-After header; None when it is none, or a date, which no API server sends."""
-    return min(MAX_WAIT, float(retry_after)) if retry_after and retry_after.isdecimal() else None
+    return KubeError(status, reason, failure, seconds_until(retry_after))
 
 
 def _error_class(status: int, reason: str, message: str) -> ErrorClass:

@@ -86,7 +86,7 @@ class GkeBackend:
         that a silent stream takes to be noticed.
         """
         listed = self._listed(now)
-        sought = self._cache.worth_asking(sought)
+        sought = self._cache.worth_asking(dict(sought))
         there = self._standing(sought)
         machines = self._cache.with_strayed(there, sought, now)
         strayed = [name for name in there if name in machines and machines[name].strayed]
@@ -139,7 +139,7 @@ class GkeBackend:
         self._namespace.leave(self._cache)
         if self._resolver is not None:
             self._resolver.close()
-        self._api.close()
+        self._api.access.close()
 
     def rehearse(self, template: str) -> list[Finding]:
         """Try a pod under a name that no machine has, and ask for the rights that the loop needs."""

@@ -68,10 +68,6 @@ class ExecPlugin:
             self._token = status["token"]
         return f"Bearer {self._token}"
 
-    def renew(self) -> None:
-        """The token is worth nothing: get another one next time."""
-        self._token = ""
-
     def _ask(self) -> Mapping[str, Any]:
         """The status of a credential, with its token."""
         try:

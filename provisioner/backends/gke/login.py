@@ -1,6 +1,6 @@
 """Finds a pool's API server, and says who we are there: in-cluster account, kubeconfig, or endpoint with Google's.
 
-Credentials are read again as they rotate, and when the server does not take them.
+All of it is read again as its files change, and when the server does not take us or we do not trust it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import ssl
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,19 +26,19 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST
-from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, words
+from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, Way, words
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken, credentials_wanted
-from provisioner.backends.network import authorities, proxy_login
+from provisioner.backends.network import authorities, kept_shortly, proxy_login, signature
 from provisioner.model import ErrorClass
 
 CONNECTIONS = 3 * MOST
 """Connections kept alive for all pools of a cluster: for calls, for looks at single pods, and for what each namespace
 watches and lists."""
 RENEW_SECONDS = 5.0
-"""Least time between two renewals of rejected credentials, and between two attempts to get missing ones: a plugin takes
-a second, and a thousand deletes may be waiting."""
+"""Least time between two readings because the server rejects us, and between two attempts to get missing credentials: a
+plugin takes a second, and a thousand deletes may be waiting."""
 KEEP_SECONDS = 5.0
 """How long the official client's word on a kubeconfig's own credentials is kept: asking it costs half as much as a
 request. It renews credentials minutes before they end."""
@@ -66,57 +68,96 @@ class Credentials(Protocol):
     def header(self) -> str:
         """The value of the Authorization header, empty without one; BackendError when there is none to be had."""
 
-    def renew(self) -> None:
-        """The server did not take them: next time newer ones, if there are."""
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A server and who we are there, as the files said when they were read."""
+
+    way: Way
+    credentials: Credentials
+    files: Sequence[str | None] = ()
+    """What it was made from; a change of one of them is a reason to read again."""
+    trusted: Callable[[], object] = lambda: None
+    """Raises OSError where certificate, key or authorities cannot be used (yet)."""
 
 
 class Login:
-    """Who we are to one API server. Thread-safe."""
+    """An ``Access`` that follows the files that it was made from."""
 
-    def __init__(self, credentials: Credentials, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._credentials, self._clock = credentials, clock
+    def __init__(self, read: Callable[[], Reading], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises what ``read`` does."""
+        self._read, self._clock = read, clock
         self._lock = threading.Lock()
-        self._given = ""
+        self._reading = read()
+        self._signature = signature(self._reading.files)
         self._failed: tuple[float, BackendError] | None = None
         self._renewed = float("-inf")
 
-    def authorization(self) -> Mapping[str, str]:
-        """The headers of a request; BackendError when there are no credentials to be had."""
+    def now(self) -> tuple[Way, Mapping[str, str]]:
+        """As the files say now; BackendError when there are no credentials to be had."""
         with self._lock:
+            if signature(self._reading.files) != self._signature:
+                self._read_again()
             if self._failed and self._clock() < self._failed[0] + RENEW_SECONDS:
                 failure = self._failed[1].failure
                 raise BackendError(failure.error, failure.text)
             try:
-                self._given, self._failed = self._credentials.header(), None
+                given, self._failed = self._reading.credentials.header(), None
             except BackendError as error:
                 self._failed = (self._clock(), error)
                 raise
-            return {"Authorization": self._given} if self._given else {}
+            return self._reading.way, {"Authorization": given} if given else {}
 
-    def rejected(self, headers: Mapping[str, str]) -> None:
-        """The server answered a request with these headers that it does not know us."""
+    def rejected(self, way: Way) -> None:
+        """Read all again, if this is still the way; kept connections are used no more."""
         with self._lock:
-            refused = headers.get("Authorization", "") == self._given
-            if refused and self._clock() >= self._renewed + RENEW_SECONDS:
+            if isinstance(self._reading.credentials, Anonymous):
+                self._reading.credentials.rejected()
+            if way is self._reading.way and self._clock() >= self._renewed + RENEW_SECONDS:
                 self._renewed = self._clock()
-                self._credentials.renew()
+                self._read_again()
+
+    def close(self) -> None:
+        """End the idle connections; a later call makes new ones."""
+        with self._lock:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """What we have stays where files cannot be read, or do not fit: they may be in the midst of being written."""
+        self._signature = signature(self._reading.files)  # before they are read
+        with suppress(BackendError, *MALFORMED):
+            reading = self._read()
+            reading.trusted()
+            if reading.files != self._reading.files:
+                self._signature = signature(reading.files)
+            self._reading, self._failed = reading, None
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """The API server of a pool. Asks nobody yet; BackendError when the configuration leads to none."""
+    try:
+        return KubeApi(Login(lambda: _reading(pool)), times)
+    except (BackendError, *MALFORMED) as error:
+        raise BackendError(ErrorClass.INVALID, _unusable(pool, error)) from error
+
+
+def _reading(pool: GkePool) -> Reading:
     configuration = kubernetes.client.Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.keep_alive = True
-    try:
-        credentials = _credentials(pool, configuration)
-        configuration.ssl_ca_cert = configuration.ssl_ca_cert or authorities()
-        configuration.proxy_headers = proxy_login(configuration.proxy) or configuration.proxy_headers
-        login = Login(credentials)
-        rejected = credentials.rejected if isinstance(credentials, Anonymous) else login.rejected
-        connections = kubernetes.client.ApiClient(configuration).rest_client.pool_manager
-        return KubeApi(configuration.host, connections, login.authorization, times, rejected=rejected)
-    except (BackendError, *MALFORMED) as error:
-        raise BackendError(ErrorClass.INVALID, _unusable(pool, error)) from error
+    credentials = _credentials(pool, configuration)
+    configuration.ssl_ca_cert = configuration.ssl_ca_cert or authorities()
+    configuration.proxy_headers = proxy_login(configuration.proxy) or configuration.proxy_headers
+    connections = kept_shortly(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
+    files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]
+    files += str(pool.kubeconfig or "").split(os.pathsep)
+    return Reading(Way(configuration.host, connections), credentials, files, lambda: _trusted(configuration))
+
+
+def _trusted(configuration: Any) -> None:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
 
 
 def _unusable(pool: GkePool, error: Exception) -> str:
@@ -166,10 +207,7 @@ class Anonymous:
         """An empty value: there is nobody to name."""
         return ""
 
-    def renew(self) -> None:
-        """There is nothing to renew."""
-
-    def rejected(self, _headers: Mapping[str, str]) -> None:
+    def rejected(self) -> None:
         """The server wants to know who we are; always BackendError."""
         raise credentials_wanted(self._endpoint, "name a 'kubeconfig' instead")
 
@@ -195,25 +233,20 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._signature: tuple[int, ...] = ()
+        self._signature: object = None
         self._token = ""
 
     def header(self) -> str:
         """The token that is in the file now."""
         try:
-            stat = self._path.stat()
-            signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            if signature != self._signature:
-                self._token, self._signature = self._path.read_text(encoding="utf-8").strip(), signature
+            now = signature([self._path])
+            if now != self._signature:
+                self._token, self._signature = self._path.read_text(encoding="utf-8").strip(), now
         except (OSError, UnicodeDecodeError) as error:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path}: {error}") from error
         if not self._token:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path} is empty")
         return f"Bearer {self._token}"
-
-    def renew(self) -> None:
-        """Read the file again, whatever its signature says."""
-        self._signature = ()
 
 
 # --- a kubeconfig -----------------------------------------------------------------------------------------------------
@@ -222,9 +255,9 @@ class TokenFile:
 class Kubeconfig:
     """What a kubeconfig itself holds: a token, a password, a client certificate, an auth-provider's token."""
 
-    def __init__(self, load: Callable[[Any], None], configuration: Any) -> None:
-        """``load`` fills a configuration of the official client; ``configuration`` was filled by it."""
-        self._load, self._configuration = load, configuration
+    def __init__(self, configuration: Any) -> None:
+        """``configuration``: the official client's, which was filled from the file."""
+        self._configuration = configuration
         self._header, self._kept_until = "", float("-inf")
 
     def header(self) -> str:
@@ -238,15 +271,6 @@ class Kubeconfig:
             self._kept_until = time.monotonic() + KEEP_SECONDS
         return self._header
 
-    def renew(self) -> None:
-        """Somebody may have written another one into the file."""
-        configuration = kubernetes.client.Configuration()
-        try:
-            self._load(configuration)
-        except MALFORMED:
-            return  # What we have stays: the file may be in the midst of being written.
-        self._configuration, self._kept_until = configuration, float("-inf")
-
 
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
     """Plugins and token files are ours to follow, as the official client reads them once and hides their failures."""
@@ -256,7 +280,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
         return ExecPlugin(user["exec"], directory, _described(configuration))
     if "tokenFile" in user:
         return TokenFile(directory / user["tokenFile"])
-    return Kubeconfig(lambda fresh: _load_kubeconfig(path, context, fresh), configuration)
+    return Kubeconfig(configuration)
 
 
 def _user(path: Path, context: str | None) -> tuple[Mapping[str, Any], Path]:

@@ -78,6 +78,7 @@ class PodEvents:
             told = explanations(self._list(reasons), waiting)
         except BackendError as error:
             log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})
+            self._readings.put_off(error.retry_after or 0.0)
             return
         self._caches.explain(told)
 

@@ -25,6 +25,7 @@ import yaml
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.pods import CONTAINERS
+from provisioner.backends.network import signature
 from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
 from provisioner.model import Create, ErrorClass
 from provisioner.schema.problems import expected
@@ -79,7 +80,7 @@ class PodSpecFile:
         """Reads it; BackendError says what is wrong with it."""
         self._path, self._namespace = path, namespace
         self._lock = threading.Lock()
-        self._signature: tuple[int, ...] = ()
+        self._signature: object = None
         self._refused = ""
         self._spec = self._read()
 
@@ -97,14 +98,13 @@ class PodSpecFile:
     def _read(self) -> PodSpec:
         """Read the file, unless it is the one that was read before."""
         try:
-            stat = self._path.stat()
-            signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            if signature == self._signature:
+            now = signature([self._path])
+            if now == self._signature:
                 return self._spec
             spec = read_pod_spec(self._path, self._namespace)
         except (OSError, ValueError) as error:
             raise BackendError(ErrorClass.INVALID, f"{self._path}: {reason_of(error)}") from error
-        self._signature = signature
+        self._signature = now
         return spec
 
 

@@ -124,7 +124,7 @@ class PodWatch:
             except BackendError as error:
                 if isinstance(error, KubeError) or error.failure.error is ErrorClass.TIMEOUT:
                     self._version = ""  # Unlike after a stream that broke off, the caches may be worthless.
-                self._retry_later("Watch failed", error.failure)
+                self._retry_later("Watch failed", error.failure, error.retry_after or 0.0)
             except Exception as error:
                 if not self._closing.is_set():  # A stream that is shut down under its reader fails in many ways.
                     log.exception("Watch failed unexpectedly", extra=self._where)
@@ -221,8 +221,11 @@ class PodWatch:
         """Facts of every log line."""
         return {"namespace": self._namespace}
 
-    def _retry_later(self, what: str, failure: Failure) -> None:
-        """Remember a failure and wait before the next attempt, longer with each failure in a row."""
+    def _retry_later(self, what: str, failure: Failure, least: float = 0.0) -> None:
+        """Remember a failure and wait before the next attempt, longer with each failure in a row.
+
+        ``least``: seconds that the server asks for.
+        """
         if self._closing.is_set():
             return
         self._failure = failure
@@ -231,7 +234,7 @@ class PodWatch:
         delay = min(self._api.times.last_retry, self._api.times.first_retry * 2 ** min(self._failures, 20))
         self._failures += 1
         log.warning(what, extra={**self._where, **failure.facts})
-        self._closing.wait(delay * random.uniform(0.5, 1.0))
+        self._closing.wait(max(least, delay * random.uniform(0.5, 1.0)))
 
 
 def pods_path(namespace: str) -> str:

@@ -17,7 +17,7 @@ class Readings:
         self._name = name
         self._lock = threading.Lock()
         self._due = 0.0
-        """Monotonic time before which nothing is read; infinite once nothing is to be read any more."""
+        """Monotonic time before which nothing is read."""
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
@@ -31,9 +31,9 @@ class Readings:
                 self._reading = threading.Thread(target=read, name=self._name, daemon=True)
                 self._reading.start()
 
-    def give_up(self) -> None:
-        """Begin no other one."""
-        self._due = float("inf")
+    def put_off(self, seconds: float) -> None:
+        """Begin no other one for so long; never for infinite ones."""
+        self._due = max(self._due, time.monotonic() + seconds)
 
     def close(self) -> None:
         """Wait a moment for a reading that is under way."""

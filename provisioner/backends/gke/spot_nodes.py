@@ -89,8 +89,8 @@ class SpotNodes:
             spot = frozenset(self._list())
         except BackendError as error:
             refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
+            self._readings.put_off(float("inf") if refused else error.retry_after or 0.0)
             if refused:
-                self._readings.give_up()
                 log.info("Spot nodes are not known: the pods alone tell a preemption", extra=error.failure.facts)
             else:
                 log.warning("Nodes could not be read", extra=error.failure.facts)

@@ -36,7 +36,6 @@ from provisioner.backends.mig.admissions import Admissions
 from provisioner.backends.mig.errors import (
     CALL_ERRORS,
     AlreadyExists,
-    TooManyCalls,
     of_exception,
     operation_error,
     raised,
@@ -117,7 +116,7 @@ class MigBackend:
         deadline = time.monotonic() + reads.times.call  # for all operations together: they must not hold up the look
         members = self._observer.members
         self._admissions.ask(lambda name: reads.operation(location, name, deadline), members)
-        return self._observer.look(now, sought, self._admissions.refused(members))
+        return self._observer.look(now, dict(sought), self._admissions.refused(members))
 
     def check(self, seconds: float) -> list[Finding]:
         """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
@@ -329,8 +328,7 @@ class _Api:
             operation = call(request=request, timeout=self._times.call, retry=None)
         except CALL_ERRORS as error:
             failed = of_exception(error)
-            if isinstance(failed, TooManyCalls):
-                self._budget.refused()
+            self._budget.heed(failed)
             raise failed from error
         response: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))
         if not response.get("name"):

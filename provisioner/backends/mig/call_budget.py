@@ -11,6 +11,7 @@ import time
 from collections import deque
 
 from provisioner.backends import BackendError
+from provisioner.backends.mig.errors import TooManyCalls
 from provisioner.model import ErrorClass
 
 
@@ -40,10 +41,14 @@ class CallBudget:
             self._check_quiet()
             self._begun.append(time.monotonic())
 
-    def refused(self) -> None:
-        """Compute said that the window is used up: no call before another one has begun for certain."""
+    def heed(self, error: BackendError) -> None:
+        """Begin no call before the time for which a refused one asked.
+
+        Of a window that is used up: before another one has begun for certain.
+        """
+        wait = max(error.retry_after or 0.0, self._window if isinstance(error, TooManyCalls) else 0.0)
         with self._lock:
-            self._quiet_until = time.monotonic() + self._window
+            self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
         """End every wait; let no more reads begin: a look of many pages would hold up the end of the process."""

@@ -18,7 +18,7 @@ import urllib3.exceptions as connection_errors
 from google.protobuf.json_format import ParseError
 
 from provisioner.backends import BackendError
-from provisioner.backends.network import ANOTHER_LOGIN, wants_another_login
+from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.model import ErrorClass, Failure
 
 CALL_ERRORS = (
@@ -142,15 +142,15 @@ def _by_status(status: int) -> ErrorClass:
     return ErrorClass.UNAVAILABLE if status >= 500 else classes.get(status, ErrorClass.OTHER)
 
 
-def raised(error: ComputeError) -> BackendError:
-    """The error as an exception."""
+def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
+    """The error as an exception; ``retry_after``: the header of its response."""
     failure = error.failure()
     kind = BackendError
     if error.status == 409 or "alreadyexists" in _plain(error.code):
         kind = AlreadyExists
     elif failure.error is ErrorClass.THROTTLED and not _of_a_resource(error):
         kind = TooManyCalls
-    return kind(failure.error, failure.text)
+    return kind(failure.error, failure.text, seconds_until(retry_after))
 
 
 def _of_a_resource(error: ComputeError) -> bool:
@@ -199,7 +199,7 @@ def _errors(holder: Mapping[str, Any] | None, status: int) -> Iterable[ComputeEr
 def of_exception(error: BaseException) -> BackendError:
     """What a call raised (one of ``CALL_ERRORS``), as ours."""
     if isinstance(error, google_errors.GoogleAPICallError):
-        return raised(_of_google(error))
+        return raised(_of_google(error), getattr(error.response, "headers", {}).get("Retry-After"))
     if wants_another_login(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
     return BackendError(_class_of(error), f"{type(error).__name__}: {error}")

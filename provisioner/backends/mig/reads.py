@@ -21,8 +21,9 @@ from requests.adapters import HTTPAdapter
 from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.errors import CALL_ERRORS, TooManyCalls, http_error, of_exception, raised
+from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.network import kept_shortly
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass
 
@@ -259,19 +260,27 @@ class ComputeReads:
         except ValueError:
             body = None
         if response.status_code != 200:
-            raise self._refusal(raised(http_error(response.status_code, body, content.decode(errors="replace"))))
+            said = http_error(response.status_code, body, content.decode(errors="replace"))
+            refusal = raised(said, response.headers.get("Retry-After"))
+            self._budget.heed(refusal)
+            raise refusal
         if not isinstance(body, dict) or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}: {content[:80]!r}")
         return body
 
-    def _refusal(self, error: BackendError) -> BackendError:
-        if isinstance(error, TooManyCalls):
-            self._budget.refused()
-        return error
-
 
 class _WholeResponses(HTTPAdapter):
-    """Reads each response to its end in the time that there is for a piece of it: the one that requests heeds."""
+    """Reads each response to its end in the time that there is for a piece of it: the one that requests heeds.
+
+    Its connections are not used after they were idle for long.
+    """
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        kept_shortly(self.poolmanager)
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        return kept_shortly(super().proxy_manager_for(*arguments, **options))
 
     def send(
         self,

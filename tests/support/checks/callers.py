@@ -43,13 +43,13 @@ def watch_compute(module: Any) -> None:
 
 def watch_kubernetes(module: Any) -> None:
     """Record every request of ``backends/gke/api.py`` from now on."""
-    ask = module.KubeApi._request
+    ask = module.Way.urlopen
 
-    def seen(self: Any, method: str, target: str, *arguments: Any, **options: Any) -> Any:
+    def seen(self: Any, method: str, target: str, **options: Any) -> Any:
         path, _, query = target.partition("?")
         if connect := connect_call(self.host):
             see(connect)
         see(kube_call(method, path, dict(parse_qsl(query))))
-        return ask(self, method, target, *arguments, **options)
+        return ask(self, method, target, **options)
 
-    module.KubeApi._request = seen
+    module.Way.urlopen = seen

@@ -154,19 +154,20 @@ def test_when_a_call_for_several_machines_fails_all_of_them_failed() -> None:
 # --- with a flow ------------------------------------------------------------------------------------------------------
 
 
-def throttle(wait: float | None) -> Callable[[], Mapping[str, Failure]]:
+def throttle(wait: float | None, error: ErrorClass = ErrorClass.THROTTLED) -> Callable[[], Mapping[str, Failure]]:
     def send() -> Mapping[str, Failure]:
-        raise BackendError(ErrorClass.THROTTLED, "too many requests", wait)
+        raise BackendError(error, "too many requests", wait)
 
     return send
 
 
-def test_once_the_server_asks_for_quiet_nothing_more_is_sent_in_this_batch_nor_the_next() -> None:
+@pytest.mark.parametrize("error", [ErrorClass.THROTTLED, ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT])
+def test_once_the_server_asks_for_quiet_nothing_more_is_sent_in_this_batch_nor_the_next(error: ErrorClass) -> None:
     flow = SharedFlow()
     deletes = [Delete(f"m{n}", "pool", DeleteReason.RETURNED) for n in range(3)]
-    calls = [call(create(1), succeed), call(create(2), throttle(60)), call(create(3), succeed)]
+    calls = [call(create(1), succeed), call(create(2), throttle(60, error)), call(create(3), succeed)]
     outcomes = run_calls(calls, workers=1, may_start=always, flow=flow)
-    assert errors(outcomes) == [None, ErrorClass.THROTTLED]
+    assert errors(outcomes) == [None, error]
     assert [outcome.retry_after for outcome in outcomes] == [None, 60]
     assert run_calls([call(delete, succeed) for delete in deletes], workers=1, may_start=always, flow=flow) == []
 

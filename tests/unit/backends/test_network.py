@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends import BackendError
-from provisioner.backends.network import prepare
+from provisioner.backends import BackendError, network
+from provisioner.backends.network import MOST_WAIT, prepare, seconds_until
 from tests.support.network.authority import Authority
 
 
@@ -98,3 +100,29 @@ def test_what_we_run_gets_the_way_out_that_we_have(environment: dict[str, str], 
     assert hosts[:2] == [".bank.example", "metadata.google.internal"]
     assert {"127.0.0.2", "127.0.0.2:8080"} <= {*hosts}
     assert {environment[name] for name in ("SSL_CERT_FILE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")} == {bundle}
+
+
+# --- Retry-After ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("86400", MOST_WAIT),
+        (None, None),
+        ("", None),
+        ("-1", None),
+        ("soon", None),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", 40.0),
+        ("Wed, 21 Oct 2026 07:27:00 GMT", 0.0),
+        ("Wed, 21 Oct 2026 09:28:00 GMT", MOST_WAIT),
+    ],
+)
+def test_the_time_that_a_server_asks_for_is_known_in_seconds(
+    header: str | None, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 10, 21, 7, 27, 20, tzinfo=UTC).timestamp()
+    monkeypatch.setattr(network, "time", SimpleNamespace(time=lambda: now))
+    assert seconds_until(header) == seconds

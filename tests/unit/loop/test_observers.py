@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -145,3 +146,26 @@ def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
         look = until(lambda: place.looks >= 2 and observer.latest({}), 30)
         assert isinstance(look, Unobserved)
         assert "a bug" in look.failure.text
+
+
+def test_a_place_that_asks_to_be_left_alone_is_not_looked_at_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, began = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    class Noted(SlowPlace):
+        def observe(self, at: float, sought: Mapping[str, str]) -> Snapshot:
+            began.append(now[0])
+            return super().observe(at, sought)
+
+    monkeypatch.setattr(observers, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    place = Noted()
+    place.error = BackendError(ErrorClass.UNAVAILABLE, "busy", 30.0)
+    with observing(place) as observer:
+        until(lambda: len(began) >= 3, 30)
+        observer.look_now()
+        place.error = None
+        until(lambda: isinstance(observer.latest({}), Snapshot), 30)
+    pauses = [later - earlier for earlier, later in pairwise(began)]
+    assert all(pause >= 30.0 for pause in pauses[:2]), pauses

@@ -9,6 +9,7 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.mig import call_budget
 from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.errors import TooManyCalls
 from provisioner.model import ErrorClass
 
 NEVER = 1000.0
@@ -79,10 +80,22 @@ def test_mutations_count_and_do_not_wait(clock: list[float]) -> None:
     assert window.passed == 70.0
 
 
-def test_after_a_refusal_nothing_is_sent_for_a_window(clock: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        pytest.param(TooManyCalls(ErrorClass.THROTTLED, "used up"), 60.0, id="a window is used up"),
+        pytest.param(TooManyCalls(ErrorClass.THROTTLED, "used up", 5.0), 60.0, id="it asks for less than a window"),
+        pytest.param(BackendError(ErrorClass.UNAVAILABLE, "busy", 90.0), 90.0, id="it is busy and asks for time"),
+        pytest.param(BackendError(ErrorClass.DENIED, "no", 7.0), 7.0, id="whatever it is that asks for time"),
+    ],
+)
+def test_after_a_refusal_nothing_is_sent_for_as_long_as_was_asked_for(
+    clock: list[float], error: BackendError, seconds: float
+) -> None:
     window = Window(100, clock)
-    window.budget.refused()
-    clock[0] += 59.0
+    window.budget.heed(error)
+    window.budget.heed(BackendError(ErrorClass.OTHER, "a later one that asks for nothing"))
+    clock[0] += seconds - 1.0
     assert window.take() is ErrorClass.THROTTLED
     with pytest.raises(BackendError, match="quiet for 1 s"):
         window.budget.count()

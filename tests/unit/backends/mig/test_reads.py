@@ -1,0 +1,70 @@
+"""Reads of Compute whose responses ask for something beside what they hold."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import requests
+from google.auth.credentials import AnonymousCredentials
+from requests.adapters import BaseAdapter
+
+from provisioner.backends import BackendError
+from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.reads import ComputeReads, GroupAddress
+from provisioner.model import ErrorClass
+
+ADDRESS = GroupAddress("https://compute.example", "p", "zones/r1-a", "mig-a", "r1-a")
+
+
+class Busy(BaseAdapter):
+    """Answers every request so."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__()
+        self._status, self._headers, self.calls = status, headers, 0
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        self.calls += 1
+        response = requests.Response()
+        response.status_code, response._content, response.request = self._status, b"{}", request
+        response.headers.update(self._headers)
+        return response
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def reading(server: Busy) -> ComputeReads:
+    reads = ComputeReads(
+        ADDRESS.root,
+        "p",
+        AnonymousCredentials(),
+        prefix="hf",
+        budget=CallBudget(100, 60.0),  # type: ignore[no-untyped-call]
+    )
+    reads._session.mount("https://", server)
+    return reads
+
+
+def failed(reads: ComputeReads) -> BackendError:
+    with pytest.raises(BackendError) as caught:
+        reads.group(ADDRESS, time.monotonic() + 60.0)
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_the_time_that_a_response_asks_for_holds_for_every_call_of_the_project(status: int) -> None:
+    server = Busy(status, **{"Retry-After": "40"})
+    reads = reading(server)
+    assert failed(reads).retry_after == 40.0
+    assert failed(reads).failure.error is ErrorClass.THROTTLED
+    assert server.calls == 1, "the second call was not sent"
+
+
+def test_a_response_that_asks_for_no_time_holds_up_nothing() -> None:
+    server = Busy(503)
+    reads = reading(server)
+    assert [failed(reads).failure.error for _ in range(2)] == [ErrorClass.UNAVAILABLE] * 2
+    assert server.calls == 2
