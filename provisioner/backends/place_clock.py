@@ -1,8 +1,12 @@
-"""What time a place says it is: its clock and ours have to agree, or logins and certificates are refused."""
+"""What the responses of a place tell beside their content: its time, and how quick it is.
+
+Its clock and ours have to agree, or logins and certificates are refused.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from email.utils import parsedate_to_datetime
 
 from provisioner.backends import Finding, Severity
@@ -11,17 +15,31 @@ MOST_SECONDS = 60.0
 """By how much the clocks may differ. A host that is synchronized is off by less than one; tokens bear five minutes."""
 
 
+SLOW_SECONDS, SLOW_CALLS, LATELY = 3.0, 3, 600.0
+"""A place is slow while each of so many last calls took so long; calls of longer ago do not count. Seconds."""
+
+
 class PlaceClock:
     """Hears the ``Date`` of each response (RFC 9110, 6.6.1), and reads the last one when somebody asks."""
 
     def __init__(self) -> None:
+        self._calls = deque[tuple[float, float]](maxlen=SLOW_CALLS)
+        """Monotonic time and seconds of each of the last calls."""
         self._last: tuple[str, float, float] | None = None
         """What the last response said, and this host's clocks when it came: the wall clock and the monotonic one."""
 
-    def hear(self, date: str | None) -> None:
-        """A response came just now, with this header."""
+    def hear(self, date: str | None, seconds: float) -> None:
+        """A response came just now, with this header, to a call that took so long."""
+        self._calls.append((time.monotonic(), seconds))
         if date:
             self._last = (date, time.time(), time.monotonic())
+
+    def slowness(self) -> tuple[str, ...]:
+        """That calls are slow, as a sentence for people, if they are."""
+        taken = [seconds for at, seconds in self._calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
+        if len(taken) < SLOW_CALLS:
+            return ()
+        return (f"calls take {sum(taken) / SLOW_CALLS:.0f} s: what is done there takes longer than usual",)
 
     def ahead(self) -> float | None:
         """Seconds by which the place's clock is ahead of this host's; None where it has not said the time."""

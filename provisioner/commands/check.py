@@ -97,7 +97,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     backends, unusable = usable_backends(settings.pools, settings.site)
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
-        findings += live_findings(backends, CHECK_SECONDS)
+        findings += live_findings(backends, CHECK_SECONDS, "pools")
         findings += rehearsal_findings(_right(backends, findings), settings)
         findings += [
             finding
@@ -134,7 +134,8 @@ def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> l
             name: partial(backend.rehearse, first.get(name, NO_TEMPLATE))
             for name, backend in backends.items()
             if isinstance(backend, Rehearsing)
-        }
+        },
+        "pools",
     )
 
 

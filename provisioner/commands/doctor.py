@@ -13,7 +13,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import distributions
@@ -22,6 +21,7 @@ from typing import Any
 
 from provisioner import __version__
 from provisioner.backends.place_clock import MOST_SECONDS
+from provisioner.commands.looks import WAITING, all_at_once
 from provisioner.commands.options import Document, UsageError, add_shared, show
 from provisioner.files.regular import read_regular
 from provisioner.hostfactory.environment import SCRIPTS, Directories, DirectoryError
@@ -95,9 +95,8 @@ def run(options: argparse.Namespace) -> int:
     if options.bundle and os.path.lexists(options.bundle):
         raise UsageError(f"--bundle {options.bundle}: it exists; name a file that does not")
     environment = surroundings(options)
-    asked = parts()
-    with ThreadPoolExecutor(len(asked)) as workers:
-        results = [*workers.map(partial(ask, environment=environment), asked), disk(environment), clock(environment)]
+    asked = all_at_once({part.name: partial(ask, part, environment) for part in parts()}, "parts")
+    results = [*asked.values(), disk(environment), clock(environment)]
     document: dict[str, Any] = {
         "parts": [
             {"part": one.part.name, "command": one.part.seen_as, "fine": one.fine, "text": one.text} for one in results
@@ -150,7 +149,8 @@ def ask(part: Part, environment: Mapping[str, str]) -> Result:
         return Result(part, False, f"no answer within {SECONDS:.0f} s")
     except OSError as error:
         return Result(part, False, f"it did not start: {error.strerror}")
-    return Result(part, done.returncode == 0, (done.stdout + done.stderr).strip())
+    said = [line for line in done.stderr.splitlines() if not line.startswith(WAITING)]
+    return Result(part, done.returncode == 0, (done.stdout + "\n".join(said)).strip())
 
 
 def disk(environment: Mapping[str, str]) -> Result:

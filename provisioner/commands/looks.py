@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from provisioner.backends import Backend, BackendError
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import FOR_PEOPLE
-from provisioner.model import Look, Memory, Snapshot, Unobserved
+from provisioner.model import ErrorClass, Failure, Look, Memory, Snapshot, Unobserved
 from provisioner.settings.tree import Settings
 
 NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 LOOK_SECONDS = 30.0
-"""How long a command tries to see a pool."""
+"""How long a command tries to see the pools."""
+SAY_SECONDS = 5.0
+"""How often a command says what it waits for."""
+WAITING = "Waiting"
+"""How that begins."""
+
+T = TypeVar("T")
 
 
 def look(
@@ -23,9 +35,43 @@ def look(
     seconds: float = LOOK_SECONDS,
     sought: Mapping[str, Mapping[str, str]] = NOTHING,
 ) -> dict[str, Look]:
-    """A complete look at each pool, or its failure. ``sought``: by pool, as ``Backend.observe`` takes it."""
+    """A complete look at each pool, all at once, or its failure. ``sought``: by pool, as ``Backend.observe`` takes it.
+
+    Within ``seconds`` a look that failed is tried again.
+    """
     deadline = time.monotonic() + seconds
-    return {name: _look(backend, now, deadline, sought.get(name, {})) for name, backend in backends.items()}
+    seen = all_at_once(
+        {name: partial(_look, backend, now, deadline, sought.get(name, {})) for name, backend in backends.items()},
+        "pools",
+        max(seconds, LOOK_SECONDS),
+    )
+    slow = Failure(ErrorClass.TIMEOUT, f"no complete look within {LOOK_SECONDS:.0f} s")
+    return {name: seen.get(name) or Unobserved(backend.pool, now, slow) for name, backend in backends.items()}
+
+
+def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float = math.inf) -> dict[str, T]:
+    """Make all calls at once; the results, by name, of those that ended within ``seconds``, or what one raises.
+
+    Standard error says now and then what is waited for; ``what``: the plural of its kind, empty to be silent.
+    """
+    begun, futures = time.monotonic(), {name: Future[T]() for name in calls}
+    for name, call in calls.items():
+        threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
+    while left := wait(futures.values(), min(SAY_SECONDS, seconds)).not_done:
+        passed = time.monotonic() - begun
+        if passed >= seconds:
+            break
+        if what:
+            names = ", ".join(name for name, future in futures.items() if future in left)
+            print(f"{WAITING} for {what}, {passed:.0f} s so far: {names}", file=sys.stderr)
+    return {name: future.result() for name, future in futures.items() if future.done()}
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - who waits raises it
+        future.set_exception(error)
 
 
 def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Look:
@@ -53,7 +99,8 @@ def look_once(settings: Settings, memory: Memory | None) -> Mapping[str, Look]:
         now = LoopClock().now()
         looks = look(backends, now)
         lacking = _lacking(looks, memory) if memory else {}
-        return look(backends, now, sought=lacking) if lacking else looks
+        again = look(backends, now, sought=lacking) if lacking else {}
+        return {**looks, **{name: one for name, one in again.items() if isinstance(one, Snapshot)}}
     finally:
         close(backends)
 

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.registry import longest_call, make_backends
+from provisioner.commands.looks import all_at_once
 from provisioner.extras import extra, needing
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
@@ -36,14 +36,17 @@ CHECK_SECONDS = 10.0
 """How long the places are asked about their settings. A start waits no longer: what is wrong shows itself later."""
 
 
-def live_findings(backends: Mapping[str, Backend], seconds: float) -> list[Finding]:
-    """What of the pools' places will go wrong."""
+def live_findings(backends: Mapping[str, Backend], seconds: float, what: str = "") -> list[Finding]:
+    """What of the pools' places will go wrong; ``what`` as of ``ask_all``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
-    return ask_all({name: partial(backend.check, seconds) for name, backend in checkable.items()})
+    return ask_all({name: partial(backend.check, seconds) for name, backend in checkable.items()}, what)
 
 
-def ask_all(questions: Mapping[str, Callable[[], list[Finding]]]) -> list[Finding]:
-    """Findings on all pools by name, asked at the same time. A pool that does not answer in time has a finding, too."""
+def ask_all(questions: Mapping[str, Callable[[], list[Finding]]], what: str = "") -> list[Finding]:
+    """Findings on all pools by name, asked at the same time; one on each that does not answer, too.
+
+    ``what`` as of ``all_at_once``.
+    """
 
     def of(name: str) -> list[Finding]:
         try:
@@ -51,8 +54,8 @@ def ask_all(questions: Mapping[str, Callable[[], list[Finding]]]) -> list[Findin
         except BackendError as error:
             return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
 
-    with ThreadPoolExecutor(max(1, len(questions)), thread_name_prefix="check") as threads:
-        return [finding for findings in threads.map(of, questions) for finding in findings]
+    answers = all_at_once({name: partial(of, name) for name in questions}, what)
+    return [finding for findings in answers.values() for finding in findings]
 
 
 class Service:

@@ -136,6 +136,8 @@ class Trouble(NamedTuple):
     """When its slot was closed or the pool began to back off; of a machine that still waits, when it was asked for."""
     since: float
     """When failures of this class began there, after the last machine that ran."""
+    over: bool = False
+    """A machine has begun to run there since, and the pool does not back off."""
 
 
 def shortages(
@@ -163,13 +165,14 @@ def troubles(memory: Memory) -> Mapping[Key, Trouble]:
     for key, window in memory.pressures.items():
         if window.level and window.failure is not None:
             failures[key].append((window.blocked_at, window.failure))
-    return {key: _last(failed, ran[key]) for key, failed in failures.items()}
+    backs_off = {key for key, window in memory.pressures.items() if window.level}
+    return {key: _last(failed, ran[key], over=key not in backs_off) for key, failed in failures.items()}
 
 
-def _last(failed: list[tuple[float, Failure]], ran: float) -> Trouble:
+def _last(failed: list[tuple[float, Failure]], ran: float, *, over: bool) -> Trouble:
     at, failure = max(failed, key=lambda one: one[0])
     series = [when for when, one in failed if one.error is failure.error and when > ran]
-    return Trouble(failure, at, min(series, default=at))
+    return Trouble(failure, at, min(series, default=at), over and ran > at)
 
 
 class _Forecast:

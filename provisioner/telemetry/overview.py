@@ -249,8 +249,9 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     tallies = {record.id: _tally(record) for record in memory.requests.values()}
     lacks = missing(memory, notes, last, now)
     limits, slots = notes.limits or Limits("", {}, {}), _summed(memory, tallies)
-    errors = {key: last_error(memory, trouble, now) for key, trouble in last.items()}
-    pairs = _pairs(memory, limits, slots, waits(memory, lacks) - waits(memory, lacks, Lack.GIVEN_UP), errors)
+    waiting = waits(memory, lacks)
+    errors = {key: last_error(memory, trouble, waiting[key], now) for key, trouble in last.items()}
+    pairs = _pairs(memory, limits, slots, waiting - waits(memory, lacks, Lack.GIVEN_UP), errors)
     return {
         "machines": [row for row in pairs if row.pool],
         "pools": [_sum(pairs, pool=name, limits=limits) for name in _names(limits.pools, pairs, "pool")],
@@ -262,7 +263,7 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
         "returns": [_return(back) for back in memory.returns.values()],
         "stuck": list(_stuck(memory)),
         "down": list(_down(memory)),
-        "pressure": learned(memory, last, waits(memory, lacks), now),
+        "pressure": learned(memory, last, waiting, now),
         "budget": spending(memory, limits, [one for ones in lacks.values() for one in ones], now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
     }

@@ -75,13 +75,13 @@ def learned(
     ``last_error``: its ``error``, ``text`` and time ``at``, or None; ``missing``: machines that wait there.
     """
     return [
-        _pool(memory, key, last.get(key), now) | {"missing": waiting.get(key, 0)}
+        _pool(memory, key, last.get(key), waiting.get(key, 0), now)
         for key in sorted(memory.pressures.keys() | last.keys() | waiting.keys())
         if key[0]
     ]
 
 
-def _pool(memory: Memory, key: tuple[str, str], trouble: Trouble | None, now: float) -> dict[str, Any]:
+def _pool(memory: Memory, key: tuple[str, str], trouble: Trouble | None, waits: int, now: float) -> dict[str, Any]:
     window = memory.pressures.get(key)
     failure = window.failure if window else None
     backs_off = window is not None and window.level > 0
@@ -95,13 +95,14 @@ def _pool(memory: Memory, key: tuple[str, str], trouble: Trouble | None, now: fl
         "why": failure.text if failure else "",
         **past(memory, "since", since, now),
         **coming(memory, "next_probe", window.retry_at if window and backs_off else None, now),
-        "last_error": last_error(memory, trouble, now),
+        "last_error": last_error(memory, trouble, waits, now),
+        "missing": waits,
     }
 
 
-def last_error(memory: Memory, trouble: Trouble | None, now: float) -> dict[str, Any] | None:
-    """The class of a trouble, its words, and when it was."""
-    if trouble is None:
+def last_error(memory: Memory, trouble: Trouble | None, waits: int, now: float) -> dict[str, Any] | None:
+    """The class of a trouble, its words, and when it was; None once it is over and no machine ``waits`` any more."""
+    if trouble is None or (trouble.over and not waits):
         return None
     return {**trouble.failure.facts, **past(memory, "at", trouble.at, now)}
 

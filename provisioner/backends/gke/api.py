@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -196,7 +197,7 @@ class KubeApi:
         accept: str,
         preload_content: bool,
     ) -> urllib3.response.BaseHTTPResponse:
-        way, authorization = self.access.now()
+        (way, authorization), began = self.access.now(), time.monotonic()
         headers = {"Accept": accept, **authorization}
         if body is not None:
             headers["Content-Type"] = JSON
@@ -215,7 +216,7 @@ class KubeApi:
             if isinstance(error, urllib3.exceptions.SSLError):
                 self.access.rejected(way)
             raise BackendError(*unanswered(error)) from error
-        self.clock.hear(reply.headers.get("Date"))
+        self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
         return reply

@@ -104,7 +104,7 @@ class GkeBackend:
             spec=self._spec.current().digest,
             asked=frozenset(sought),
             causes=self._cache.causes(),
-            problems=(STRAYED.format(len(strayed), min(strayed)),) if strayed else (),
+            problems=(*self._api.clock.slowness(), *((STRAYED.format(len(strayed), min(strayed)),) if strayed else ())),
             answered_by=self._answered_by,
             listed=listed,
         )

@@ -128,7 +128,7 @@ class GroupObserver:
             spec=self._spec,
             asked=frozenset(sought),
             causes=self._preemptions.causes(),
-            problems=self._problems.texts,
+            problems=(*self._project.reads.clock.slowness(), *self._problems.texts),
         )
 
     def _follow(self, group: Json | None, entries: Entries, now: float, deadline: float) -> None:

@@ -248,12 +248,13 @@ class ComputeReads:
         left = min(deadline - time.monotonic(), self.times.call)
         if left <= 0:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
+        began = time.monotonic()
         try:
             timeout = (min(self.times.connect, left), left)
             response = self._session.request(method, url, timeout=timeout, **options)
         except CALL_ERRORS as error:
             raise of_exception(error) from error
-        self.clock.hear(response.headers.get("Date"))
+        self.clock.hear(response.headers.get("Date"), time.monotonic() - began)
         content = response.content
         try:
             body = json.loads(content)

@@ -222,7 +222,7 @@ def test_a_pool_has_the_trouble_since_its_last_machine_ran() -> None:
         count=9,
     )
     trouble = troubles(held)["a", TEMPLATE]
-    assert trouble == (STOCKOUT, NOW - 50, NOW - 70)
+    assert trouble == (STOCKOUT, NOW - 50, NOW - 70, False)
     assert troubles(wanted(running(), count=1)) == {}
 
 

@@ -184,6 +184,7 @@ BACKS_OFF = (
     rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min: ZONE_RESOURCE_POOL_EXHAUSTED, "
     "last error 4 min ago"
 )
+FAILED_LAST = "window 6, 1 missing, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
 RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
 
 
@@ -192,6 +193,7 @@ RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE
     [
         pytest.param(record(TRIED, count=5), FULL, BACKS_OFF, (5, True, 600.0, 3600.0), id="while it backs off"),
         pytest.param(record(TRIED, running(1), count=5), Window(6), RECOVERED, (4, False, None, None), id="afterwards"),
+        pytest.param(record(TRIED, count=1), Window(6), FAILED_LAST, (1, False, None, None), id="no machine ran since"),
     ],
 )
 def test_what_was_learned_of_a_pool_is_a_line(
@@ -202,6 +204,24 @@ def test_what_was_learned_of_a_pool_is_a_line(
     assert told["last_error"]["error"] == "stockout"
     names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
     assert tuple(told[name] for name in names) == numbers
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "level", "forgotten"),
+    [
+        pytest.param(300.0, 0, True, id="a machine ran since"),
+        pytest.param(900.0, 0, False, id="a machine ran before"),
+        pytest.param(300.0, 1, False, id="the pool backs off"),
+    ],
+)
+def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
+    seconds_ago: float, level: int, forgotten: bool
+) -> None:
+    one = record(TRIED, running(1, ran=NOW - seconds_ago), count=1)
+    window = replace(FULL, level=level) if level else Window(6)
+    seen = overview(facts(memory(one, pressures={("a", TEMPLATE): window})))
+    assert [told["last_error"] is None for told in seen.pressure] == [forgotten]
+    assert [row.last_error is None for row in seen.pools if row.pool == "a"] == [forgotten]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""What is said of a place whose calls are slow."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from provisioner.backends import place_clock
+from provisioner.backends.place_clock import LATELY, SLOW_SECONDS, PlaceClock
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        pytest.param([], "", id="no call yet"),
+        pytest.param([7.0, 7.0], "", id="too few to tell"),
+        pytest.param([0.1, 7.0, 7.0, 7.0], "calls take 7 s", id="slow of late"),
+        pytest.param([7.0, 7.0, 7.0, 0.1], "", id="quick again"),
+        pytest.param([5.0, 10.0, 6.0], "calls take 7 s", id="their mean"),
+        pytest.param([SLOW_SECONDS] * 3, "calls take 3 s", id="just slow"),
+        pytest.param([SLOW_SECONDS - 0.01] * 3, "", id="not quite slow"),
+        pytest.param([60.0, 0.1, 60.0], "", id="a quick one between"),
+    ],
+)
+def test_a_place_is_slow_while_its_last_calls_all_are(taken: list[float], said: str) -> None:
+    clock = PlaceClock()
+    for seconds in taken:
+        clock.hear(None, seconds)
+    assert "".join(clock.slowness()).partition(":")[0] == said
+
+
+def test_slow_calls_of_long_ago_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [5000.0]
+    monkeypatch.setattr(place_clock, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    clock = PlaceClock()
+    for _ in range(3):
+        clock.hear(None, 7.0)
+    assert clock.slowness()
+    now[0] += LATELY
+    assert not clock.slowness()
