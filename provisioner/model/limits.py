@@ -22,6 +22,8 @@ class PoolLimits:
     boot_deadline: float = 600.0
     announce: float = 3600.0
     """How long before a machine ends whose end its place has told HF hears of it."""
+    least_life: float = 0.0
+    """How long a machine must have left when HF gets it, where its place tells its end."""
     down: float = 900.0
     """How long a machine that ran may not run until it counts as lost, if few do not. 0: for ever."""
     early_loss: float = 300.0

@@ -170,8 +170,8 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
         _remains(draft, record, slot, machine)
     elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
         _end(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news)
-    elif machine.strayed and slot.ran is None:
-        _end(draft, record, _applied(slot), End(STRAYED, LossCause.UNKNOWN, seen), news)
+    elif (unfit := _unfit(draft, slot, machine, seen)) is not None:
+        _end(draft, record, _applied(slot), unfit, news)
     elif machine.phase is GONE or (machine.phase is STOPPING and slot.verdict is Verdict.OPEN):
         _end(draft, record, _applied(slot), _ending(machine, seen), news)
     elif machine.phase is STOPPING:  # HF hears of it now, and may give it back before it is gone
@@ -190,6 +190,18 @@ def _expired(draft: Draft, slot: Slot, seen: float) -> bool:
         return slot.cause is LossCause.EXPIRES
     ends = draft.expiry(slot)
     return ends is not None and seen >= ends - PUNCTUAL
+
+
+def _unfit(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
+    """The end of a machine that HF has not got yet and should not get: not as it was asked for, or soon to end."""
+    if machine.strayed and slot.ran is None:
+        return End(STRAYED, LossCause.UNKNOWN, seen)
+    ends, least = draft.expiry(evolve(slot, expires=machine.expires)), draft.pool(slot.pool).least_life
+    if slot.verdict is not Verdict.OPEN or machine.phase in (STOPPING, GONE) or ends is None:
+        return None
+    left = max(0.0, ends - draft.now)
+    text = f"Its place ends it in {left:.0f} s, and least_life_seconds of the pool is {least:g}."
+    return End(Failure(ErrorClass.OTHER, text), LossCause.EXPIRES, seen) if left < least else None
 
 
 def _expires(notice: Notice | None) -> bool:

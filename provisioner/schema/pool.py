@@ -46,6 +46,9 @@ class Pool(Section):
     """Seconds before its end from which getReturnRequests names a machine whose end is known beforehand (a longest run
     of instances, ``activeDeadlineSeconds`` of pods), with the seconds that are left; default 3600. At most a tenth of
     the template's machines, at least one, is named at a time, except in the last ten minutes."""
+    least_life_seconds: DurationOrZero = 0.0
+    """Seconds that a machine must have left when HF gets it; default 0: any. One that its place ends sooner, as that
+    tells, counts as a failed boot, and another is asked for. Less than the place gives each machine, or none stays."""
     down_seconds: DurationOrZero = 900.0
     """Seconds that a machine which HF was told of may not be ready (a container that crashes again and again, a failing
     readiness probe) until it is lost, and deleted; default 900; 0: it never is. Where more than a fifth of the machines
@@ -94,6 +97,7 @@ class Pool(Section):
             initial_window=min(self.initial_window, self.max_pending),
             boot_deadline=self.boot_deadline_seconds,
             announce=self.announce_seconds,
+            least_life=self.least_life_seconds,
             down=self.down_seconds,
             early_loss=self.early_loss_seconds,
             spill_after=self.spill_after_seconds,

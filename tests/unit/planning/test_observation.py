@@ -507,3 +507,39 @@ def test_where_many_do_not_run_at_once_none_is_lost(count: int, down: int, lost:
     machines = [crashing(number) if number < down else machine(number) for number in range(count)]
     after = looked(looked(grid(count), *machines).memory(), *machines, at=DOWN)
     assert Counter(one.verdict for one in after.record(REQUEST).slots.values())[Verdict.LOST] == lost
+
+
+# --- machines that have not long to live ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "phase", "left", "least", "verdict"),
+    [
+        pytest.param(slot(), Phase.RUNNING, 3599.0, 3600.0, Verdict.FAILED, id="too short"),
+        pytest.param(slot(), Phase.PENDING, 3599.0, 3600.0, Verdict.FAILED, id="too short already while it boots"),
+        pytest.param(running(), Phase.RUNNING, 3599.0, 3600.0, Verdict.FAILED, id="too short by now"),
+        pytest.param(slot(), Phase.RUNNING, 3600.0, 3600.0, Verdict.OPEN, id="long enough"),
+        pytest.param(slot(), Phase.RUNNING, 5.0, 0.0, Verdict.OPEN, id="any is long enough"),
+        pytest.param(slot(), Phase.RUNNING, None, 3600.0, Verdict.OPEN, id="nobody knows"),
+        pytest.param(SUCCEEDED, Phase.RUNNING, 5.0, 3600.0, Verdict.SUCCEEDED, id="HF has it"),
+    ],
+)
+def test_a_machine_that_its_place_ends_soon_is_no_new_one_for_hf(
+    before: Slot, phase: Phase, left: float | None, least: float, verdict: Verdict
+) -> None:
+    wall = 1_900_000_000.0
+    expires = None if left is None else wall + NOW - SEEN + left
+    shown = replace(machine(before.number, phase=phase), expires=expires)
+    draft = draft_of(
+        memory(record(before)),
+        snapshot(shown, began=SEEN, wall=wall),
+        limits=limits(pool("a", least_life=least)),
+        now=NOW,
+    )
+    reflect(draft)
+    after = draft.record(REQUEST).slots[before.number]
+    assert after.verdict is verdict
+    if verdict is Verdict.FAILED:
+        assert after.failure is not None
+        assert "least_life_seconds of the pool is 3600" in after.failure.text
+        assert after.delete is DeleteReason.FAILED
