@@ -63,10 +63,17 @@ def _running(record: RequestRecord) -> list[Slot]:
     return [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran is not None]
 
 
+def _down(record: RequestRecord) -> list[Slot]:
+    return [slot for slot in _running(record) if slot.down is not None]
+
+
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over: str) -> None:
-    """Fail what did not run in time: a slot by its boot deadline, and all once the request's time is ``over``."""
+    """Fail what did not run in time: a slot by its boot deadline, and all once the request's time is ``over``.
+
+    So what has run and does not run any more then: HF must not be told that it does.
+    """
     now = draft.now
-    for slot in pending(record):
+    for slot in [*pending(record), *(_down(record) if over else ())]:
         if over:
             _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template, over), capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
@@ -108,7 +115,7 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
 
     (Laws: a request always ends, a terminal answer stays.)
     """
-    if pending(record) or missing(record) > 0:
+    if pending(record) or _down(record) or missing(record) > 0:
         return
     running = _running(record)
     draft.put(record.id, *[_judged(slot, Verdict.SUCCEEDED) for slot in running])

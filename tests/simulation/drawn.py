@@ -78,7 +78,9 @@ GIVEN: Mapping[type, Values] = {
 """Values of settings whose types leave them open."""
 
 ELSEWHERE: Mapping[type, frozenset[str]] = {
-    VirtualPool: frozenset({"name", "kind", "announce_seconds", "down_seconds", "require_dns", "price_per_hour"}),
+    VirtualPool: frozenset(
+        {"name", "kind", "announce_seconds", "down_seconds", "least_life_seconds", "require_dns", "price_per_hour"}
+    ),
     Template: frozenset({"pools", "price_per_hour"}),
     HostFactory: frozenset(),
     Demand: frozenset({"template", "machines", "levels"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -228,3 +229,29 @@ def test_a_machine_that_only_an_operator_can_help_is_not_waited_for(error: Error
 def test_a_machine_that_did_not_run_in_time(state: str, failure: Failure | None, text: str) -> None:
     one = booted(machine(phase=Phase.PENDING, state=state, failure=failure), submitted=NOW - 600)
     assert (one.verdict, one.failure and one.failure.text) == (Verdict.FAILED, text)
+
+
+# --- machines that ran and do not run any more ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "deadline", "ends", "machines"),
+    [
+        pytest.param(machine(0, phase=Phase.PENDING, failure=BROKEN), NOW + 60, None, 0, id="there is time"),
+        pytest.param(machine(0, phase=Phase.PENDING, failure=BROKEN), NOW, GIVEN_UP, 1, id="its time is over"),
+        pytest.param(machine(0), NOW + 60, RequestStatus.COMPLETE, 2, id="it runs again"),
+    ],
+)
+def test_no_request_ends_with_a_machine_that_does_not_run(
+    seen: Machine, deadline: float, ends: RequestStatus | None, machines: int
+) -> None:
+    held = record(running(0, down=NOW - 60), running(1), count=2, deadline=deadline)
+    made = plan(memory(held), snapshot(seen, machine(1)), limits=limits(pool("a", down=1e6)))
+    (after,) = made.memory.requests.values()
+    assert after.ended is ends
+    answer = json.loads(request_answer(after).text)
+    if ends is not None:
+        assert sum(one["result"] == "succeed" for one in answer["machines"]) == machines
+    if ends is GIVEN_UP:
+        assert BROKEN.text in answer["message"]
+        assert after.slots[0].delete is DeleteReason.TIMED_OUT
