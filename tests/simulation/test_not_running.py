@@ -1,0 +1,126 @@
+"""Machines that HF has and that do not run: a container ends beside one that goes on, crashes again and again, or is
+not ready for a while.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.simulation.story import Story
+
+SEEDS = 300
+PARTS = 30
+"""The seeds are played in so many tests, of which all but the first are slow."""
+
+ENDED, CRASHING, UNREADY = "ended", "crashing", "unready"
+
+
+@pytest.fixture
+def stories() -> Iterator[list[Story]]:
+    told: list[Story] = []
+    yield told
+    for story in told:
+        story.close()
+
+
+def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
+    """What the status of the worker's container says."""
+    ended = {
+        "terminated": {"exitCode": chance.choice([0, 1, 137]), "reason": chance.choice(["Completed", "OOMKilled"])}
+    }
+    if how == ENDED:
+        return {"state": ended}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
+    return {"state": waiting, "lastState": ended, "restartCount": 14} if how == CRASHING else {}
+
+
+class Trouble:
+    """What is wrong with the containers of pods."""
+
+    def __init__(self, story: Story, chance: random.Random) -> None:
+        self._story, self._chance = story, chance
+        self.broken: dict[str, str] = {}
+
+    def strike(self, name: str) -> None:
+        """Something happens to the worker's container of a pod that runs; a sidecar beside it runs on."""
+        how = self._chance.choice([ENDED, CRASHING, UNREADY])
+        for pod in self._running(name):
+            worker, *_ = pod.document["status"]["containerStatuses"]
+            sidecar = {**worker, "name": "mesh-proxy"}
+            self._show(pod, "False", [{**worker, "ready": False, **_states(how, self._chance)}, sidecar])
+            self.broken[name] = how
+            self._story.judge.disturbed.add(name)
+
+    def mend(self) -> None:
+        """Those that were only not ready are so again."""
+        for name in [name for name, how in self.broken.items() if how == UNREADY]:
+            del self.broken[name]
+            for pod in self._running(name):
+                self._show(pod, "True", [{**one, "ready": True} for one in pod.document["status"]["containerStatuses"]])
+
+    def _running(self, name: str) -> list[Any]:
+        return self._story.cluster.pods.select(
+            "", lambda pod: pod.name == name and pod.document["status"].get("phase") == "Running"
+        )
+
+    def _show(self, pod: Any, ready: str, statuses: list[Any]) -> None:
+        status = pod.document["status"]
+        conditions = [
+            {**one, "status": ready} if one["type"] in ("Ready", "ContainersReady") else one
+            for one in status["conditions"]
+        ]
+        changed = {**pod.document, "status": {**status, "containerStatuses": statuses, "conditions": conditions}}
+        self._story.cluster.update(pod, changed, status_only=True)
+
+
+def play(story: Story, trouble: Trouble, chance: random.Random) -> None:
+    """HF asks and returns, containers break and mend, the loop dies."""
+    for _ in range(14):
+        match chance.randrange(6):
+            case 0 | 1:
+                story.request(chance.choice(["wide", "pods"]), chance.randint(1, 4))
+            case 2:
+                pods = sorted(name for name, one in story.machines().items() if one.pool != "beta" and one.running)
+                for name in chance.sample(pods, min(len(pods), chance.randint(1, 3))):
+                    trouble.strike(name)
+            case 3:
+                trouble.mend()
+            case 4:
+                story.restart()
+            case 5:
+                hosts = sorted(story.judge.hosts())
+                story.give_back(chance.sample(hosts, min(len(hosts), 2)))
+        story.run(chance.choice([5.0, 40.0, 400.0]), 8)
+        story.list_hosts()
+        story.poll_all()
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+def test_hf_keeps_no_machine_that_does_not_run(part: int, stories: list[Story]) -> None:
+    for seed in range(part, SEEDS, PARTS):
+        stories.append(story := Story(seed))
+        chance = random.Random(seed)
+        trouble = Trouble(story, chance)
+        play(story, trouble, chance)
+        trouble.mend()
+        for _ in range(20):
+            story.run(300.0, 10)
+            story.list_hosts()
+            story.poll_all()
+        unended = [id_ for id_, wanted in story.requests.items() if wanted.told is None]
+        assert not unended, f"seed {seed}: {unended} have not ended"
+        memory = story.memory()
+        assert memory is not None
+        there = story.machines()
+        known = {slot.name for _, slot in memory.slots if not slot.gone}
+        assert there.keys() <= known, f"seed {seed}: {there.keys() - known} run unseen"
+        idle = {name for name in story.judge.hosts() if name not in there or not there[name].running}
+        pools = [there[name].pool for name in idle if name in there]
+        few = {name for name in idle if name not in there or pools.count(there[name].pool) < 2}
+        assert not few, f"seed {seed}: HF has {sorted(few)}, which do not run: {trouble.broken}"
+        ended = {name for name in idle if trouble.broken.get(name) == ENDED}
+        assert not ended, f"seed {seed}: HF has {sorted(ended)}, which have ended"
