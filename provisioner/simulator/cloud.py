@@ -13,7 +13,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
 from provisioner.files import yaml_text
 from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
+from provisioner.simulator.compute.settings import ADVISED, MigSpec, Switches, Timings
 from provisioner.simulator.kubernetes.pods import Cluster
 from provisioner.simulator.kubernetes.settings import PodTimings
 from provisioner.simulator.world import Fault, World
@@ -51,7 +51,7 @@ MODES = frozenset(
         "stuck_stopping",
     }
     | {"abandoned", "deleted", "name_taken", "paginated", "recreated", "repairs", "resized", "size_limit", "stopped"}
-    | {"op_error", "op_gone", "op_stuck", "precondition"}
+    | {"op_error", "op_gone", "op_stuck", "precondition", "unhealthy"}
     | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired", "unknown_words"}
     | {"clock_skew"}
     # faults of entries between the audit log and Pub/Sub
@@ -184,7 +184,9 @@ def contexts_of(settings: Settings) -> dict[str, str]:
 def migs_of(settings: Settings) -> list[MigSpec]:
     """The managed instance groups that a configuration's pools name."""
     specs = {
-        pool.identity: MigSpec(project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "")
+        pool.identity: MigSpec(
+            project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "", **ADVISED
+        )
         for pool in settings.pools.values()
         if isinstance(pool, MigPool)
     }

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.kube.cluster import NODE_CAPACITY, NODES, Cluster
@@ -21,6 +20,7 @@ from tests.kube.grid import POD, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
+from tests.support.clouds.specs import advised
 from tests.support.processes import cpu_seconds, mebibytes
 from tests.support.waiting import until
 
@@ -30,7 +30,7 @@ QUIET_SECONDS = 30.0
 SETTLE_SECONDS = 60.0
 """Seconds until the cluster has told everything about the last pod."""
 MIG_SECONDS = 20.0
-MIG = MigSpec(project="demo", name="slow", zone="us-central1-a")
+MIG = advised(project="demo", name="slow", zone="us-central1-a")
 SLOW = "slow"
 
 Say = Callable[[str], None]

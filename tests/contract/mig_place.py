@@ -21,12 +21,13 @@ from provisioner.simulator.world import Fault
 from tests.contract.places import PREFIX, Place
 from tests.support.clients.wire import Wire
 from tests.support.clouds.compute_cloud import QUICK
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 T = TypeVar("T")
 
-ZONAL = MigSpec(project="demo-project", name="hf-a", zone="us-central1-a")
-REGIONAL = MigSpec(project="demo-project", name="hf-r", region="us-central1")
+ZONAL = advised(project="demo-project", name="hf-a", zone="us-central1-a")
+REGIONAL = advised(project="demo-project", name="hf-r", region="us-central1")
 
 QUICK_GROUP = replace(QUICK, operation=(0.0, 0.0))
 """Timings as quick as elsewhere; a call is accepted at once, so that what it did can be seen as soon as it is answered.

@@ -13,10 +13,11 @@ from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.support.clients.compute_clients import ABSENT, ApiLibrary, Client, CloudLibrary, Gcloud
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
-ZONAL = MigSpec(project="p", zone="us-central1-a", name="g")
-REGIONAL = MigSpec(project="p", region="europe-west1", name="r", list_results="PAGINATED")
+ZONAL = advised(project="p", zone="us-central1-a", name="g")
+REGIONAL = advised(project="p", region="europe-west1", name="r", list_results="PAGINATED")
 TIMINGS = {"call": 0, "operation": 0.1, "schedule": 0.1, "boot": 0.3, "delete": 0.2, "leave": 0.1}
 
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")

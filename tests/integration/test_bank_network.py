@@ -29,10 +29,10 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.network import ANOTHER_LOGIN
 from provisioner.settings import loader
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.state.atomic import replace
 from tests.integration.test_google_setup import GCLOUD, gcloud_table, unknown, value
+from tests.support.clouds.specs import advised
 from tests.support.hostfactory.sites import template
 from tests.support.manifests import GKE, ROOT, built, container
 from tests.support.network.authority import Authority
@@ -195,7 +195,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, A
     directory = tmp_path_factory.mktemp("network")
     authority = Authority(directory)
     with ExitStack() as stack:
-        spec = MigSpec(project="p", zone="us-central1-a", name="hf-a")
+        spec = advised(project="p", zone="us-central1-a", name="hf-a")
         cloud = stack.enter_context(Simulator(namespaces=["grid"], migs=[spec]))
         sts = stack.enter_context(served(token))
         addresses = {

@@ -11,14 +11,15 @@ import pytest
 from provisioner.model import Limits
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
+from tests.support.clouds.specs import advised
 from tests.support.clouds.virtual_site import VirtualSite, limits_of, succeeded
 
 pytestmark = pytest.mark.slow
 
 CREATES, DELETES = "createInstances", "deleteInstances"
-A = MigSpec(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT", size_limit=4000)
+A = advised(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT", size_limit=4000)
 B = replace(A, name="hf-b", zone="us-central1-b")
-R = MigSpec(project="p", name="hf-r", region="us-east1", provisioning_model="SPOT", size_limit=4000)
+R = advised(project="p", name="hf-r", region="us-east1", provisioning_model="SPOT", size_limit=4000)
 
 
 def limits(*specs: MigSpec, most: int) -> Limits:

@@ -22,9 +22,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.tools.playground import HostFactory
+from tests.support.clouds.specs import advised
 from tests.support.hostfactory.sites import template
 from tests.support.network.authority import Authority
 from tests.support.network.proxy import Proxy
@@ -92,7 +92,7 @@ class Bank:
     """HostFactory, and a loop with a pool of each kind, whose clouds want Google's tokens."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
-        spec = MigSpec(project="p", zone="us-central1-a", name="hf-a")
+        spec = advised(project="p", zone="us-central1-a", name="hf-a")
         self.cloud = stack.enter_context(Simulator(namespaces=["grid"], migs=[spec]))
         pods = dict.fromkeys(("schedule", "start", "ready", "stop", "confirm"), 0.05)
         instances = dict.fromkeys(("operation", "schedule", "boot", "delete", "leave"), 0.05)

@@ -20,7 +20,7 @@ from provisioner.backends.events import Worth
 from provisioner.backends.mig import reads
 from provisioner.model import Phase, Snapshot, Unobserved
 from provisioner.simulator.compute.member_life import PROTECTED
-from provisioner.simulator.compute.settings import Duplicate, Switches
+from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.simulator.world import Fault
 from tests.support.clouds.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
@@ -677,6 +677,27 @@ def test_whatever_is_true_of_what_nobody_documents(tmp_path: Path, switches: Swi
         # For six, twice what was given up, for three, what was given back while it was made, and what was lost of all.
         deletes = 5 if switches.dead_member_stays else 4
         assert site.mutations() == {CREATES: 6, DELETES: deletes}
+
+
+# --- what Google's own defaults do ------------------------------------------------------------------------------------
+
+
+def test_a_group_that_evens_out_its_zones_takes_machines_from_hf_and_none_is_leaked(tmp_path: Path) -> None:
+    with VirtualSite(tmp_path, MigSpec(project="p", name="hf-a", region="us-central1")) as site:
+        id_ = site.request(9)
+        site.until(lambda: site.ended(id_))
+        names = names_of(site.answer(id_), 9)
+        group = site.cloud.groups.mig("p", "regions/us-central1", "hf-a")
+        of_one_zone = [name for name in names if group.members[name].zone == "us-central1-a"]
+        back = site.give_back(of_one_zone)
+        site.until(lambda: site.ended(back))
+        site.run(900)
+        lost = site.lost().keys()
+        assert len(lost) == 2, "of 0, 3 and 3 it has made 2, 2 and 2"
+        kept = set(names) - set(of_one_zone) - lost
+        assert {name for name, phase in site.phases().items() if phase == "running"} >= kept
+        assert not site.phases().keys() & lost
+        assert stays(site, site.answer(id_))
 
 
 # --- what only an operator can change ---------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.support.clients.compute_clients import Gcloud
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
-SPEC = MigSpec(project="p", zone="us-central1-a", name="g")
-REGIONAL = MigSpec(project="p", region="europe-west1", name="r")
+SPEC = advised(project="p", zone="us-central1-a", name="g")
+REGIONAL = advised(project="p", region="europe-west1", name="r")
 AT_ONCE = {"mig": {"call": 0, "operation": 0.1, "schedule": 0, "boot": 0.1, "delete": 0.1, "leave": 0.1}}
 
 
@@ -46,7 +47,7 @@ def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
 def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
     tmp_path: Path, place: dict[str, str]
 ) -> None:
-    wrong = MigSpec(
+    wrong = advised(
         project="p",
         name="g",
         update_type="PROACTIVE",
@@ -54,7 +55,7 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
         autoscaler_mode="ON",
         **place,  # type: ignore[arg-type]
     )
-    other = MigSpec(project="p", zone="us-central1-b", name="other", labels={"team": "risk"})
+    other = advised(project="p", zone="us-central1-b", name="other", labels={"team": "risk"})
     pool = MigPool(name="m", project="p", group="g", **place)  # type: ignore[arg-type]
     with Simulator(migs=[wrong, other], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         gcloud = Gcloud(simulator, wrong, tmp_path)
@@ -100,7 +101,7 @@ def test_a_group_that_was_mended_by_the_lines_of_its_findings_has_none_left(
 )
 @pytest.mark.slow
 def test_gcloud_shows_what_there_is(tmp_path: Path, command: str, lines: list[str]) -> None:
-    spec = MigSpec(project="p", zone="us-central1-a", name="g", autoscaler_mode="ON")
+    spec = advised(project="p", zone="us-central1-a", name="g", autoscaler_mode="ON")
     with Simulator(
         migs=[spec, replace(REGIONAL, zones=("europe-west1-b",))], conditions=Conditions.of(timings=AT_ONCE)
     ) as simulator:
@@ -113,7 +114,7 @@ def test_gcloud_shows_what_there_is(tmp_path: Path, command: str, lines: list[st
 
 @pytest.mark.slow
 def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
-    spec = MigSpec(project="p", zone="us-central1-a", name="g", labels={"team": "risk"})
+    spec = advised(project="p", zone="us-central1-a", name="g", labels={"team": "risk"})
     with Simulator(migs=[spec], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         _run_one(simulator, spec)
         gcloud = Gcloud(simulator, spec, tmp_path)

@@ -18,11 +18,11 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run as provisioner
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.support.checks.terraform import Block, Module, overlay_values, plain
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import RENDERED, TERRAFORM
+from tests.support.clouds.specs import advised
 from tests.support.pages import blocks_of
 from tests.support.waiting import PATIENCE
 
@@ -591,8 +591,8 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
 def test_gcloud_carries_out_on_the_simulator_what_the_page_says(every: list[Argv], tmp_path: Path) -> None:
     """By the very lines of the script: a group that is there, and what is not."""
     lines = {(command(call), "hf-any" in call): call for call in every if command(call) in ON_SIMULATOR}
-    spec = MigSpec(project="my-grid-project", zone="us-central1-a", name="hf-a")
-    elsewhere = MigSpec(project="my-grid-project", region="us-central1", name="other")
+    spec = advised(project="my-grid-project", zone="us-central1-a", name="hf-a")
+    elsewhere = advised(project="my-grid-project", region="us-central1", name="other")
     with Simulator(migs=[spec, elsewhere]) as simulator:
         gcloud = Gcloud(simulator, spec, tmp_path / "config")
         done = {which: gcloud.run(shlex.join(call[1:])) for which, call in lines.items()}

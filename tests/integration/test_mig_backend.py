@@ -25,7 +25,7 @@ from provisioner.model import (
     Outcome,
     Phase,
 )
-from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches
+from provisioner.simulator.compute.settings import Duplicate, Switches
 from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_bench import (
     CREATES,
@@ -42,6 +42,7 @@ from tests.support.clouds.mig_bench import (
     phases,
     pool,
 )
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 
@@ -123,7 +124,7 @@ def test_the_calls_of_a_look(bench: Bench) -> None:
 
 
 def test_more_machines_than_fit_in_a_call_or_a_page() -> None:
-    spec = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", size_limit=3000, list_results="PAGINATED")
+    spec = advised(project=PROJECT, name="hf-a", zone="us-central1-a", size_limit=3000, list_results="PAGINATED")
     with Bench(spec) as bench:
         bench.look()
         outcomes = bench.create(*range(1001))

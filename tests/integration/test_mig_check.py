@@ -27,13 +27,14 @@ from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_bench import OddServer
+from tests.support.clouds.specs import advised
 from tests.support.hostfactory.sites import Site, template
 from tests.support.waiting import until
 
 PROJECT = "demo-project"
 LABELS = {"grid": "demo"}
-GOOD = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", labels=LABELS)
-WRONG = MigSpec(
+GOOD = advised(project=PROJECT, name="hf-a", zone="us-central1-a", labels=LABELS)
+WRONG = advised(
     project=PROJECT,
     name="hf-r",
     region="us-central1",
@@ -41,7 +42,7 @@ WRONG = MigSpec(
     default_action_on_failure="REPAIR",
     autoscaler_mode="ON",
 )
-RESTING = MigSpec(project=PROJECT, name="hf-b", zone="us-central1-b", labels=LABELS, autoscaler_mode="OFF")
+RESTING = advised(project=PROJECT, name="hf-b", zone="us-central1-b", labels=LABELS, autoscaler_mode="OFF")
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_a_template_that_promises_more_than_the_machine_type_has_is_named(
     words: list[str],
 ) -> None:
     place = {"region": "us-central1"}
-    spec = MigSpec(project=PROJECT, name="hf-a", labels=LABELS, machine_type=machine_type, **place)
+    spec = advised(project=PROJECT, name="hf-a", labels=LABELS, machine_type=machine_type, **place)
     with ComputeCloud([spec]) as cloud:
         made = site(tmp_path, cloud.url, a={**place, "group": "hf-a"})
         made.templates = [template("T", pools=["a"], attributes={"type": "X86_64", **attributes})]

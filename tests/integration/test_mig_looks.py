@@ -45,9 +45,10 @@ from tests.support.clouds.mig_bench import (
     phases,
     pool,
 )
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
-PAGED = MigSpec(project=PROJECT, name="hf-p", zone="us-central1-a", list_results="PAGINATED")
+PAGED = advised(project=PROJECT, name="hf-p", zone="us-central1-a", list_results="PAGINATED")
 
 
 @pytest.fixture
@@ -129,9 +130,9 @@ def test_pools_of_one_zone_read_it_once() -> None:
 
 
 def test_a_snapshot_is_as_old_as_the_oldest_of_the_lists_that_it_shares() -> None:
-    first = MigSpec(project=PROJECT, name="hf-1", region="us-central1", zones=("us-central1-a",))
-    same_groups = MigSpec(project=PROJECT, name="hf-2", region="us-central1", zones=("us-central1-b",))
-    same_instances = MigSpec(project=PROJECT, name="hf-3", zone="us-central1-a")
+    first = advised(project=PROJECT, name="hf-1", region="us-central1", zones=("us-central1-a",))
+    same_groups = advised(project=PROJECT, name="hf-2", region="us-central1", zones=("us-central1-b",))
+    same_instances = advised(project=PROJECT, name="hf-3", zone="us-central1-a")
     specs = (first, same_groups, same_instances)
     with ComputeCloud(specs) as cloud:
         projects = Projects(prefix="hf")
@@ -180,7 +181,7 @@ def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch
 
 
 def spot(**more: Any) -> MigSpec:
-    return MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", provisioning_model="SPOT", **more)
+    return advised(project=PROJECT, name="hf-a", zone="us-central1-a", provisioning_model="SPOT", **more)
 
 
 @pytest.mark.usefixtures("switches")
@@ -498,7 +499,7 @@ def test_what_we_delete_is_no_news(zonal: Bench, caplog: pytest.LogCaptureFixtur
 
 
 def test_settings_that_will_go_wrong_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    spec = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", update_type="PROACTIVE")
+    spec = advised(project=PROJECT, name="hf-a", zone="us-central1-a", update_type="PROACTIVE")
     with Bench(spec) as bench, caplog.at_level(logging.WARNING, "provisioner"):
         bench.look()
         bench.backend._observer.expect_change()  # the members are listed again

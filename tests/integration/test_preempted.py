@@ -16,9 +16,9 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import MIG_CASES, PROJECT, TIMINGS, ZONE, Case, Grid
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{name: main, image: busybox}]\n"
@@ -73,7 +73,7 @@ def test_a_preemption_is_told_as_one(
     asked: bool,
 ) -> None:
     conditions = Conditions.of(timings=TIMINGS | {"mig": TIMINGS["mig"] | timings}, switches=switches)
-    group = MigSpec(project=PROJECT, zone=ZONE, name=f"case-{GROUP}", provisioning_model="SPOT", **spec)
+    group = advised(project=PROJECT, zone=ZONE, name=f"case-{GROUP}", provisioning_model="SPOT", **spec)
     with Simulator(namespaces=[f"case-{POD}"], migs=[group], conditions=conditions) as cloud:
         pace = {"observe_seconds": 1.0} if asked else {}
         with Grid(tmp_path, cloud, Case(case, "", lambda _: None, loop=False, pool=pace)) as hf:

@@ -33,13 +33,14 @@ from tests.contract.mig_place import QUICK_GROUP
 from tests.contract.places import QUICK_PODS, QUICK_WATCH, always
 from tests.support.checks import callers, rights
 from tests.support.checks.discovery_schema import discovery
+from tests.support.clouds.specs import advised
 from tests.support.network.pubsub import subscription_server
 from tests.support.waiting import PATIENCE, until
 
 REQUEST = "abcdefghij"
 SPOT = {"project": "p", "autoscaler_mode": "OFF", "provisioning_model": "SPOT"}
-ZONAL = MigSpec(name="z", zone="us-central1-a", **SPOT)
-REGIONAL = MigSpec(name="r", region="us-central1", **SPOT)
+ZONAL = advised(name="z", zone="us-central1-a", **SPOT)
+REGIONAL = advised(name="r", region="us-central1", **SPOT)
 GROUP = replace(QUICK_GROUP, delete=(0.0, 0.0), delete_spot=(0.0, 0.0), leave=(5.0, 5.0))
 """An instance that others delete is gone before anybody sees it stop."""
 NAME = f"hf-{REQUEST}-000000"

@@ -17,15 +17,15 @@ from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
 from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 ZONE = "us-central1-a"
 REGION = "europe-west1"
-ZONAL = MigSpec(project="p", zone=ZONE, name="g", labels={"hf": "demo"})
-REGIONAL = MigSpec(project="p", region=REGION, name="r", list_results="PAGINATED", provisioning_model="SPOT")
+ZONAL = advised(project="p", zone=ZONE, name="g", labels={"hf": "demo"})
+REGIONAL = advised(project="p", region=REGION, name="r", list_results="PAGINATED", provisioning_model="SPOT")
 MIG_PATH = f"projects/p/zones/{ZONE}/instanceGroupManagers/g"
 INSTANCES = f"projects/p/zones/{ZONE}/instances"
 DONE = compute_v1.Operation.Status.DONE

@@ -16,9 +16,10 @@ from provisioner.simulator.compute.settings import MigSpec
 from tests.integration.test_mig_check import site
 from tests.integration.test_simulator_compute import client, running
 from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
-ZONAL = MigSpec(
+ZONAL = advised(
     project="p",
     zone="us-central1-a",
     name="g",
@@ -26,7 +27,7 @@ ZONAL = MigSpec(
     update_type="PROACTIVE",
     default_action_on_failure="REPAIR",
 )
-REGIONAL = MigSpec(project="p", region="europe-west1", name="r", machine_type="n2-standard-8", labels={"team": "fx"})
+REGIONAL = advised(project="p", region="europe-west1", name="r", machine_type="n2-standard-8", labels={"team": "fx"})
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.hang_ups import forgive
 from provisioner.simulator.server import Simulator
 from tests.support.clouds.kube_cloud import QUICK, SPACE, manifest
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
@@ -54,7 +54,7 @@ def close(caller: socket.socket) -> None:
 
 @pytest.fixture(scope="module")
 def full() -> Iterator[Simulator]:
-    mig = MigSpec(project="p", name="g", zone="us-central1-a", size_limit=LARGE)
+    mig = advised(project="p", name="g", zone="us-central1-a", size_limit=LARGE)
     timings = {"gke": {**QUICK, "bookmark": 0.1}, "mig": {"call": 0, "operation": 0, "schedule": 0, "boot": 3600}}
     with Simulator(namespaces=[SPACE], migs=[mig], conditions=Conditions.of(timings=timings)) as running:
         running.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(f"p{number}")) for number in range(LARGE)])

@@ -15,11 +15,12 @@ from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
 from tests.integration.test_simulator_compute import Api, client, library, running
 from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 ZONE, REGION = "us-central1-a", "europe-west1"
-ZONAL = MigSpec(project="p", zone=ZONE, name="g", labels={"team": "risk"}, autoscaler_mode="ON")
-REGIONAL = MigSpec(project="p", region=REGION, name="r", machine_type="n2-custom-6-8192")
+ZONAL = advised(project="p", zone=ZONE, name="g", labels={"team": "risk"}, autoscaler_mode="ON")
+REGIONAL = advised(project="p", region=REGION, name="r", machine_type="n2-custom-6-8192")
 WHERE = {"project": "p", "zone": ZONE}
 
 

@@ -14,9 +14,10 @@ from google.cloud import compute_v1
 
 from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
 from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.specs import advised
 
-ZONAL = MigSpec(project="p", zone="us-central1-a", name="g")
-REGIONAL = MigSpec(project="p", region="europe-west1", name="r")
+ZONAL = advised(project="p", zone="us-central1-a", name="g")
+REGIONAL = advised(project="p", region="europe-west1", name="r")
 
 PLACES = {
     UnknownPlace.INVALID: (BadRequest, "invalid", "Invalid value for field '{kind}': '{name}'. Unknown {kind}."),

@@ -11,7 +11,6 @@ import requests
 from kubernetes import client
 
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Serving, Simulator
 from tests.support.clouds.kube_cloud import (
     QUICK,
@@ -22,12 +21,13 @@ from tests.support.clouds.kube_cloud import (
     run_pods,
     url,
 )
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Simulator]:
-    mig = MigSpec(project="p", name="group", zone="us-central1-a")
+    mig = advised(project="p", name="group", zone="us-central1-a")
     with Simulator(namespaces=[SPACE, "other"], migs=[mig]) as running:
         yield running
 
@@ -72,7 +72,7 @@ def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulato
 
 def test_the_control_face_switches_what_nobody_documents() -> None:
     """Both ways of giving a switch: at the start, and while it runs."""
-    mig = MigSpec(project="p", name="group", zone="us-central1-a")
+    mig = advised(project="p", name="group", zone="us-central1-a")
     timings = {"mig": {"operation": 0, "schedule": 0, "boot": 1000}}
     conditions = Conditions.of(timings=timings, switches={"ip_before_running": True})
     with Simulator(migs=[mig], conditions=conditions) as simulator:

@@ -14,15 +14,15 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.world import Fault
 from tests.support.clouds.compute_cloud import ComputeCloud
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 ZONE = "us-central1-a"
 WHERE = {"project": "p", "zone": ZONE}
 GROUP = WHERE | {"instanceGroupManager": "g"}
-ZONAL = MigSpec(project="p", zone=ZONE, name="g")
+ZONAL = advised(project="p", zone=ZONE, name="g")
 ADDRESS = {"nic0": {"autoDelete": "NEVER", "ipAddress": {"literal": "10.128.0.99"}}}
 STATE: dict[str, Any] = {"metadata": {"request": "r-1", "template": "t"}, "internalIPs": ADDRESS}
 """What Google's connector sends with each name, and more."""

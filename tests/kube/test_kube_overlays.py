@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.kube.cluster import Cluster
 from tests.kube.host import GROUP, USER, Host
 from tests.kube.kit import Kit, LoopPod
+from tests.support.clouds.specs import advised
 from tests.support.manifests import GKE, Manifest, container, of_a_site, only, pods
 from tests.support.waiting import until
 
@@ -26,8 +26,8 @@ pytestmark = [
 
 PODS = "/api/v1/namespaces/symphony/pods"
 GROUPS = (
-    MigSpec(project="my-project", name="hf-zonal", zone="us-central1-a"),
-    MigSpec(project="my-project", name="hf-regional", region="us-central1"),
+    advised(project="my-project", name="hf-zonal", zone="us-central1-a"),
+    advised(project="my-project", name="hf-regional", region="us-central1"),
 )
 
 QUICK = dict.fromkeys(("operation", "schedule", "boot", "delete", "leave"), 0.1)

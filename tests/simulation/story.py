@@ -56,6 +56,7 @@ from provisioner.state.levers import let_go, pulled
 from provisioner.state.terminal_answers import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
+from tests.support.clouds.specs import advised
 
 PROVISIONER = "demo"
 PREFIX = "hf"
@@ -85,7 +86,7 @@ LIMITS = Limits(
     backoff_last=300.0,
 )
 
-SPEC = MigSpec(project="p", name="mig-beta", zone="r1-a")
+SPEC = advised(project="p", name="mig-beta", zone="r1-a")
 TIMINGS = Timings(operation=(0.0, 0.0))
 
 BLIND = Failure(ErrorClass.UNAVAILABLE, "not all pages came")

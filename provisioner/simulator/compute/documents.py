@@ -75,8 +75,8 @@ def mig_document(mig: Mig) -> Document:
         document["status"]["autoscaler"] = BASE + spec.autoscaler
     if spec.region:
         zones = [{"zone": f"{BASE}projects/{spec.project}/zones/{zone}"} for zone in spec.all_zones]
-        document["distributionPolicy"] = {"targetShape": "EVEN", "zones": zones}
-        document["updatePolicy"]["instanceRedistributionType"] = "NONE"
+        document["distributionPolicy"] = {"targetShape": spec.target_shape, "zones": zones}
+        document["updatePolicy"]["instanceRedistributionType"] = spec.redistribution
     return with_settings(document, mig)
 
 

@@ -13,7 +13,7 @@ paginated     listManagedInstances has pages
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from provisioner.simulator.compute.call_checks import check_names, check_size, invalid, members_named
 from provisioner.simulator.compute.member_life import MemberLife
@@ -36,8 +36,6 @@ class Mig(Members):
     """A managed instance group at work."""
 
     operations: Operations
-    settings: Document = field(default_factory=dict, init=False)
-    """What patches said of it beyond ``spec``, as it stands in its document."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +95,11 @@ class Mig(Members):
                 self._life.resize(size)
 
         return self._begin("patch", request_id, effect)
+
+    def follow_settings(self) -> None:
+        """Its settings have changed: do at once what they ask for."""
+        self._life.update()
+        self._life.even_out_later()
 
     def _begin(self, method: str, request_id: str, effect: Callable[[], OperationError | None]) -> Operation:
         target = Target(self.spec.project, self.spec.scope, self.spec.path, self.id)

@@ -1,7 +1,7 @@
 """instanceGroupManagers.patch: what a JSON merge patch changes of a MIG, and what the MIG's document says afterwards.
 
-Members are left alone, also by an update of type PROACTIVE: they keep the template that they were made from until they
-are recreated, and meanwhile ``status.versionTarget.isReached`` is false.
+Members keep the template that they were made from until they are recreated, at once by an update of type PROACTIVE;
+meanwhile ``status.versionTarget.isReached`` is false.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _DECIDES: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("updatePolicy", "type"): ("update_type", "OPPORTUNISTIC"),
     ("updatePolicy", "replacementMethod"): ("replacement_method", "SUBSTITUTE"),
     ("instanceLifecyclePolicy", "defaultActionOnFailure"): ("default_action_on_failure", "REPAIR"),
+    ("updatePolicy", "instanceRedistributionType"): ("redistribution", "PROACTIVE"),
+    ("distributionPolicy", "targetShape"): ("target_shape", "EVEN"),
     ("listManagedInstancesResults",): ("list_results", "PAGELESS"),
     ("baseInstanceName",): ("base_instance_name", ""),
 }
@@ -108,6 +110,7 @@ def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
     surges = {"updatePolicy": {name: _surge(mig, name) for name in _SURGES}}
     mig.spec = replace(_made_from(mig.spec, template), **decided)
     mig.settings = _without(_merged(_merged(mig.settings, surges), shown), _DECIDES)
+    mig.follow_settings()
 
 
 def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
@@ -234,7 +237,8 @@ def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
 
 def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
     """One of the two limits of an update that the MIG has."""
-    usual = {"fixed": 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else 1}
+    at_once = 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else len(mig.spec.all_zones)
+    usual = {"fixed": at_once}
     said: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual
     return said
 

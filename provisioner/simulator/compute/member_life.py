@@ -6,11 +6,15 @@ What others do to a member (targets: the VM's name, the MIG, the zone):
 abandoned     a member is taken out of the MIG ``seconds`` (60) after it runs
 recreated     a member is recreated ``seconds`` (60) after it runs
 protected     a member's VM is protected against deletion: the MIG tries to delete it again and again
+unhealthy     a member fails its health check from ``seconds`` (60) after it runs on, if the MIG has one
 ============= ==========================================================================================
+
+What the MIG does by itself, as its settings say: it repairs, heals, replaces what has an old template, and evens out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -20,6 +24,7 @@ from provisioner.simulator.compute.operations import Document
 from provisioner.simulator.compute.vms import Vm
 
 REPAIRED = "Instance eligible for repair: instance should be RUNNING, but is STOPPING"
+UNHEALTHY = "Instance eligible for autohealing: instance unhealthy."
 """Google's own words."""
 
 PROTECTED = {
@@ -65,6 +70,7 @@ class MemberLife:
         self._group.target_size -= 1
         self._group.act(member, "DELETING")
         self._go(member)
+        self.even_out_later()
 
     def _go(self, member: Member) -> None:
         """Delete the VM of a member that leaves; later, if it is protected."""
@@ -95,6 +101,39 @@ class MemberLife:
             self._group.vms.delete(member.vm)
         else:
             self._attempts.schedule(member, 0.0)
+
+    def update(self) -> None:
+        """Replace, one after the other, the members of another template, where the update is PROACTIVE."""
+        group = self._group
+        if group.spec.update_type != "PROACTIVE":
+            return
+        old = [one for one in group.members.values() if one.vm and one.vm.spec.template != group.spec.template]
+        for turn, member in enumerate(old):
+            act = self.recreate if group.spec.replacement_method == "RECREATE" else self._substitute
+            group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], act))
+
+    def _substitute(self, member: Member) -> None:
+        """Another member, with a name of its own, in the place of this one."""
+        self.delete(member)
+        self._add(Member(self._group.random_name(), member.zone, configured=False))
+
+    def even_out_later(self) -> None:
+        """Look in a while whether the zones are even, if the group cares for that."""
+        group = self._group
+        if group.redistributes:
+            group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)
+
+    def _even_out(self) -> None:
+        """Move one member from the fullest zone to the emptiest: one is deleted, another made under another name."""
+        group = self._group
+        there = [member for member in group.members.values() if member.action not in LEAVING]
+        counts = Counter(member.zone for member in there)
+        sizes = {zone: counts[zone] for zone in group.spec.all_zones}
+        fullest, emptiest = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
+        if not group.redistributes or sizes[fullest] - sizes[emptiest] < 2:
+            return
+        self.delete(next(member for member in there if member.zone == fullest))
+        self._add(Member(group.random_name(), emptiest, configured=False))
 
     def _add(self, member: Member) -> None:
         self._group.join(member)
@@ -128,6 +167,8 @@ class MemberLife:
         for mode, act in (("abandoned", self.abandon), ("recreated", self.recreate)):
             if fault := world.strikes(mode, member.name, self._group.spec.name, member.zone):
                 world.after(float(fault.params.get("seconds", 60.0)), partial(self.each, [member.name], act))
+        if self._group.heals and (fault := world.strikes("unhealthy", member.name, self._group.spec.name, member.zone)):
+            world.after(float(fault.params.get("seconds", 60.0)), partial(self._repair, member, member.vm, UNHEALTHY))
 
     def _ended(self, member: Member, vm: Vm) -> None:
         member.vm, member.previous = None, vm
@@ -146,12 +187,12 @@ class MemberLife:
 
     def _repair_later(self, member: Member) -> None:
         dead, world = member.vm or member.previous, self._group.world
-        world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair(member, dead))
+        world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair(member, dead, REPAIRED))
 
-    def _repair(self, member: Member, dead: Vm | None) -> None:
-        """Recreate the member whose VM died, unless something else has happened to it meanwhile."""
+    def _repair(self, member: Member, dead: Vm | None, why: str) -> None:
+        """Recreate the member whose VM died or is not well, unless something else has happened to it meanwhile."""
         if not self._group.holds(member) or (member.vm or member.previous) is not dead:
             return
         if member.action == "NONE":
-            self._group.vms.audit.system("instances.repair.recreateInstance", self._group.path(member), REPAIRED)
+            self._group.vms.audit.system("instances.repair.recreateInstance", self._group.path(member), why)
             self.recreate(member)

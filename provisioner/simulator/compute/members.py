@@ -62,6 +62,8 @@ class Members:
     vms: Vms
     timings: Timings
     switches: Switches
+    settings: Document = field(default_factory=dict, init=False)
+    """What patches said of it beyond ``spec``, as it stands in its document."""
     target_size: int = field(default=0, init=False)
     members: dict[str, Member] = field(default_factory=dict, init=False)
     errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY), init=False)
@@ -77,6 +79,20 @@ class Members:
         """True when the group recreates what dies."""
         chosen = self.spec.default_action_on_failure == "REPAIR"
         return chosen or self.world.strikes("repairs", self.spec.name) is not None
+
+    @property
+    def heals(self) -> bool:
+        """True when the group recreates what fails its health check."""
+        lifecycle = self.settings.get("instanceLifecyclePolicy") or {}
+        action = lifecycle.get("onFailedHealthCheck") or "DEFAULT_ACTION"
+        action = self.spec.default_action_on_failure if action == "DEFAULT_ACTION" else action
+        return action == "REPAIR" and bool(self.settings.get("autoHealingPolicies"))
+
+    @property
+    def redistributes(self) -> bool:
+        """True when the group evens out its zones."""
+        spec = self.spec
+        return bool(spec.region) and (spec.redistribution, spec.target_shape) == ("PROACTIVE", "EVEN")
 
     @property
     def paginated(self) -> bool:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from provisioner.simulator.timing import Delay, parse_seconds, parse_timings
@@ -36,8 +37,12 @@ class MigSpec:
     update_type: str = "OPPORTUNISTIC"
     replacement_method: str = "SUBSTITUTE"
     """PROACTIVE with SUBSTITUTE refuses createInstances."""
-    default_action_on_failure: str = "DO_NOTHING"
-    """REPAIR makes a dead VM again under the same name."""
+    default_action_on_failure: str = "REPAIR"
+    """REPAIR makes a dead VM again under the same name, and one that fails its health check."""
+    redistribution: str = "PROACTIVE"
+    """Of a regional MIG: PROACTIVE deletes VMs in the fullest zone and makes others in the emptiest; or NONE."""
+    target_shape: str = "EVEN"
+    """Of a regional MIG. With another shape nothing is redistributed."""
     autoscaler_mode: str = ""
     """Mode of the attached autoscaler, which never acts: ON, OFF or ONLY_SCALE_OUT; empty: there is none."""
     list_results: str = "PAGELESS"
@@ -102,6 +107,10 @@ class MigSpec:
         return self.size_limit or (ZONAL_SIZE_LIMIT if self.zone else REGIONAL_SIZE_LIMIT)
 
 
+ADVISED: Mapping[str, Any] = MappingProxyType({"default_action_on_failure": "DO_NOTHING", "redistribution": "NONE"})
+"""Settings of a MIG for a grid, as docs and Terraform files of ours make one; Google's defaults end machines."""
+
+
 def project_number(project: str) -> int:
     """The number that stands for a project, the same in every run."""
     return 100_000_000_000 + zlib.crc32(project.encode())
@@ -140,6 +149,8 @@ class Timings:
     """Time from a preemption's STOPPING to its TERMINATED."""
     repair: Delay = (15.0, 60.0)
     """Time from a VM's death to its recreation, where the MIG repairs."""
+    redistribute: Delay = (30.0, 120.0)
+    """Time from when the zones of a regional MIG are uneven to a step that evens them out."""
     audit: Delay = (2.0, 15.0)
     """Time from what happens to its audit log entry in Pub/Sub."""
     operation_retention: float = 14 * 86400.0

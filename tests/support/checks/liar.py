@@ -14,10 +14,10 @@ import requests
 
 from provisioner.simulator.compute import calls
 from provisioner.simulator.compute.documents import mig_document
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator, run_until_signal
+from tests.support.clouds.specs import advised
 
-SPEC = MigSpec(project="p", zone="z-a", name="g")
+SPEC = advised(project="p", zone="z-a", name="g")
 GROUPS = "projects/p/zones/z-a/instanceGroupManagers"
 
 

@@ -36,7 +36,7 @@ QUICK = Timings(
 
 
 class ComputeCloud:
-    """``with ComputeCloud([MigSpec(…)]) as cloud``: an API at ``cloud.url``."""
+    """``with ComputeCloud([advised(…)]) as cloud``: an API at ``cloud.url``."""
 
     def __init__(
         self,

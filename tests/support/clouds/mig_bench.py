@@ -17,11 +17,12 @@ from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine,
 from provisioner.names import machine_name
 from provisioner.simulator.compute.settings import MigSpec
 from tests.support.clouds.compute_cloud import QUICK, ComputeCloud
+from tests.support.clouds.specs import advised
 from tests.support.waiting import until
 
 PROJECT = "demo-project"
-ZONAL = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a", size_limit=3000)
-REGIONAL = MigSpec(project=PROJECT, name="hf-r", region="us-central1", size_limit=3000)
+ZONAL = advised(project=PROJECT, name="hf-a", zone="us-central1-a", size_limit=3000)
+REGIONAL = advised(project=PROJECT, name="hf-r", region="us-central1", size_limit=3000)
 TIMINGS = replace(QUICK, notice=3.0)
 REQUEST = "abcde01234"
 CREATES = "createInstances"

@@ -8,6 +8,7 @@ from provisioner.simulator.compute.group import Mig
 from provisioner.simulator.compute.groups import Groups
 from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
 from provisioner.simulator.world import Fault, World
+from tests.support.clouds.specs import advised
 
 EXACT = Timings(
     call=(0.0, 0.0),
@@ -26,7 +27,7 @@ EXACT = Timings(
 """No chance: a member after 1 s, its VM after 2 s, RUNNING after 12 s; deleted: VM gone 6 s, member 8 s later."""
 
 ZONE = "us-central1-a"
-SPEC = MigSpec(project="p", zone=ZONE, name="g")
+SPEC = advised(project="p", zone=ZONE, name="g")
 
 
 class Cloud:

@@ -29,14 +29,15 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_cloud import EXACT
+from tests.support.clouds.specs import advised
 from tests.support.inline_actors import InlineActors
 
 PROJECT = "demo-project"
 LAG = 30.0
 STEP = 5.0
 """Seconds between two cycles."""
-FIRST = MigSpec(project=PROJECT, name="hf-a", zone="us-central1-a")
-SECOND = MigSpec(project=PROJECT, name="hf-b", zone="us-central1-b")
+FIRST = advised(project=PROJECT, name="hf-a", zone="us-central1-a")
+SECOND = advised(project=PROJECT, name="hf-b", zone="us-central1-b")
 
 
 class Grid:

@@ -37,6 +37,7 @@ from provisioner.simulator.world import Fault, World
 from provisioner.state import additions
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
+from tests.support.clouds.specs import advised
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
 from tests.support.inline_actors import InlineActors
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from provisioner.backends.events import Worth
 
 PREFIX = "hf"
-SPEC = MigSpec(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
+SPEC = advised(project="p", name="hf-a", zone="us-central1-a", provisioning_model="SPOT")
 
 EXACT = Timings(
     call=(0.0, 0.0),

@@ -1,0 +1,12 @@
+"""Managed instance groups as a grid should have them, and as our pages and Terraform files make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provisioner.simulator.compute.settings import ADVISED, MigSpec
+
+
+def advised(**fields: Any) -> MigSpec:
+    """A group that ends no machine by itself, but for what ``fields`` say."""
+    return MigSpec(**{**ADVISED, **fields})

@@ -1,0 +1,114 @@
+"""What a managed instance group does by itself: with Google's defaults, with those for a grid, and after a patch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner.simulator.compute.group_patch import patch_group
+from provisioner.simulator.compute.settings import MigSpec
+from provisioner.simulator.world import Fault
+from tests.support.clouds.mig_cloud import EXACT, SPEC, Cloud
+from tests.support.clouds.specs import advised
+
+REGIONAL = MigSpec(project="p", region="us-central1", name="g")
+AT_ONCE = replace(EXACT, redistribute=(10.0, 10.0))
+CHECKED = {"autoHealingPolicies": [{"healthCheck": "global/healthChecks/alive", "initialDelaySec": 0}]}
+OTHER = replace(SPEC, template_name="other")
+
+
+def patched(cloud: Cloud, **body: Any) -> None:
+    patch_group(cloud.mig, body, {"other": OTHER})
+    cloud.pass_time(1.1)
+
+
+def zones(cloud: Cloud) -> Counter[str]:
+    return Counter(entry["instance"].split("/zones/")[1].partition("/")[0] for entry in cloud.shown().values())
+
+
+def emptied(cloud: Cloud, names: str = "adg") -> None:
+    """Nine members in three zones; then three of one zone are deleted."""
+    cloud.run(*"abcdefghi")
+    urls = [f"https://x/compute/v1/projects/p/zones/us-central1-a/instances/{name}" for name in names]
+    cloud.mig.delete(urls, skip_invalid=True)
+    cloud.pass_time(500.0)
+
+
+def test_a_regional_group_with_googles_defaults_moves_members_once_its_zones_are_uneven() -> None:
+    cloud = Cloud(REGIONAL, timings=AT_ONCE)
+    emptied(cloud)
+    assert cloud.mig.target_size == 6
+    assert sorted(zones(cloud).values()) == [2, 2, 2]
+    assert not cloud.shown().keys() >= set("bcefhi"), "members that ran were deleted"
+    assert any(name.startswith("g-") for name in cloud.shown()), "and made elsewhere under names of its own"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(advised(project="p", region="us-central1", name="g"), id="for a grid"),
+        pytest.param(replace(REGIONAL, target_shape="ANY"), id="another shape"),
+    ],
+)
+def test_a_group_that_does_not_even_out_its_zones_leaves_its_members_alone(spec: MigSpec) -> None:
+    cloud = Cloud(spec, timings=AT_ONCE)
+    emptied(cloud)
+    assert set(cloud.shown()) == set("bcefhi")
+
+
+def test_a_patch_begins_and_ends_the_redistribution() -> None:
+    cloud = Cloud(advised(project="p", region="us-central1", name="g"), timings=AT_ONCE)
+    emptied(cloud)
+    patched(cloud, updatePolicy={"instanceRedistributionType": "PROACTIVE"})
+    cloud.pass_time(500.0)
+    assert sorted(zones(cloud).values()) == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "checked", "healed"),
+    [
+        pytest.param({"defaultActionOnFailure": "REPAIR"}, True, True, id="the default action"),
+        pytest.param({"defaultActionOnFailure": "DO_NOTHING", "onFailedHealthCheck": "REPAIR"}, True, True, id="said"),
+        pytest.param({"defaultActionOnFailure": "REPAIR", "onFailedHealthCheck": "DO_NOTHING"}, True, False, id="not"),
+        pytest.param({"defaultActionOnFailure": "DO_NOTHING"}, True, False, id="the default action is none"),
+        pytest.param({"defaultActionOnFailure": "REPAIR"}, False, False, id="there is no health check"),
+    ],
+)
+def test_a_group_heals_what_fails_its_health_check_if_it_is_to(
+    lifecycle: dict[str, str], checked: bool, healed: bool
+) -> None:
+    cloud = Cloud(SPEC)
+    patched(cloud, instanceLifecyclePolicy=lifecycle, **(CHECKED if checked else {}))
+    cloud.faults(Fault("unhealthy", "a", params={"seconds": 30}, limit=1))
+    cloud.run("a", "b")
+    cloud.pass_time(30.1)
+    actions = {name: entry["currentAction"] for name, entry in cloud.shown().items()}
+    assert actions == {"a": "RECREATING" if healed else "NONE", "b": "NONE"}
+    cloud.pass_time(60.0)
+    assert cloud.phases() == {"a": "running", "b": "running"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "names"),
+    [
+        pytest.param("OPPORTUNISTIC", "SUBSTITUTE", {"a", "b"}, id="it waits for somebody"),
+        pytest.param("PROACTIVE", "RECREATE", {"a", "b"}, id="made again under their names"),
+        pytest.param("PROACTIVE", "SUBSTITUTE", set(), id="others in their place"),
+    ],
+)
+def test_another_template_replaces_what_runs_where_the_update_is_proactive(
+    kind: str, method: str, names: set[str]
+) -> None:
+    cloud = Cloud(SPEC)
+    cloud.run("a", "b")
+    policy = {"type": kind, "replacementMethod": method, "maxSurge": {"fixed": int(method != "RECREATE")}}
+    patched(cloud, updatePolicy=policy | {"maxUnavailable": {"fixed": 1}}, instanceTemplate=f"/{OTHER.template}")
+    cloud.pass_time(120.0)
+    shown = cloud.shown()
+    assert len(shown) == 2
+    assert shown.keys() & {"a", "b"} == names
+    made_from = {entry["version"]["instanceTemplate"].rpartition("/")[2] for entry in shown.values()}
+    assert made_from == {"g-template" if kind == "OPPORTUNISTIC" else "other"}
