@@ -94,7 +94,7 @@ class Entry:
     """When it is there no more, once somebody deletes it."""
 
     def strayed(self, uid: str) -> bool:
-        """It is the machine of this uid, and bears no mark any more."""
+        """Return True for the machine of this uid if its mark was taken away."""
         return self.mark is None and self.uid == uid
 
     def machine(self, now: float) -> Machine:

@@ -1,4 +1,4 @@
-"""What the responses of a place tell beside their content: its time, and how quick it is.
+"""The time of a place and the speed of its calls, by the place's responses.
 
 Its clock and ours have to agree, or logins and certificates are refused.
 """
@@ -26,7 +26,7 @@ class PlaceClock:
         self._calls = deque[tuple[float, float]](maxlen=SLOW_CALLS)
         """Monotonic time and seconds of each of the last calls."""
         self._last: tuple[str, float, float] | None = None
-        """What the last response said, and this host's clocks when it came: the wall clock and the monotonic one."""
+        """The last response's Date header, with this host's wall clock and monotonic clock at that moment."""
 
     def hear(self, date: str | None, seconds: float) -> None:
         """A response came just now, with this header, to a call that took so long."""
@@ -35,7 +35,7 @@ class PlaceClock:
             self._last = (date, time.time(), time.monotonic())
 
     def slowness(self) -> tuple[str, ...]:
-        """That calls are slow, as a sentence for people, if they are."""
+        """Return a sentence for operators if calls are slow; an empty tuple if they are not."""
         taken = [seconds for at, seconds in self._calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
         if len(taken) < SLOW_CALLS:
             return ()
@@ -50,7 +50,7 @@ class PlaceClock:
         return None if said is None else said - heard
 
     def now(self) -> float | None:
-        """What it shows now, epoch seconds; None where it has not said the time."""
+        """Return the time of the place's clock now, in epoch seconds; None if no response had a Date."""
         if self._last is None:
             return None
         date, _, heard = self._last

@@ -137,7 +137,7 @@ class _Here:
         return lever.target not in self.intent and is_done(lever, self.memory)
 
     def is_machine(self, lever: Lever) -> bool:
-        """Whether a lever cancels a machine, and no request."""
+        """Return True for a lever that cancels a machine instead of a request."""
         if lever.kind is not LeverKind.CANCEL or lever.target in self.intent:
             return False
         return self.memory is None or lever.target not in self.memory.requests

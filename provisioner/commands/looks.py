@@ -20,11 +20,11 @@ from provisioner.settings.tree import Settings
 
 NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 LOOK_SECONDS = 30.0
-"""How long a command tries to see the pools."""
+"""Seconds that a command tries to observe the pools."""
 SAY_SECONDS = 5.0
-"""How often a command says what it waits for."""
+"""Seconds between two messages of a command about what it waits for."""
 WAITING = "Waiting"
-"""How that begins."""
+"""The first word of such a message."""
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, st
 
 
 def look_once(settings: Settings, memory: Memory | None) -> Mapping[str, Look]:
-    """What the pools hold, also under those names of ``memory`` (None: there is none) that they do not show as ours.
+    """Observe the pools, with a second look for machines of ``memory`` (None: there is none) that they do not show.
 
     Raises BackendError when a pool's place cannot be reached by its configuration.
     """

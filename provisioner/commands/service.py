@@ -37,7 +37,7 @@ CHECK_SECONDS = 10.0
 
 
 def live_findings(backends: Mapping[str, Backend], seconds: float, what: str = "") -> list[Finding]:
-    """What of the pools' places will go wrong; ``what`` as of ``ask_all``."""
+    """Return the findings on the pools' places; ``what`` as of ``ask_all``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
     return ask_all({name: partial(backend.check, seconds) for name, backend in checkable.items()}, what)
 

@@ -21,11 +21,11 @@ class PoolLimits:
     initial_window: int = 100
     boot_deadline: float = 600.0
     announce: float = 3600.0
-    """How long before a machine ends whose end its place has told HF hears of it."""
+    """Seconds before a known end of a machine from which the end is reported to HF."""
     least_life: float = 0.0
-    """How long a machine must have left when HF gets it, where its place tells its end."""
+    """Seconds that a machine must have left when HF gets it, if its end is known."""
     down: float = 900.0
-    """How long a machine that ran may not run until it counts as lost, if few do not. 0: for ever."""
+    """Seconds that a machine that ran may be down until it counts as lost, unless many are down. 0: for ever."""
     early_loss: float = 300.0
     """A machine lost sooner than this after it ran, by nobody's doing, counts as a failed boot. 0: none does."""
     gated_deadline: float = 3600.0
@@ -38,7 +38,7 @@ class PoolLimits:
     """A snapshot older than this is no longer acted upon."""
     paused: bool = False
     stuck_after: float = 60.0
-    """How long after the end of its grace period a machine that was to go counts as stuck."""
+    """Seconds after the end of its grace period from which a machine that is being deleted counts as stuck."""
     force_after: float | None = None
     """How long after the end of its grace period a machine of a closed slot is deleted by force. None: never."""
     where: str = ""

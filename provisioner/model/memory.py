@@ -62,19 +62,19 @@ class Slot(NamedTuple):
     tried: Failure | None = None
     """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
     offered: float | None = None
-    """When its machine was offered to HF for its age, or as its end comes near: it runs until HF gives it back."""
+    """Time at which the machine was offered to HF because of its age or its near end. It runs until HF returns it."""
     started: float | None = None
     """From when its machine counts as used, where that is not ``asked_at``: it had waited, or came back late."""
     strayed: bool = False
     """Its machine was last seen to stand without what makes it ours: only its name and uid lead to it."""
     expires: float | None = None
-    """As of its machine: epoch seconds, by its place's clock, at which its place ends it."""
+    """Epoch seconds, by the place's clock, at which the place ends the machine."""
     down: float | None = None
     """Since when its machine, which ran, does not; why is its ``failure``."""
     delete_begun: float | None = None
-    """When the first delete of it was recorded that was sent."""
+    """Time at which the first delete that was sent was recorded."""
     hindrance: Failure | None = None
-    """Why its machine does not go, as far as its place has said: of a delete that was refused, or got nowhere."""
+    """The place's reason why the machine is not deleted: a refused delete, or one without effect."""
 
     @property
     def request(self) -> str:

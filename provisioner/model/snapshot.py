@@ -58,15 +58,15 @@ class Machine:
     no_room: bool = False
     """Its place has said that it has no room for it: it waits until something else goes."""
     strayed: bool = False
-    """It stands without what makes it ours: its labels were taken from its pod, or its group has let it go."""
+    """True for a machine without what makes it ours: its pod lost our labels, or its group has let it go."""
     nameless: bool = False
-    """It runs, and its name does not resolve yet: its place says nothing against it."""
+    """True for a machine that runs at its place and whose name does not resolve yet."""
     state: str = ""
-    """What its place calls what it does now, for people; empty: nothing worth a word."""
+    """The place's word for the machine's present state; empty for the usual ones."""
     expires: float | None = None
     """Epoch seconds, by its place's clock, at which its place ends it. None: no such time is known."""
     hindrance: Failure | None = None
-    """Why it does not go although it is being deleted, in the place's words."""
+    """The place's reason why a machine that is being deleted does not go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Snapshot:
     answered_by: str = ""
     """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
     wall: float | None = None
-    """What the place's clock showed when the look began, epoch seconds. None: nobody knows."""
+    """The time of the place's clock when the look began, in epoch seconds. None: unknown."""
     listed: float | None = None
     """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the look."""
 

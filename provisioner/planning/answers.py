@@ -44,7 +44,7 @@ STUCK_STRANGER = "The machine, which belongs to no request, was still there at t
 """The message for a name that is no slot: only a slot's machine is deleted again after its return has ended."""
 
 HINDERED = " What its place says: "
-"""What comes in such a message before the reason, where there is one."""
+"""The words before the reason in such a message."""
 
 CAPACITY_CODES = {
     ErrorClass.STOCKOUT: "InsufficientInstanceCapacity",

@@ -67,7 +67,7 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
 
 
 def _gone_by(slot: Slot, machine: Machine) -> float:
-    """When its machine is to be gone: after its grace period, or ``UNHEEDED`` where that has no end, or no begin."""
+    """Return when the machine must be gone: after its grace period, or ``UNHEEDED`` if that has no begin or end."""
     ends = _grace_ends(machine)
     return slot.delete_begun + UNHEEDED if ends == NEVER and slot.delete_begun is not None else ends
 

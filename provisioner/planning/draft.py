@@ -168,7 +168,7 @@ class Draft:
         return changed
 
     def expiry(self, slot: Slot) -> float | None:
-        """Loop time at which its place ends a slot's machine; None where nobody knows, or its pool is not seen."""
+        """Loop time at which its place ends a slot's machine; None if that is unknown, or its pool is not seen."""
         snapshot = self.snapshots.get(slot.pool)
         if slot.expires is None or snapshot is None or snapshot.wall is None:
             return None

@@ -36,10 +36,10 @@ class Offer(NamedTuple):
     at: float
     """When, if few enough others are."""
     latest: float
-    """When in any case."""
+    """Time at which it is offered in any case."""
     slot: Slot
     ends: float
-    """When its place ends it; ``NEVER``: nobody knows."""
+    """Time at which its place ends it; ``NEVER`` if that is unknown."""
 
 
 def offer_ending(draft: Draft) -> None:
@@ -70,7 +70,7 @@ def _offer(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: 
 
 
 def _offers(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Offer]:
-    """Those that are not about to end anyway, and whose pool is seen. What was offered for its age is told its end."""
+    """Yield offers of machines in observed pools without a notice; an aged machine gets another offer for its end."""
     for slot in slots:
         if slot.ran is None or slot.notice is not None or slot.pool not in draft.snapshots:
             continue

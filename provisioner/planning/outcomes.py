@@ -89,7 +89,7 @@ def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
 
 
 def _deleted(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
-    """Why a delete failed is what HF hears, until one is taken; it is sent again soon."""
+    """Keep the reason of a failed delete, which is reported to HF until a delete is taken, and send it again soon."""
     if slot is not None:
         changed = evolve(slot, hindrance=failure)
         if failure is not None:

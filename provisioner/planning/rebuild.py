@@ -258,7 +258,7 @@ def _failed(closed: Slot, message: str) -> Slot:
 
 
 def _hindered(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:
-    """Why machines did not go, by name, as their messages say it."""
+    """Return the reasons of deletes without effect, by machine, from the messages of an answer."""
     said = {entry["name"]: failure_of(entry["message"].partition(HINDERED)[2]) for entry in entries}
     return {name: failure for name, failure in said.items() if failure is not None}
 

@@ -504,5 +504,5 @@ def _of_machines(seen: Overview) -> Iterator[str]:
         which = f"e.g. {one['machine']} since {local(one['since'])}"
         yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
     for one in seen.stuck:
-        why = one["text"] or "nobody says why; see its node, or its group"
+        why = one["text"] or "its place gives no reason; see its node, or its group"
         yield f"STUCK {one['machine']} in pool {one['pool']}, which was to be gone long ago: {why}"

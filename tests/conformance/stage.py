@@ -192,7 +192,7 @@ class Instance(InProcess):
         return self.cloud(*phases)
 
     def shown(self) -> str:
-        """What `provisioner status` prints."""
+        """Return the JSON that `provisioner status` prints."""
         command = [sys.executable, "-m", "provisioner", "status", "-o", "json"]
         done = subprocess.run(
             command,

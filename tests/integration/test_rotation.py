@@ -55,7 +55,7 @@ class Server(ThreadingHTTPServer):
         return wrapped, address
 
     def handle_error(self, *_: Any) -> None:
-        """Nothing: clients that do not trust us break off."""
+        """Ignore clients that break off because they do not trust the server."""
 
     def hang_up(self) -> None:
         """End every connection."""

@@ -32,11 +32,11 @@ REASONS = (
     *("changes pods that are asked for", "without what marks it as ours", LOST.text),
     *("maxNumber of", "No pool had room", "did not run within"),
 )
-"""Why a machine may fail here: by the policy, a lost call, or a cap that other machines use up."""
+"""Allowed reasons of a failure: the policy, a lost call, or a cap that other machines use up."""
 
 
 def altered(chance: random.Random) -> dict[str, object]:
-    """What a policy changes: some of our labels are taken away or have another value, or pods restart."""
+    """Draw what a policy changes: labels are removed or replaced, or the restart policy is another."""
     labels = chance.sample(sorted(OWN_LABELS), chance.randint(1, len(OWN_LABELS)))
     if chance.random() < 0.2:
         return {"labels": {}, "spec": {"restartPolicy": "Always"}}

@@ -22,11 +22,11 @@ class Week:
     def __init__(self, site: VirtualSite, chance: random.Random, patience: float) -> None:
         self.site, self.chance, self._patience = site, chance, patience
         self.told: dict[str, float] = {}
-        """When HF was first told of the end of a machine."""
+        """World time at which the end of each machine was first reported to HF."""
         self.ends: dict[str, float] = {}
-        """When Compute ends a machine, in world time."""
+        """Return the world time at which Compute ends a machine."""
         self.drained: dict[str, float] = {}
-        """When what runs on a machine that ends soon is done."""
+        """World time at which the work on each machine with a known end is done."""
         self.returned: set[str] = set()
         self.requests: set[str] = set()
 

@@ -28,7 +28,7 @@ def stories() -> Iterator[list[Story]]:
 
 
 def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
-    """What the status of the worker's container says."""
+    """Return fields of the worker container's status."""
     ended = {
         "terminated": {"exitCode": chance.choice([0, 1, 137]), "reason": chance.choice(["Completed", "OOMKilled"])}
     }
@@ -39,14 +39,14 @@ def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
 
 
 class Trouble:
-    """What is wrong with the containers of pods."""
+    """Breaks and mends containers of pods."""
 
     def __init__(self, story: Story, chance: random.Random) -> None:
         self._story, self._chance = story, chance
         self.broken: dict[str, str] = {}
 
     def strike(self, name: str) -> None:
-        """Something happens to the worker's container of a pod that runs; a sidecar beside it runs on."""
+        """Break the worker container of a running pod in a way drawn by chance. A sidecar beside it runs on."""
         how = self._chance.choice([ENDED, CRASHING, UNREADY])
         for pod in self._running(name):
             worker, *_ = pod.document["status"]["containerStatuses"]
@@ -56,7 +56,7 @@ class Trouble:
             self._story.judge.disturbed.add(name)
 
     def mend(self) -> None:
-        """Those that were only not ready are so again."""
+        """Make the pods ready again that were only unready."""
         for name in [name for name, how in self.broken.items() if how == UNREADY]:
             del self.broken[name]
             for pod in self._running(name):

@@ -58,7 +58,7 @@ class KubeTimes:
     last_retry: float = 10.0
     """Longest pause between two attempts."""
     waiting: float = 3.0
-    """How long a pod must have waited, for a node or on it, before its events are read: most wait for less."""
+    """Seconds that a pod must have waited, for a node or on it, before its Events are read. Most pods wait for less."""
     events: float = 15.0
     """Pause between two readings of events: an autoscaler looks about every 10 s, and its words are for people."""
 
@@ -66,7 +66,7 @@ class KubeTimes:
 USUAL_TIMES = KubeTimes()
 
 _BY_A_POLICY = re.compile(r"\bdenied (the )?request\b")
-"""Of an admission webhook, and of a ValidatingAdmissionPolicy."""
+"""Words of an admission webhook and of a ValidatingAdmissionPolicy."""
 _BY_A_QUOTA: Mapping[str, ErrorClass] = {
     " is forbidden: exceeded quota: ": ErrorClass.QUOTA,
     " is forbidden: failed quota: ": ErrorClass.INVALID,
@@ -109,14 +109,14 @@ class Way:
         self._pool = None if by_proxy else connections.connection_from_url(host)
 
     def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
-        """One request to a path of the server."""
+        """Send one request to a path of the server."""
         if self._pool is None:
             return self._connections.urlopen(method, self.host + path, **options)
         return self._pool.urlopen(method, self._prefix + path, **options)
 
 
 class Access(Protocol):
-    """How a server is reached, and who we are there; both may change between two calls. Thread-safe."""
+    """The way to a server and our identity there, both of which may change between two calls. Thread-safe."""
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
         """The way to the server, and the headers that say who we are; BackendError when there are none to be had."""

@@ -158,7 +158,7 @@ class GkeBackend:
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
 
     def _altered(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
-        """What of the pod, of all that we rely on, is not as it was asked for; empty where nothing is."""
+        """Return which fields that we rely on differ from the request; an empty text if all are as requested."""
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
         return altered({"metadata": asked, "spec": {"restartPolicy": spec.restarts} if spec else {}}, pod)
 

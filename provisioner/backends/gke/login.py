@@ -76,7 +76,7 @@ class Reading:
     way: Way
     credentials: Credentials
     files: Sequence[str | None] = ()
-    """What it was made from; a change of one of them is a reason to read again."""
+    """Files that the reading was made from. If one of them changes, all are read again."""
     trusted: Callable[[], object] = lambda: None
     """Raises OSError where certificate, key or authorities cannot be used (yet)."""
 
@@ -94,7 +94,7 @@ class Login:
         self._renewed = float("-inf")
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
-        """As the files say now; BackendError when there are no credentials to be had."""
+        """Return the way and the headers by the present files. Raise BackendError if there are no credentials."""
         with self._lock:
             if signature(self._reading.files) != self._signature:
                 self._read_again()
@@ -123,7 +123,7 @@ class Login:
             self._read_again()
 
     def _read_again(self) -> None:
-        """What we have stays where files cannot be read, or do not fit: they may be in the midst of being written."""
+        """Read the files again. Keep the old reading if they cannot be read or do not fit together (yet)."""
         self._signature = signature(self._reading.files)  # before they are read
         with suppress(BackendError, *MALFORMED):
             reading = self._read()

@@ -66,7 +66,7 @@ class PodCache:
         self._waits: dict[str, tuple[Wait, float]] = {}
         """The pods that wait, by name; since when, in monotonic time."""
         self._told: Mapping[Wait, Failure] = {}
-        """What others said of them."""
+        """Events and Spot labels of the pods, by uid."""
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
@@ -145,7 +145,7 @@ class PodCache:
             return {name: cause for name, (cause, _) in self._causes.items()}
 
     def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
-        """Of these names, each with the uid that is meant, those to ask the server for in one look.
+        """Return those of the sought names (by name: the uid that is meant) to ask the server for in one look.
 
         Those that strayed come first; what is known of a pod's end is not asked for again.
         """
@@ -154,7 +154,7 @@ class PodCache:
         return {name: sought[name] for name in sorted(names, key=lambda name: name not in strayed)[:MOST_ASKED]}
 
     def with_strayed(self, there: Mapping[str, Pod], sought: Mapping[str, str], now: float) -> Mapping[str, Machine]:
-        """As ``machines``, with those that strayed: the same object as before when nothing changed.
+        """Return ``machines`` with those that strayed; the same object as before if nothing changed.
 
         ``there``: the pods that stand under the names ``sought``, whoever's they are; the uid that is meant of each. A
         pod that has our labels is no stray: then it is the cache that lacks it.
@@ -239,7 +239,7 @@ class PodCache:
 
 
 def _explained(machine: Machine, wait: Wait, told: Mapping[Wait, Failure]) -> Machine:
-    """A machine that waits, with what was said of it. Nothing is said of one whose node has only begun to prepare."""
+    """A machine that waits, with its last Events. One whose node has only begun to prepare it has none."""
     why = told.get(wait)
     if wait.placed:
         return replace(machine, failure=why, no_room=why is not None and why.error in NO_ROOM)

@@ -1,4 +1,4 @@
-"""Why pods wait, in the words of the cluster autoscaler and of kubelets: read from Events while some do, and only then.
+"""Reads why pods wait, in the words of the cluster autoscaler and of kubelets, from Events while pods wait.
 
 Words, never state: whatever is lost, late or refused here changes no machine, only what people read of it.
 """
@@ -33,7 +33,7 @@ OF_A_NODE = (
 """Reasons of Events, of kubelets and of the controller that attaches volumes, on pods that have a node."""
 
 SYMPTOM = "Unable to attach or mount volumes"
-"""Of FailedMount, every two minutes: which volumes are missing, and not why."""
+"""A message of FailedMount, repeated every two minutes, that names the missing volumes and no cause."""
 
 QUOTA = "quota exceeded"
 """In GKE's FailedScaleUp: ``GCE quota exceeded``. Everything else (``GCE out of resources``, ``IP space exhausted``, a
@@ -90,7 +90,7 @@ class PodEvents:
 
 
 def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
-    """What was said last of each of these pods; of a pod with a node of which nobody says anything, what it lacks."""
+    """Return the last message about each of these pods; for a pod on a node without a message, what the pod lacks."""
     said: dict[Wait, list[Event]] = {}
     for event in events:
         reason = event.get("reason")

@@ -84,7 +84,7 @@ scheduler and each resource may be one. Newer kubelets begin the message with ``
 REJECTED = "Pod was rejected: "
 
 NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and its network ready.")
-"""Why a pod does not run that has a node and nothing else. It usually passes within seconds."""
+"""The reason of a pod that has a node and nothing else. It usually passes within seconds."""
 
 LOST_CONTAINER = "ContainerStatusUnknown"
 """Why a container has ended that its kubelet could not find any more: its node was restarted, it did not exit."""
@@ -111,7 +111,7 @@ class Wait(NamedTuple):
 
     uid: str
     placed: bool
-    """It has a node."""
+    """True for a pod that has a node."""
 
 
 IsSpot = Callable[[str], bool | None]
@@ -151,7 +151,7 @@ class Identity:
 
     @property
     def manager(self) -> str:
-        """What our creates call themselves: the server notes it in the pod, where no policy takes it away."""
+        """The field manager of our creates. The server notes it in the pod, where no policy takes it away."""
         name = f"{self.provisioner}:{self.pool}"
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
@@ -224,7 +224,7 @@ def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: boo
 
 
 def altered(asked: Pod, made: Pod) -> str:
-    """Which fields of ``asked`` the pod that was made has otherwise, and how; empty where it has them all."""
+    """Return which fields of ``asked`` differ in the pod that was made, and how; an empty text if none does."""
     parts = (
         ("metadata", asked["metadata"], made["metadata"]),
         ("metadata.labels", asked["metadata"]["labels"], _labels(made)),
@@ -241,7 +241,7 @@ def altered(asked: Pod, made: Pod) -> str:
 
 
 def waits(machine: Machine) -> Wait | None:
-    """What its pod waits for that others have to say why; None for any other pod."""
+    """Return the wait of a pod if only Events explain it; None for any other pod."""
     if machine.phase is not Phase.PENDING or machine.failure is None:
         return None
     placed = machine.failure == NOT_PREPARED
@@ -262,7 +262,7 @@ def _phase(pod: Pod) -> Phase:
 
 
 def _has_ended(pod: Pod) -> bool:
-    """It never runs again: so its phase says, or all containers of ours have ended for good, whatever else goes on."""
+    """Return True if the pod never runs again, by its phase or as all containers of our spec have ended for good."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
         return True
@@ -306,13 +306,13 @@ def _ending(pod: Pod, phase: Phase, cause: Callable[[], LossCause]) -> Ending | 
 
 
 def _hindrance(metadata: Mapping[str, Any]) -> Failure | None:
-    """Who has to let a pod go that terminates; None where nobody but its kubelet has to."""
+    """Return whose finalizers hold a terminating pod; None if only its kubelet has to finish."""
     finalizers = ", ".join(metadata.get("finalizers") or ())
     return _failure_of(ErrorClass.OTHER, f"it waits for its finalizers: {finalizers}") if finalizers else None
 
 
 def _expiry(pod: Pod) -> float | None:
-    """When its kubelet ends it, by its own ``activeDeadlineSeconds``; None where it has none, or has not begun."""
+    """Return the epoch at which ``activeDeadlineSeconds`` ends the pod; None without one, or before its start."""
     longest, started = (pod.get("spec") or {}).get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
     return None if longest is None or not started else float(_epoch(started) + longest)
 

@@ -17,7 +17,7 @@ class Readings:
         self._name = name
         self._lock = threading.Lock()
         self._due = 0.0
-        """Monotonic time before which nothing is read."""
+        """Monotonic time of the earliest next reading."""
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:

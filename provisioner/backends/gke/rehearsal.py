@@ -32,7 +32,7 @@ NO_DRY_RUN = "does not support dry run"
 
 
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
-    """What of the rights and of a pod would go wrong.
+    """Return what the server would refuse of our rights and of a pod.
 
     ``attempt``: sends the create of a pod that is only tried; what of it came back otherwise than we rely on.
     """

@@ -256,7 +256,7 @@ class MigBackend:
 
 
 def _strayed(member: Member) -> Failure:
-    """Why an instance that the group has let go is not deleted: that right would reach all instances of the project."""
+    """Return the refusal to delete an abandoned instance: that right would reach all instances of the project."""
     line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
     return Failure(ErrorClass.DENIED, f"somebody took the instance out of its group, where it runs on until: {line}")
 

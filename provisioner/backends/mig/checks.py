@@ -35,7 +35,7 @@ NO_LOCATION = re.compile(
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
-    """What the group itself says: above all, by which of its settings it ends machines itself."""
+    """Return the findings on the group, above all on settings by which the group ends machines itself."""
     rules = (_update_policy, _redistribution, _healing, _repair)
     told = (*(rule(pool, group) for rule in rules), _size(pool))
     return [Finding(pool.name, severity, text) for severity, text in told if text]
@@ -145,7 +145,7 @@ def _update_policy(pool: MigPool, group: Json) -> tuple[Severity, str]:
 
 
 def _redistribution(pool: MigPool, group: Json) -> tuple[Severity, str]:
-    """Of a regional group Google's own defaults are PROACTIVE and EVEN; other shapes are never evened out."""
+    """Google's defaults for a regional group are PROACTIVE and EVEN. Groups of other shapes are not redistributed."""
     kind = (group.get("updatePolicy") or {}).get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":

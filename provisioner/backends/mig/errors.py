@@ -182,7 +182,7 @@ def operation_error(operation: Mapping[str, Any]) -> ComputeError | None:
 
 
 def attempt_error(managed_instance: Mapping[str, Any]) -> ComputeError | None:
-    """Why the group's last attempt to create or delete an instance failed; None when it did not."""
+    """Return the error of the group's last attempt to create or delete an instance; None if it did not fail."""
     return most_specific(list(_errors(managed_instance.get("lastAttempt", {}).get("errors"), 0)))
 
 

@@ -62,13 +62,13 @@ class Member:
     status: str
     action: str
     attempt: Failure | None
-    """Why the group could not create it yet, or not delete it."""
+    """The failure of the last attempt to create or delete the instance."""
     expires: float | None = None
-    """Epoch seconds at which Compute ends it; None: the group says nothing of it."""
+    """Epoch seconds at which Compute ends it; None: unknown to the group."""
 
     @property
     def hindrance(self) -> Failure | None:
-        """Why the group could not delete it; what it says of one without instance is why it could not be made."""
+        """The failure of a delete. The failure of a member without an instance is that of its creation."""
         return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
 
     @property
@@ -143,12 +143,12 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
 
 
 def _termination(item: Json) -> float | None:
-    """When Compute itself says that it ends what ``item`` is scheduled as."""
+    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None without one."""
     return _epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
 
 
 def _end(item: Json) -> float | None:
-    """When Compute ends an instance: as it says itself, else as its own scheduling demands it."""
+    """Return the epoch at which Compute ends an instance, by its own timestamp, else by the instance's scheduling."""
     scheduling = item.get("scheduling") or {}
     told = _termination(item.get("resourceStatus") or {}) or _epoch(scheduling.get("terminationTime", ""))
     longest, started = (
@@ -205,7 +205,7 @@ def _phase(member: Member, instance: Instance | None) -> Phase:
 
 
 def _state(member: Member, phase: Phase) -> str:
-    """What Compute calls what a member that does not run does now; empty for any other."""
+    """Return Compute's word for the state of a member that does not run; an empty text for any other."""
     return "/".join(sorted({member.status, member.action} - {"", "NONE"})) if phase is Phase.PENDING else ""
 
 

@@ -86,7 +86,7 @@ class GroupObserver:
         self._leaving: Set[str] = frozenset()
         """Members that were on their way out when they were listed last, until no list shows their instances."""
         self.outside: Mapping[str, Member] = {}
-        """Of the names that were asked for, our instances that the group has let go, as members that leave it."""
+        """Our instances among the sought names that the group has let go, as members that leave the group."""
 
     def expect_change(self, names: Collection[str] = ()) -> None:
         """The group was asked to do something: list its members until its lists must show it.
@@ -275,7 +275,7 @@ def on_their_way(before: Set[str], members: Mapping[str, Member], entries: Entri
 
 
 def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
-    """Of the names sought, those whose instance, by its uid, is no member any more, as members that leave the group."""
+    """Return the sought instances (by uid) that are no members any more, as members that leave the group."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)
         for name, uid in sought.items()
@@ -287,7 +287,7 @@ def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entrie
 def _strayed(
     outside: Mapping[str, Member], entries: Entries, before: Mapping[str, Machine], now: float, *, ipv6: bool
 ) -> dict[str, Machine]:
-    """The machines of instances outside of the group; the very same as before where nothing changed."""
+    """The machines of instances outside of the group; the same object as before if none changed."""
     return {
         name: machine(member, read_instance(entries[member.zone][name], ipv6=ipv6), before.get(name), now)
         for name, member in outside.items()

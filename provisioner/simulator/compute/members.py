@@ -63,7 +63,7 @@ class Members:
     timings: Timings
     switches: Switches
     settings: Document = field(default_factory=dict, init=False)
-    """What patches said of it beyond ``spec``, as it stands in its document."""
+    """Settings from patches that ``spec`` has no field for, as they stand in the document."""
     target_size: int = field(default=0, init=False)
     members: dict[str, Member] = field(default_factory=dict, init=False)
     errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY), init=False)

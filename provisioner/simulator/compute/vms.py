@@ -137,7 +137,7 @@ class Vm:
 
     @property
     def terminates(self) -> float | None:
-        """When its longest run is over; None before it has started, and without one."""
+        """Time at which the maximum run duration is over; None before the start, and without one."""
         longest = self.spec.max_run_seconds
         return None if longest is None or self.started is None else self.started + longest
 

@@ -15,7 +15,7 @@ KUBELET = "kubelet"
 AUTOSCALER = "cluster-autoscaler"
 
 _WARNINGS = ("BackOff", "Failed", "NetworkNotReady", "NodeShutdown", "Unhealthy")
-"""How the reasons of Events begin that warn."""
+"""First words of the reasons of Events of type Warning."""
 
 
 class Recorder:

@@ -1,4 +1,4 @@
-"""An API server that is always reached the same way, by nobody in particular."""
+"""An API server that is always reached the same way, without credentials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Plain:
         return self._way, {}
 
     def rejected(self, way: Way) -> None:
-        """Nothing: there is nobody else to be."""
+        """Keep the way: there are no other credentials."""
 
     def close(self) -> None:
-        """Nothing: connections end with the process."""
+        """Leave the connections to the end of the process."""

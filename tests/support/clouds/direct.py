@@ -108,7 +108,7 @@ class Direct(ABC):
         return [] if mishap.failure is None else [Outcome(action, mishap.failure)]
 
     def _unheard(self, do: Callable[[], Failure | None]) -> None:
-        """Nobody hears the response to a call that was given up."""
+        """Apply a call whose response is lost."""
         self._hears = False
         do()
         self._hears = True

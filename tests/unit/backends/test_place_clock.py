@@ -1,4 +1,4 @@
-"""What is said of a place whose calls are slow."""
+"""The message about a place whose calls are slow."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Service:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Nothing is open."""
+        """Close no connection: there is none."""
 
     def get_subscription(self, *, request: dict[str, Any], timeout: float, retry: None) -> object:
         assert (request, timeout) == ({"subscription": PATH}, 3.0)

@@ -333,7 +333,7 @@ def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | Non
 
 @pytest.mark.parametrize("strayed", [False, True])
 def test_the_return_of_a_machine_that_had_lost_our_mark_says_so(strayed: bool) -> None:
-    """The machine itself is gone: nobody saw more of it than its name and uid."""
+    """The machine itself is gone: only its name and uid were seen."""
     known = memory(record(running(0, Verdict.RETURNED, gone=True, strayed=strayed)))
     back = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
     [entry] = json.loads(return_answer(back, known, PREFIX).text)["machines"]

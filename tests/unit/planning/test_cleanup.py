@@ -41,7 +41,7 @@ from tests.unit.core import (
 STUCK, FORCE = 60.0, 20.0
 """Seconds after the end of the grace period, in the pools of these tests."""
 UNMOVED = NOW - UNHEEDED - STUCK
-"""When the first delete was sent of a machine that is stuck from now on if it does not even terminate."""
+"""Time of the first delete of a machine that counts as stuck from now on if it does not even terminate."""
 PODS = limits(pool("a", stuck_after=STUCK))
 HARD = limits(pool("a", stuck_after=STUCK, force_after=FORCE))
 

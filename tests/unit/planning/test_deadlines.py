@@ -1,4 +1,4 @@
-"""When machines that do not run are given up, and with which reason; above all the last ones of a request."""
+"""Deadlines of machines that do not run, and the reasons of their failures, above all of the last ones."""
 
 from __future__ import annotations
 

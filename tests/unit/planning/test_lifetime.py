@@ -185,7 +185,7 @@ def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
 # --- ends that the place has told -------------------------------------------------------------------------------------
 
 EPOCH, ANNOUNCE = 1_700_000_000.0, 3600.0
-"""What the place's clock shows when a look begins, and how long before an end HF hears of it."""
+"""The place's clock at the begin of a look, and the seconds before an end from which it is reported."""
 
 
 def told(left: float, number: int = 0) -> Machine:

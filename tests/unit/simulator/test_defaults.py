@@ -22,7 +22,7 @@ SAME = "the same"
 
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
-    """A regional group, a VM of it, and a pod, of which nothing was said."""
+    """Return the documents of a regional group, a VM of it and a pod, all without settings."""
     spec = MigSpec(project="p", region="us-central1", name="g")
     groups = Groups(world := World(seed=1), [spec])
     mig = groups.mig("p", spec.scope, "g")

@@ -1,4 +1,4 @@
-"""What Events say of pods that wait for a node, or on one."""
+"""Events of pods that wait for a node, or on one."""
 
 from __future__ import annotations
 

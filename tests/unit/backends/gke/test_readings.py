@@ -1,4 +1,4 @@
-"""When something is read in the background, and when not."""
+"""Pauses between background readings."""
 
 from __future__ import annotations
 

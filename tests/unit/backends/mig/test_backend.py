@@ -40,7 +40,7 @@ def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("action", ["DELETING", "ABANDONING"])
 def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an abandoned one the group is no longer to be asked."""
+    """The group is not asked to delete an abandoned instance."""
     backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
     leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
     monkeypatch.setattr(backend, "_members", lambda _deadline: {name(1): leaving})

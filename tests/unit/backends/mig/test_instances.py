@@ -399,7 +399,7 @@ def test_what_compute_does_with_a_machine_that_does_not_run_yet(entry: dict[str,
 
 
 STARTED, ENDS = "2023-09-16T10:00:00Z", 1694862000.0
-"""When the instance started, and eleven, by epoch."""
+"""Epoch of the start of the instance, and of eleven o'clock."""
 TOLD = {"terminationTimestamp": "2023-09-16T11:00:00Z"}
 
 

@@ -33,7 +33,7 @@ class Busy(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close no connection: there is none."""
 
 
 def reading(server: Busy) -> ComputeReads:

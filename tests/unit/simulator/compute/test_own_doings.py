@@ -1,4 +1,4 @@
-"""What a managed instance group does by itself: with Google's defaults, with those for a grid, and after a patch."""
+"""Actions of a managed instance group itself: with Google's defaults, with settings for a grid, and after a patch."""
 
 from __future__ import annotations
 
