@@ -27,9 +27,9 @@ from provisioner.commands.service import Service
 from provisioner.loop.clock import LoopClock
 from provisioner.settings.reload import Configuration
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
+from tests.support.clouds.specs import advised
 from tests.support.hostfactory.in_process import InProcess
 from tests.support.hostfactory.provider import INSTANCE, TEMPLATES
 from tests.support.waiting import PATIENCE, until
@@ -99,7 +99,7 @@ def stage() -> Simulator:
     """The cloud that all cases share: a namespace for each, a group for some."""
     return Simulator(
         namespaces=[f"case-{number}" for number in range(1, 101)],
-        migs=[MigSpec(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],
+        migs=[advised(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],
         conditions=Conditions.of(timings=TIMINGS),
     )
 

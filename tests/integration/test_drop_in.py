@@ -18,9 +18,9 @@ import requests
 import yaml
 
 from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
+from tests.support.clouds.specs import advised
 from tests.support.clouds.switches import FLIPS
 from tests.support.hostfactory.provider import ROOT, SCRIPTS
 from tests.support.hostfactory.schemas import check_output
@@ -111,7 +111,7 @@ class Moved(Instance):
 def cloud() -> Iterator[Simulator]:
     with Simulator(
         namespaces=[NAMESPACE],
-        migs=[MigSpec(project=PROJECT, zone=ZONE, name=GROUP)],
+        migs=[advised(project=PROJECT, zone=ZONE, name=GROUP)],
         conditions=Conditions.of(timings=TIMINGS),
     ) as simulator:
         yield simulator

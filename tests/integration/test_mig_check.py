@@ -22,7 +22,7 @@ from provisioner.commands.service import Service
 from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.model import ErrorClass
 from provisioner.settings.reload import Configuration
-from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
+from provisioner.simulator.compute.settings import Switches, UnknownPlace, UnknownProject
 from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
 from tests.support.clouds.compute_cloud import ComputeCloud
@@ -149,7 +149,7 @@ def test_a_machine_type_that_some_zones_of_a_region_lack_is_looked_up_in_the_oth
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lacking: int
 ) -> None:
     place = {"region": "us-central1"}
-    with ComputeCloud([MigSpec(project=PROJECT, name="hf-a", labels=LABELS, **place)]) as cloud:
+    with ComputeCloud([advised(project=PROJECT, name="hf-a", labels=LABELS, **place)]) as cloud:
         cloud.set_faults(
             Fault("http_error", "machineTypes.get", limit=lacking, params={"status": 404, "reason": "notFound"})
         )
@@ -192,7 +192,7 @@ def test_a_group_that_is_missing_and_a_place_that_does_not_answer(
 def test_a_right_that_is_lacking_is_named_before_a_machine_is_wanted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: dict[str, str]
 ) -> None:
-    with ComputeCloud([MigSpec(project=PROJECT, name="hf-a", labels=LABELS, **place)]) as cloud:
+    with ComputeCloud([advised(project=PROJECT, name="hf-a", labels=LABELS, **place)]) as cloud:
         made = site(tmp_path, cloud.url, a={**place, "group": "hf-a"})
         assert findings(made.path, capsys, 0) == []
         cloud.set_faults(Fault("denied", "instanceGroupManagers.update"))

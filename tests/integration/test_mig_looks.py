@@ -109,7 +109,7 @@ def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
 
 
 def test_pools_of_one_zone_read_it_once() -> None:
-    specs = [MigSpec(project=PROJECT, name=f"hf-{letter}", zone="us-central1-a") for letter in "abc"]
+    specs = [advised(project=PROJECT, name=f"hf-{letter}", zone="us-central1-a") for letter in "abc"]
     with ComputeCloud(specs, speed=2.0) as cloud:
         projects = Projects(prefix="hf")
         settings = [

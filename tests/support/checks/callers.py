@@ -43,13 +43,15 @@ def watch_compute(module: Any) -> None:
 
 def watch_kubernetes(module: Any) -> None:
     """Record every request of ``backends/gke/api.py`` from now on."""
-    ask = module.Way.urlopen
+    ask = module.KubeApi._request
 
-    def seen(self: Any, method: str, target: str, **options: Any) -> Any:
+    def seen(self: Any, method: str, target: str, *arguments: Any, **options: Any) -> Any:
         path, _, query = target.partition("?")
-        if connect := connect_call(self.host):
+        # The access itself gives its way only with credentials.
+        way = getattr(self.access, "_way", None) or self.access._reading.way
+        if connect := connect_call(way.host):
             see(connect)
         see(kube_call(method, path, dict(parse_qsl(query))))
-        return ask(self, method, target, **options)
+        return ask(self, method, target, *arguments, **options)
 
-    module.Way.urlopen = seen
+    module.KubeApi._request = seen
