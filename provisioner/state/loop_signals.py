@@ -97,8 +97,6 @@ class PoolNotes:
             document = parse(self.path, read_whole(self.path, advice), advice)
         except StateMissing:
             return {}
-        if isinstance(document, dict) and all(isinstance(notes, list) for notes in document.values()):
-            document = {"pools": document}
-        if not isinstance(document, dict) or not isinstance(document.get("pools"), dict):
-            raise StateUnreadable(f"{self.path}: expected lists of sentences by pool. {advice}")
+        if not isinstance(document, dict):
+            raise StateUnreadable(f"{self.path}: expected an object. {advice}")
         return document

@@ -5,10 +5,10 @@ decided by it. What the other files hold is not repeated, as it can be told with
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 from provisioner.model import (
     NO_LEVERS,
@@ -24,7 +24,7 @@ from provisioner.model import (
 )
 from provisioner.planning.levers import in_force
 from provisioner.planning.refusals import NEEDS_A_PERSON
-from provisioner.state.codec import Rules
+from provisioner.state.codec import RecordError, Rules, Shape
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.interfaces import PeopleState
 from provisioner.state.loop_signals import UNSEEN
@@ -66,17 +66,17 @@ class StandingRefusal:
 class Notes:
     """What the loop has left."""
 
-    pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sentences on each pool's place."""
     problem: LastingFailure | None = None
     """Why nothing is planned."""
     configuration: LastingFailure | None = None
     """Why the configuration in the files is not the one in force."""
-    refused: Sequence[StandingRefusal] = ()
+    refused: tuple[StandingRefusal, ...] = ()
     """Creates and deletes that are not worth trying until a person mends something; they are tried all the same."""
-    paused: Sequence[str] = ()
+    paused: tuple[str, ...] = ()
     """Pools in which a person has paused creates."""
-    orphans: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    orphans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The machines without a request, by pool."""
     terms: Mapping[str, float | None] = field(default_factory=dict)
     """The limits that ``TERMS`` names."""
@@ -114,11 +114,13 @@ def terms_of(limits: Limits) -> Mapping[str, float | None]:
 
 
 def read_notes(state: PeopleState) -> Notes:
-    """What the loop has left, also one before 'pools.json' had more than sentences. Raises StateUnreadable."""
+    """Return the notes of the loop. Raise StateUnreadable."""
     document = state.notes.read()
     try:
-        notes = Notes(**{name: READERS[name](value) for name, value in document.items() if name in READERS})
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        notes: Notes = STORED.from_document({name: document[name] for name in STORED.columns if name in document})
+        if notes.terms.keys() not in (set(TERMS), set()):
+            raise RecordError(f"terms: expected {', '.join(TERMS)}")
+    except (RecordError, AttributeError) as error:
         raise StateUnreadable(
             f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
         ) from error
@@ -127,38 +129,8 @@ def read_notes(state: PeopleState) -> Notes:
     return notes
 
 
-def _trouble(value: Any) -> LastingFailure | None:
-    return None if value is None else LastingFailure(float(value["since"]), str(value["text"]))
-
-
-def _refusals(value: Any) -> Sequence[StandingRefusal]:
-    words = ("pool", "operation", "template", "text")
-    return [StandingRefusal(since=float(one["since"]), **{name: str(one[name]) for name in words}) for one in value]
-
-
-def _lists(value: Any) -> Mapping[str, Sequence[str]]:
-    return {str(pool): [str(one) for one in held] for pool, held in value.items()}
-
-
-def _terms(value: Any) -> Mapping[str, float | None]:
-    terms = {name: value[name] for name in TERMS} if value else {}
-    if not all(term is None or isinstance(term, (int, float)) for term in terms.values()):
-        raise ValueError(f"expected numbers, got {terms}")
-    return terms
-
-
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    "pools": _lists,
-    "problem": _trouble,
-    "configuration": _trouble,
-    "refused": _refusals,
-    "paused": lambda value: [str(one) for one in value],
-    "orphans": _lists,
-    "terms": _terms,
-    "pool_limits": Rules().rule(Mapping[str, PoolLimits]).decode,
-    "template_limits": Rules().rule(Mapping[str, TemplateLimits]).decode,
-    "budget": Rules().rule(Budget).decode,
-}
+STORED = Shape(Notes, [one.name for one in fields(Notes) if one.name != "levers"], Rules())
+"""The fields of ``Notes`` that are written."""
 
 
 class Notebook:
@@ -197,7 +169,7 @@ class Notebook:
             problem=self._problem,
             configuration=self._configuration,
             refused=self._refusals(),
-            paused=sorted(name for name, pool in limits.pools.items() if pool.paused),
+            paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.paused)),
             orphans=self._orphans(report.memory, report.looks),
             terms=terms_of(limits),
             pool_limits=limits.pools,
@@ -207,7 +179,7 @@ class Notebook:
         if notes == self._written:
             return
         try:
-            self._state.notes.write({name: value for name, value in asdict(notes).items() if name in READERS})
+            self._state.notes.write(STORED.document(notes))
             self._written, self._refused_write = notes, ""
         except StateError as error:
             if str(error) != self._refused_write:
@@ -233,7 +205,7 @@ class Notebook:
                 for name in held.keys() - look.machines.keys():
                     del held[name]
 
-    def _refusals(self) -> Sequence[StandingRefusal]:
+    def _refusals(self) -> tuple[StandingRefusal, ...]:
         refusals = [
             StandingRefusal(pool, "create", template, trouble.since, trouble.text)
             for (pool, template), trouble in self._creates.items()
@@ -242,14 +214,14 @@ class Notebook:
             if held:
                 first = min(held.values(), key=lambda trouble: trouble.since)
                 refusals.append(StandingRefusal(pool, "delete", "", first.since, first.text))
-        return refusals
+        return tuple(refusals)
 
-    def _orphans(self, memory: Memory | None, looks: Mapping[str, Look]) -> Mapping[str, Sequence[str]]:
+    def _orphans(self, memory: Memory | None, looks: Mapping[str, Look]) -> Mapping[str, tuple[str, ...]]:
         """Orphans by pool. The orphans of a pool that cannot be seen are kept where they were seen last."""
         names = memory.orphans if memory else {}
         self._places = {name: _place(name, looks) or self._places.get(name, "") for name in names}
         return {
-            pool: sorted(name for name, place in self._places.items() if place == pool)
+            pool: tuple(sorted(name for name, place in self._places.items() if place == pool))
             for pool in sorted(set(self._places.values()) - {""})
         }
 
@@ -277,5 +249,5 @@ def _lasting(before: LastingFailure | None, text: str, wall: float) -> LastingFa
     return LastingFailure(before.since if before else wall, text) if text else None
 
 
-def _sentences(look: Look) -> Sequence[str]:
-    return list(look.problems) if isinstance(look, Snapshot) else [UNSEEN + look.failure.text]
+def _sentences(look: Look) -> tuple[str, ...]:
+    return look.problems if isinstance(look, Snapshot) else (UNSEEN + look.failure.text,)

@@ -173,7 +173,7 @@ def test_notes_that_no_loop_of_ours_left_are_named(desk: Desk, section: str) -> 
 
 
 def test_notes_of_a_loop_that_left_only_sentences_are_read(desk: Desk) -> None:
-    Path(desk.state.notes.path).write_text('{"a": ["someone else shrinks the group"]}')
+    Path(desk.state.notes.path).write_text('{"pools": {"a": ["someone else shrinks the group"]}}')
     assert document(desk)["problems"] == {"a": ["someone else shrinks the group"]}
 
 

@@ -12,26 +12,18 @@ from provisioner.state.errors import StateUnreadable
 from provisioner.state.loop_signals import Heartbeat, PoolNotes
 
 
-@pytest.mark.parametrize(
-    ("content", "read"),
-    [
-        pytest.param({"pools": {"a": ["one", "two"]}, "paused": ["b"]}, None, id="as they are written"),
-        pytest.param({}, {"pools": {}}, id="of an earlier version, none"),
-        pytest.param({"a": ["one", "two"]}, {"pools": {"a": ["one", "two"]}}, id="of an earlier version"),
-        pytest.param({"pools": ["one"]}, {"pools": {"pools": ["one"]}}, id="of an earlier version, of a pool 'pools'"),
-    ],
-)
-def test_notes_are_read(tmp_path: Path, content: dict[str, Any], read: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("content", [{"pools": {"a": ["one", "two"]}, "paused": ["b"]}, {}])
+def test_notes_are_read(tmp_path: Path, content: dict[str, Any]) -> None:
     notes = PoolNotes(str(tmp_path / "pools.json"))
     assert notes.read() == {}
     notes.write(content)
-    assert notes.read() == (read or content)
+    assert notes.read() == content
 
 
-@pytest.mark.parametrize("content", ['{"a": 3}', "[]", '{"pools": 3}'])
+@pytest.mark.parametrize("content", ["[]", "3", "{"])
 def test_damaged_notes_are_no_notes(tmp_path: Path, content: str) -> None:
     (tmp_path / "pools.json").write_text(content)
-    with pytest.raises(StateUnreadable, match="sentences by pool"):
+    with pytest.raises(StateUnreadable, match=r"pools\.json"):
         PoolNotes(str(tmp_path / "pools.json")).read()
 
 

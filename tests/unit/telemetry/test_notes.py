@@ -75,7 +75,7 @@ def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:
     troubled = replace(SEEN, problems=("someone else shrinks the group",))
     blind = unobserved("b")
     notes = desk.cycle(troubled, blind)
-    assert notes.pools == {"a": ["someone else shrinks the group"], "b": [f"cannot be seen: {blind.failure.text}"]}
+    assert notes.pools == {"a": ("someone else shrinks the group",), "b": (f"cannot be seen: {blind.failure.text}",)}
     written = Path(desk.state.notes.path).stat().st_ino
     desk.cycle(troubled, blind)
     assert Path(desk.state.notes.path).stat().st_ino == written, "it is written when it changes"
@@ -149,8 +149,8 @@ def test_no_delete_is_refused_of_machines_that_are_gone_or_where_it_failed_other
 def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk: Desk) -> None:
     held = memory(orphans={name(0): 0.0, name(1): 0.0, name(7): 0.0})
     there = snapshot(machine(1), pool="b")
-    assert desk.cycle(snapshot(machine(0)), there, held=held).orphans == {"a": [name(0)], "b": [name(1)]}
-    assert desk.cycle(unobserved("a"), there, held=held).orphans == {"a": [name(0)], "b": [name(1)]}
+    assert desk.cycle(snapshot(machine(0)), there, held=held).orphans == {"a": (name(0),), "b": (name(1),)}
+    assert desk.cycle(unobserved("a"), there, held=held).orphans == {"a": (name(0),), "b": (name(1),)}
     assert desk.cycle(SEEN, there, held=memory()).orphans == {}
 
 
@@ -162,7 +162,7 @@ def test_limits_are_left(desk: Desk) -> None:
     assert shown is not None
     assert (shown.orphan_cap_per_hour, shown.orphan_grace, shown.delete_unlisted_after) == (3, 600.0, None)
     assert (shown.pools, shown.templates) == (desk.limits.pools, desk.limits.templates)
-    assert notes.paused == ["b"]
+    assert notes.paused == ("b",)
 
 
 def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:
