@@ -532,3 +532,14 @@ def test_who_makes_a_pod_is_named_within_the_servers_limit(length: int) -> None:
     one, other = Identity("a" * length, "b" * length), Identity("a" * length, "c" * length)
     assert len(one.manager) <= 128
     assert one.manager != other.manager
+
+
+@pytest.mark.parametrize("length", [1, 50, 63])
+def test_our_creates_have_a_manager_that_every_server_takes_and_no_other_pool_has(length: int) -> None:
+    """A server refuses a ``fieldManager`` of more than 128 characters."""
+    pools = [Identity("p" * length, one * length) for one in "ab"]
+    managers = {one.manager for one in pools}
+    assert len(managers) == 2
+    assert all(0 < len(manager) <= 128 for manager in managers)
+    made = {"metadata": {"managedFields": [{"manager": pools[0].manager, "operation": "Update"}]}}
+    assert [one.made(made, "") for one in pools] == [True, False]
