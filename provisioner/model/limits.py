@@ -23,7 +23,7 @@ class PoolLimits:
     announce: float = 3600.0
     """Seconds before a known end of a machine from which the end is reported to HF."""
     least_life: float = 0.0
-    """Seconds that a machine must have left when HF gets it, if its end is known."""
+    """Seconds that a machine must have left when it begins to run, if its end is known."""
     down: float = 900.0
     """Seconds that a machine that ran may be down until it counts as lost, unless many are down. 0: for ever."""
     early_loss: float = 300.0

@@ -21,7 +21,7 @@ from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.levers import told
 from provisioner.planning.returns import revoke
 from provisioner.planning.scheduling import give_up
-from provisioner.planning.slots import gaps, pending
+from provisioner.planning.slots import down, gaps, pending
 
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
@@ -104,7 +104,8 @@ def cancel_asked(draft: Draft) -> None:
         record = draft.requests.get(id_)
         if record is None or record.ended is not None:
             continue
-        on_their_way, failure = pending(record), Failure(ErrorClass.OTHER, BY_A_PERSON + told(lever))
+        on_their_way = [*pending(record), *down(record)]
+        failure = Failure(ErrorClass.OTHER, BY_A_PERSON + told(lever))
         for slot in on_their_way:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED, failure=failure)
         lacking = gaps(draft.record(id_))

@@ -20,9 +20,12 @@ from provisioner.model import (
 )
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import Draft
-from provisioner.planning.slots import missing, pending
+from provisioner.planning.slots import down, missing, pending
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
+
+BLIP = 30.0
+"""Seconds for which a machine may be down at its request's deadline without being given up: most recover."""
 
 _judged = evolving("verdict")
 
@@ -35,7 +38,7 @@ def time_over(draft: Draft, record: RequestRecord) -> str:
     template = draft.limits.templates.get(record.template)
     if template is None or not template.straggler_after or not _many_run(record, template.straggler_share):
         return ""
-    if any(slot.pool not in draft.snapshots for slot in pending(record)):
+    if any(slot.pool not in draft.snapshots for slot in (*pending(record), *down(record))):
         return ""  # a machine may run where nobody sees it
     ends = _last_change(record) + template.straggler_after
     draft.wake_at(ends)
@@ -46,7 +49,7 @@ def time_over(draft: Draft, record: RequestRecord) -> str:
 
 def _many_run(record: RequestRecord, share: float) -> bool:
     """At least this share of the machines that the request wants."""
-    return bool(record.count) and len(_running(record)) / record.count >= share
+    return bool(record.count) and (len(_running(record)) - len(down(record))) / record.count >= share
 
 
 def _last_change(record: RequestRecord) -> float:
@@ -63,17 +66,20 @@ def _running(record: RequestRecord) -> list[Slot]:
     return [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and slot.ran is not None]
 
 
-def _down(record: RequestRecord) -> list[Slot]:
-    return [slot for slot in _running(record) if slot.down is not None]
-
-
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over: str) -> None:
     """Fail what did not run in time: a slot by its boot deadline, and all once the request's time is ``over``.
 
-    So what has run and does not run any more then: HF must not be told that it does.
+    At the request's deadline also machines that ran and have been down for a while, which HF must not get.
     """
     now = draft.now
-    for slot in [*pending(record), *(_down(record) if over else ())]:
+    for slot in down(record):
+        ends = max(record.deadline, (slot.down or 0.0) + BLIP)
+        if now >= ends:
+            why = slot.failure or Failure(ErrorClass.OTHER, "It is not ready.")
+            _time_out(draft, record, slot, why, capacity)
+        else:
+            draft.wake_at(ends)
+    for slot in pending(record):
         if over:
             _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template, over), capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
@@ -115,7 +121,7 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
 
     (Laws: a request always ends, a terminal answer stays.)
     """
-    if pending(record) or _down(record) or missing(record) > 0:
+    if pending(record) or down(record) or missing(record) > 0:
         return
     running = _running(record)
     draft.put(record.id, *[_judged(slot, Verdict.SUCCEEDED) for slot in running])

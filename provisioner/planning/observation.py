@@ -193,11 +193,13 @@ def _expired(draft: Draft, slot: Slot, seen: float) -> bool:
 
 
 def _unfit(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
-    """The end of a machine that HF has not got yet and should not get: not as it was asked for, or soon to end."""
-    if machine.strayed and slot.ran is None:
+    """Return the end of a machine that has not run yet and must not: not as requested, or with too little life left."""
+    if slot.ran is not None:
+        return None
+    if machine.strayed:
         return End(STRAYED, LossCause.UNKNOWN, seen)
     ends, least = draft.expiry(evolve(slot, expires=machine.expires)), draft.pool(slot.pool).least_life
-    if slot.verdict is not Verdict.OPEN or machine.phase in (STOPPING, GONE) or ends is None:
+    if machine.phase in (STOPPING, GONE) or ends is None:
         return None
     left = max(0.0, ends - draft.now)
     text = f"Its place ends it in {left:.0f} s, and least_life_seconds of the pool is {least:g}."

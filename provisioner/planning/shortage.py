@@ -157,7 +157,7 @@ def troubles(memory: Memory) -> Mapping[Key, Trouble]:
     for record in memory.requests.values():
         for slot in record.slots.values():
             key = (slot.pool, record.template)
-            if slot.ran is not None:
+            if slot.ran is not None and slot.verdict is not Verdict.FAILED:
                 ran[key] = max(ran[key], slot.ran)
             elif slot.failure is not None and slot.submitted is not None:
                 at = slot.submitted if slot.closed is None else slot.closed
@@ -218,7 +218,7 @@ class _Forecast:
             given_up = slot.verdict is Verdict.FAILED and slot.submitted is None
             return Lack.GIVEN_UP if given_up or slot.verdict is Verdict.CANCELLED else None
         if slot.ran is not None:
-            return None
+            return Lack.TROUBLED if slot.down is not None else None
         if slot.set_aside:
             return Lack.SET_ASIDE
         if slot.pool in self._beside.unseen:

@@ -87,6 +87,12 @@ def pending(record: RequestRecord) -> list[Slot]:
     return [slot for slot in slots if slot.ran is None and slot.verdict is Verdict.OPEN and not slot.set_aside]
 
 
+def down(record: RequestRecord) -> list[Slot]:
+    """Return the slots of an open request whose machines ran and do not run now."""
+    slots = record.slots.values()
+    return [slot for slot in slots if slot.down is not None and slot.verdict is Verdict.OPEN and not slot.set_aside]
+
+
 def changed(former: Records, memory: Records) -> Iterator[tuple[RequestRecord, Slot | None, Slot]]:
     """The slots of a memory that are not those of a former one: each with its request, and as it was before."""
     for id_, record in memory.requests.items():

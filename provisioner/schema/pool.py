@@ -47,8 +47,8 @@ class Pool(Section):
     of instances, ``activeDeadlineSeconds`` of pods), with the seconds that are left; default 3600. At most a tenth of
     the template's machines, at least one, is named at a time, except in the last ten minutes."""
     least_life_seconds: DurationOrZero = 0.0
-    """Seconds that a machine must have left when HF gets it; default 0: any. One that its place ends sooner, as that
-    tells, counts as a failed boot, and another is asked for. Less than the place gives each machine, or none stays."""
+    """Seconds that a machine must have left when it begins to run; default 0: any. A machine with a known end before
+    that counts as a failed boot, and another is asked for. Must be less than what the place gives each machine."""
     down_seconds: DurationOrZero = 900.0
     """Seconds that a machine which HF was told of may not be ready (a container that crashes again and again, a failing
     readiness probe) until it is lost, and deleted; default 900; 0: it never is. Where more than a fifth of the machines

@@ -119,7 +119,7 @@ class CycleMeter:
         machines.desired.replace(desired)
         self._metrics.slots.set_aside.set(sum(slot.set_aside for _, slot in slots))
         machines.down.replace(
-            Counter(slot.pool for _, slot in slots if slot.down is not None and slot.verdict in DESIRED)
+            Counter(slot.pool for _, slot in slots if slot.down is not None and slot.verdict is Verdict.SUCCEEDED)
         )
         machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
 

@@ -11,7 +11,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, RequestStatus, ReturnRecord
+from provisioner.model import (
+    DESIRED,
+    Limits,
+    Memory,
+    PoolLimits,
+    RequestRecord,
+    RequestStatus,
+    ReturnRecord,
+    Verdict,
+)
 from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
 from provisioner.planning.shortage import Lack, troubles
@@ -296,7 +305,7 @@ def _stuck(memory: Memory) -> Iterator[Document]:
 
 def _down(memory: Memory) -> Iterator[Document]:
     for _, slot in memory.slots:
-        if slot.down is not None and slot.verdict in DESIRED:
+        if slot.down is not None and slot.verdict is Verdict.SUCCEEDED:
             text = slot.failure.text if slot.failure else ""
             yield {"machine": slot.name, "pool": slot.pool, "since": utc(memory.wall_of(slot.down)), "text": text}
 

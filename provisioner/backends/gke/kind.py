@@ -16,10 +16,11 @@ from provisioner.backends.kind import Kind, Surroundings
 from provisioner.extras import extra, needing
 from provisioner.files.yaml_text import reason_of
 from provisioner.hostfactory.templates import Template
-from provisioner.model import Create
+from provisioner.model import NEVER, Create
 from provisioner.schema.problems import Problem
 from provisioner.schema.site import Site
 
+TOO_SHORT = "activeDeadlineSeconds is {:g}, so no pod lives for least_life_seconds ({:g}): lower that setting"
 RESTARTED = (
     "spec.restartPolicy: {!r}: a container that ends is started again under the same name, so that its end is never "
     "seen: leave it out, or say Never"
@@ -76,9 +77,13 @@ class Gke(Kind[GkePool]):
         pod = _pod(spec, pool, pool.name)
         unknown = [f"{field.path}: no pod has such a field{field.hint}" for field in unknown_fields(pod)]
         replaced = [f"{field}: replaced by our own" for field in spec.replaced(OWN_LABELS)]
-        restarted = [RESTARTED.format(policy)] if (policy := pod["spec"]["restartPolicy"]) != "Never" else []
+        policies = [one.get("restartPolicy") for one in (pod["spec"], *pod["spec"]["containers"])]
+        restarted = [RESTARTED.format(policy) for policy in dict.fromkeys(policies) if policy not in (None, "Never")]
+        life = pod["spec"].get("activeDeadlineSeconds") or NEVER
+        short = [TOO_SHORT.format(life, pool.least_life_seconds)] if life <= pool.least_life_seconds else []
         return [
-            f"pools.{pool.name}.pod_spec: '{pool.pod_spec.name}': {text}" for text in (*replaced, *unknown, *restarted)
+            f"pools.{pool.name}.pod_spec: '{pool.pod_spec.name}': {text}"
+            for text in (*replaced, *unknown, *restarted, *short)
         ]
 
     def size(self, pool: GkePool, template: str) -> MachineSize | None:

@@ -266,15 +266,26 @@ def _has_ended(pod: Pod) -> bool:
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
         return True
-    policy = (pod.get("spec") or {}).get("restartPolicy", "Always")
-    over = {one.get("name") for one in status.get("containerStatuses") or () if _is_over(_terminated(one), policy)}
+    spec = pod.get("spec") or {}
+    ended = {one.get("name"): _terminated(one) for one in status.get("containerStatuses") or ()}
+    usual = {"restartPolicy": spec.get("restartPolicy", "Always")}
+    over = {
+        one.get("name")
+        for one in spec.get("containers") or ()
+        if (exited := ended.get(one.get("name"))) and not _restarts(exited.get("exitCode") or 0, {**usual, **one})
+    }
     ours = _own_containers(pod)
     return bool(ours) and ours <= over
 
 
-def _is_over(ended: Mapping[str, Any], policy: str) -> bool:
-    """A container has ended, and its kubelet does not start it again."""
-    return bool(ended) and (policy == "Never" or (policy == "OnFailure" and not ended.get("exitCode")))
+def _restarts(exit_code: int, container: Mapping[str, Any]) -> bool:
+    """Return True if the kubelet starts the ended container again, by its rules, else by its policy or the pod's."""
+    for rule in container.get("restartPolicyRules") or ():
+        codes = rule.get("exitCodes") or {}
+        if (exit_code in (codes.get("values") or ())) is (codes.get("operator") == "In"):
+            return True
+    policy = container["restartPolicy"]
+    return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
 def _own_containers(pod: Pod) -> set[str]:

@@ -53,14 +53,23 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> list[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> list[Finding]:
-    """What its instance template says: instances have no labels but the template's, for no call adds any."""
-    if (template.get("properties") or {}).get("labels"):
-        return []
+    """Return what is wrong in the instance template: no labels (no call adds any), or too short a life."""
+    properties = template.get("properties") or {}
+    life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
+    findings = []
+    if life and life <= pool.least_life_seconds:
+        text = (
+            f"the instance template's maxRunDuration is {life} s, so no instance lives for least_life_seconds"
+            f" ({pool.least_life_seconds:g}): lower that setting of pools.{pool.name}"
+        )
+        findings.append(Finding(pool.name, Severity.ERROR, text))
+    if properties.get("labels"):
+        return findings
     text = (
         "the instance template has no labels, so bills cannot be told apart: make a template with --labels, then "
         + _gcloud(pool, "set-instance-template", "--template=NEW_TEMPLATE")
     )
-    return [Finding(pool.name, Severity.WARNING, text)]
+    return [*findings, Finding(pool.name, Severity.WARNING, text)]
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:

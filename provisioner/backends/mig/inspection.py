@@ -26,7 +26,7 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
 
-CHECK_FIELDS = "name,autoscalingPolicy/mode,properties/labels"
+CHECK_FIELDS = "name,autoscalingPolicy/mode,properties(labels,scheduling/maxRunDuration/seconds)"
 """Fields that are read of an autoscaler and of an instance template."""
 
 TYPE_FIELDS = "properties/machineType"

@@ -62,7 +62,9 @@ class Attempts:
         group = self._group
         like = member.previous if group.switches.recreate_keeps_id else None
         metadata = member.preserved.get("metadata", {})
-        vm = member.vm = group.vms.insert(group.spec, member.zone, member.name, like=like, metadata=metadata)
+        spec = member.previous.spec if member.keeps_template and member.previous else group.spec
+        member.keeps_template = False
+        vm = member.vm = group.vms.insert(spec, member.zone, member.name, like=like, metadata=metadata)
         vm.watcher = partial(self._noticed, member)
         group.show(member)
         if fault := group.world.strikes("false_start", member.name, group.spec.name, member.zone):

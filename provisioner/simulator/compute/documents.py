@@ -136,6 +136,11 @@ def template_document(spec: MigSpec, created: float) -> Document:
                 "provisioningModel": spec.provisioning_model,
                 "preemptible": spec.provisioning_model == "SPOT",
                 "automaticRestart": spec.provisioning_model != "SPOT",
+                **(
+                    {}
+                    if spec.max_run_seconds is None
+                    else {"maxRunDuration": {"seconds": f"{spec.max_run_seconds:.0f}"}}
+                ),
             },
             "networkInterfaces": [
                 {"name": "nic0", "network": f"{BASE}projects/{spec.project}/global/networks/default"}

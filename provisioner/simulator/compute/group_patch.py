@@ -124,6 +124,7 @@ def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
         labels=template.labels,
         provisioning_model=template.provisioning_model,
         termination_action=template.termination_action,
+        max_run_seconds=template.max_run_seconds,
     )
 
 

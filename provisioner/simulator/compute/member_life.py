@@ -93,6 +93,7 @@ class MemberLife:
         if member.vm:
             member.vm.watcher = None
         self._group.leave(member)
+        self.even_out_later()
 
     def recreate(self, member: Member) -> None:
         """The VM goes and is made again under the same name."""
@@ -105,15 +106,17 @@ class MemberLife:
     def update(self) -> None:
         """Replace, one after the other, the members of another template, where the update is PROACTIVE."""
         group = self._group
-        if group.spec.update_type != "PROACTIVE":
-            return
-        old = [one for one in group.members.values() if one.vm and one.vm.spec.template != group.spec.template]
+        old = [member for member in group.members.values() if group.outdated(member)]
         for turn, member in enumerate(old):
-            act = self.recreate if group.spec.replacement_method == "RECREATE" else self._substitute
-            group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], act))
+            group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], self._replace))
 
-    def _substitute(self, member: Member) -> None:
-        """Another member, with a name of its own, in the place of this one."""
+    def _replace(self, member: Member) -> None:
+        """Make the member anew if that is still wanted, under its name or a name of its own."""
+        if not self._group.outdated(member):
+            return
+        if self._group.spec.replacement_method == "RECREATE":
+            self.recreate(member)
+            return
         self.delete(member)
         self._add(Member(self._group.random_name(), member.zone, configured=False))
 
@@ -167,8 +170,9 @@ class MemberLife:
         for mode, act in (("abandoned", self.abandon), ("recreated", self.recreate)):
             if fault := world.strikes(mode, member.name, self._group.spec.name, member.zone):
                 world.after(float(fault.params.get("seconds", 60.0)), partial(self.each, [member.name], act))
-        if self._group.heals and (fault := world.strikes("unhealthy", member.name, self._group.spec.name, member.zone)):
-            world.after(float(fault.params.get("seconds", 60.0)), partial(self._repair, member, member.vm, UNHEALTHY))
+        if fault := world.strikes("unhealthy", member.name, self._group.spec.name, member.zone):
+            seconds = max(float(fault.params.get("seconds", 60.0)), self._group.initial_delay)
+            world.after(seconds, partial(self._heal, member, member.vm))
 
     def _ended(self, member: Member, vm: Vm) -> None:
         member.vm, member.previous = None, vm
@@ -187,7 +191,15 @@ class MemberLife:
 
     def _repair_later(self, member: Member) -> None:
         dead, world = member.vm or member.previous, self._group.world
-        world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair(member, dead, REPAIRED))
+        world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair_dead(member, dead))
+
+    def _repair_dead(self, member: Member, dead: Vm | None) -> None:
+        if self._group.repairs:
+            self._repair(member, dead, REPAIRED)
+
+    def _heal(self, member: Member, sick: Vm | None) -> None:
+        if self._group.heals:
+            self._repair(member, sick, UNHEALTHY)
 
     def _repair(self, member: Member, dead: Vm | None, why: str) -> None:
         """Recreate the member whose VM died or is not well, unless something else has happened to it meanwhile."""
@@ -195,4 +207,5 @@ class MemberLife:
             return
         if member.action == "NONE":
             self._group.vms.audit.system("instances.repair.recreateInstance", self._group.path(member), why)
+            member.keeps_template = not self._group.updates_on_repair
             self.recreate(member)

@@ -33,6 +33,8 @@ class Member:
     """The VM before a recreation."""
     leaving: bool = False
     """True once the member has left: it is only shown for a while."""
+    keeps_template: bool = False
+    """True while a repair makes it again: from its own template."""
     configured: bool = True
     """True for a member with a per-instance config: createInstances named it."""
     preserved: Document = field(default_factory=dict)
@@ -87,6 +89,26 @@ class Members:
         action = lifecycle.get("onFailedHealthCheck") or "DEFAULT_ACTION"
         action = self.spec.default_action_on_failure if action == "DEFAULT_ACTION" else action
         return action == "REPAIR" and bool(self.settings.get("autoHealingPolicies"))
+
+    @property
+    def updates_on_repair(self) -> bool:
+        """True when a repair applies the group's present template."""
+        return bool((self.settings.get("instanceLifecyclePolicy") or {}).get("forceUpdateOnRepair") == "YES")
+
+    @property
+    def initial_delay(self) -> float:
+        """Seconds for which a new member may fail its health check."""
+        return max(
+            (float(one.get("initialDelaySec") or 0) for one in self.settings.get("autoHealingPolicies") or ()),
+            default=0.0,
+        )
+
+    def outdated(self, member: Member) -> bool:
+        """True for a member of another template, where the update is PROACTIVE and may replace what runs."""
+        policy = self.settings.get("updatePolicy") or {}
+        gentle = policy.get("mostDisruptiveAllowedAction", "REPLACE") != "REPLACE"
+        other = member.vm is not None and member.vm.spec.template != self.spec.template
+        return other and self.spec.update_type == "PROACTIVE" and not gentle
 
     @property
     def redistributes(self) -> bool:

@@ -50,6 +50,9 @@ def site(tmp_path: Path) -> Site:
             "restartPolicy: Always\n" + MAIN % "", ["spec.restartPolicy: 'Always'", "leave it out"], id="restarted"
         ),
         pytest.param(
+            MAIN % ", restartPolicy: OnFailure", ["spec.restartPolicy: 'OnFailure'", "leave it out"], id="a container's"
+        ),
+        pytest.param(
             "nodeSelector: {anything: goes}\nvolumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]\n" + MAIN % "",
             [],
             id="mappings with free keys, and what models nest",

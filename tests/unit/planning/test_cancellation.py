@@ -11,6 +11,10 @@ from provisioner.model import (
     BrakeReason,
     Contact,
     DeleteReason,
+    Lever,
+    LeverKind,
+    Levers,
+    Phase,
     RequestStatus,
     Slot,
     Verdict,
@@ -18,17 +22,22 @@ from provisioner.model import (
 from provisioner.planning.cancellation import CANCELLED_MESSAGE, cancel_unpolled, note_told
 from tests.unit.core import (
     BEFORE,
+    BROKEN,
     NOW,
     OTHER,
     REQUEST,
     draft_of,
     giving_back,
     limits,
+    machine,
     memory,
     name,
+    plan,
+    pool,
     record,
     running,
     slot,
+    snapshot,
 )
 
 LIMITS = limits(cancel_after=1800.0)
@@ -129,3 +138,13 @@ def test_a_return_that_hf_never_asks_for_has_been_forgotten(
         draft = draft_of(memory(back, brake=brake), limits=LIMITS)
         note_told(draft, contact)
         assert draft.returns["ret-1"].told_at == (NOW if forgotten and brake is None else None)
+
+
+def test_a_cancelled_request_does_not_wait_for_a_machine_that_is_down() -> None:
+    held = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
+    by = Levers((Lever(LeverKind.CANCEL, REQUEST, "eve", 1.0, "x"),))
+    looked = snapshot(machine(0, phase=Phase.PENDING, failure=BROKEN), machine(1))
+    made = plan(memory(held), looked, limits=replace(limits(pool("a", down=0.0)), levers=by))
+    after = made.memory.requests[REQUEST]
+    assert after.ended is RequestStatus.COMPLETE_WITH_ERROR
+    assert [one.verdict for one in after.slots.values()] == [Verdict.CANCELLED, Verdict.SUCCEEDED]

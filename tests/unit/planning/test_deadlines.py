@@ -26,7 +26,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.planning.answers import request_answer
-from provisioner.planning.deadlines import NOT_BOOTED
+from provisioner.planning.deadlines import BLIP, NOT_BOOTED
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -255,3 +255,39 @@ def test_no_request_ends_with_a_machine_that_does_not_run(
     if ends is GIVEN_UP:
         assert BROKEN.text in answer["message"]
         assert after.slots[0].delete is DeleteReason.TIMED_OUT
+
+
+@pytest.mark.parametrize("down_since", [None, NOW])
+def test_a_machine_that_is_down_for_a_moment_is_no_straggler(down_since: float | None) -> None:
+    """Nine of ten run; the tenth never came; one of the nine has just become unready."""
+    held = nine_run(late(), deadline=NOW + 1000)
+    blinking = machine(0, phase=Phase.PENDING) if down_since else machine(0)
+    made = plan(held, snapshot(blinking, *(machine(number) for number in range(1, 9))), limits=impatient(down=900.0))
+    assert DeleteReason.TIMED_OUT not in [one.reason for one in made.deletes if one.name == name(0)]
+    assert made.memory.requests[REQUEST].slots[0].verdict is not Verdict.FAILED
+
+
+def test_many_machines_that_are_down_at_once_make_no_straggler_of_the_last() -> None:
+    held = nine_run(late(), deadline=NOW + 1000)
+    all_down = snapshot(*(machine(number, phase=Phase.PENDING) for number in range(9)))
+    made = plan(held, all_down, limits=impatient(down=900.0))
+    assert (made.deletes, made.memory.requests[REQUEST].ended) == ((), None)
+
+
+@pytest.mark.parametrize(("since", "ended"), [(NOW - BLIP + 1, None), (NOW - BLIP, GIVEN_UP)])
+def test_at_its_deadline_a_request_waits_a_moment_for_a_machine_that_is_down(
+    since: float, ended: RequestStatus | None
+) -> None:
+    held = record(running(0, down=since), running(1), count=2, deadline=NOW)
+    made = plan(memory(held), snapshot(machine(0, phase=Phase.PENDING), machine(1)), limits=limits(pool("a", down=1e6)))
+    assert made.memory.requests[REQUEST].ended is ended
+    assert made.due <= NOW + BLIP
+
+
+def test_a_machine_that_was_down_and_that_no_look_shows_now_is_not_given_up() -> None:
+    both = replace(impatient(), pools={one: replace(impatient().pools["a"], name=one) for one in ("a", "b")})
+    slots = [*(running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(9))]
+    slots.append(running(9, opened=LATE, submitted=LATE, ran=LATE, pool="b", down=NOW - 5))
+    held = memory(record(*slots, count=10, deadline=NOW + 1000, read=BEFORE))
+    made = plan(held, snapshot(*(machine(number) for number in range(9))), unobserved("b"), limits=both)
+    assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.OPEN

@@ -517,7 +517,8 @@ def test_where_many_do_not_run_at_once_none_is_lost(count: int, down: int, lost:
     [
         pytest.param(slot(), Phase.RUNNING, 3599.0, 3600.0, Verdict.FAILED, id="too short"),
         pytest.param(slot(), Phase.PENDING, 3599.0, 3600.0, Verdict.FAILED, id="too short already while it boots"),
-        pytest.param(running(), Phase.RUNNING, 3599.0, 3600.0, Verdict.FAILED, id="too short by now"),
+        pytest.param(running(), Phase.RUNNING, 3599.0, 3600.0, Verdict.OPEN, id="it runs already"),
+        pytest.param(running(down=NOW), Phase.RUNNING, 3599.0, 3600.0, Verdict.OPEN, id="it runs again"),
         pytest.param(slot(), Phase.RUNNING, 3600.0, 3600.0, Verdict.OPEN, id="long enough"),
         pytest.param(slot(), Phase.RUNNING, 5.0, 0.0, Verdict.OPEN, id="any is long enough"),
         pytest.param(slot(), Phase.RUNNING, None, 3600.0, Verdict.OPEN, id="nobody knows"),

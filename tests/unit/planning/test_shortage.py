@@ -315,3 +315,9 @@ def _machines(held: Memory, where: str) -> Iterator[Any]:
         for one in wants.slots.values():
             if one.pool == where and one.ran is not None:
                 yield machine(one.number, request=wants.id)
+
+
+def test_a_machine_that_ran_and_is_down_is_missing_with_its_reason() -> None:
+    held = wanted(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2)
+    (short,) = shortages(held, BesideMemory(limits(pool("a"))), NOW)[REQUEST]
+    assert (short.machines, short.lack) == (1, Lack.TROUBLED)

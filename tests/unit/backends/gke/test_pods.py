@@ -543,3 +543,35 @@ def test_our_creates_have_a_manager_that_every_server_takes_and_no_other_pool_ha
     assert all(0 < len(manager) <= 128 for manager in managers)
     made = {"metadata": {"managedFields": [{"manager": pools[0].manager, "operation": "Update"}]}}
     assert [one.made(made, "") for one in pools] == [True, False]
+
+
+ON_42 = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+NOT_0 = {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0]}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "container", "exit_code", "phase"),
+    [
+        pytest.param("Never", {}, 1, Phase.GONE, id="the pod's policy"),
+        pytest.param("Never", {"restartPolicy": "Always"}, 1, Phase.PENDING, id="its own: always"),
+        pytest.param("Never", {"restartPolicy": "OnFailure"}, 1, Phase.PENDING, id="its own: on failure"),
+        pytest.param("Never", {"restartPolicy": "OnFailure"}, 0, Phase.GONE, id="on failure, and it succeeded"),
+        pytest.param("Always", {"restartPolicy": "Never"}, 1, Phase.GONE, id="its own: never"),
+        pytest.param("OnFailure", {"restartPolicy": "Never"}, 1, Phase.GONE, id="its own: never, not on failure"),
+        pytest.param("Never", {"restartPolicyRules": [ON_42]}, 42, Phase.PENDING, id="a rule that fits"),
+        pytest.param("Never", {"restartPolicyRules": [ON_42]}, 1, Phase.GONE, id="a rule that does not fit"),
+        pytest.param("Never", {"restartPolicyRules": [ON_42, NOT_0]}, 1, Phase.PENDING, id="the second rule fits"),
+        pytest.param("Never", {"restartPolicyRules": [NOT_0]}, 0, Phase.GONE, id="a rule for other codes"),
+    ],
+)
+def test_a_machine_has_ended_when_its_container_is_not_started_again(
+    policy: str, container: dict[str, Any], exit_code: int, phase: Phase
+) -> None:
+    state = {"terminated": {"exitCode": exit_code, "reason": "Error"}}
+    statuses = [{"name": "worker", "state": state}, {"name": "mesh", "state": {"running": {}}}]
+    seen = {
+        "metadata": {"name": "a", "annotations": {"hf-provisioner/containers": "worker"}},
+        "spec": {"restartPolicy": policy, "containers": [{"name": "worker", **container}, {"name": "mesh"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": statuses},
+    }
+    assert machine_of(seen)[0].phase is phase

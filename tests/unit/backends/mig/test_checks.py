@@ -157,3 +157,14 @@ def test_prefixes_that_cover_one_another(ours: str, theirs: str, covered: bool) 
 def test_a_finding_names_its_pool() -> None:
     assert isinstance(missing(ZONAL), Finding)
     assert missing(ZONAL).pool == "mig-a"
+
+
+@pytest.mark.parametrize(
+    ("life", "least", "wrong"), [("3600", 3600.0, True), ("3601", 3600.0, False), (None, 9e9, False)]
+)
+def test_a_life_that_no_instance_of_the_template_has_is_an_error(life: str | None, least: float, wrong: bool) -> None:
+    scheduling = {"maxRunDuration": {"seconds": life}} if life else {}
+    template = {"properties": {"labels": {"grid": "a"}, "scheduling": scheduling}}
+    findings = template_findings(ZONAL.model_copy(update={"least_life_seconds": least}), template)
+    assert [one.severity for one in findings] == [Severity.ERROR] * wrong
+    assert all("least_life_seconds (3600)" in one.text for one in findings)

@@ -112,3 +112,95 @@ def test_another_template_replaces_what_runs_where_the_update_is_proactive(
     assert shown.keys() & {"a", "b"} == names
     made_from = {entry["version"]["instanceTemplate"].rpartition("/")[2] for entry in shown.values()}
     assert made_from == {"g-template" if kind == "OPPORTUNISTIC" else "other"}
+
+
+def test_a_group_evens_out_its_zones_after_members_were_abandoned() -> None:
+    cloud = Cloud(REGIONAL, timings=AT_ONCE)
+    cloud.run(*"abcdefghi")
+    urls = [f"https://x/compute/v1/projects/p/zones/us-central1-a/instances/{name}" for name in "adg"]
+    cloud.mig.abandon(urls)
+    cloud.pass_time(500.0)
+    assert sorted(zones(cloud).values()) == [2, 2, 2]
+
+
+PROACTIVE = {"type": "PROACTIVE", "replacementMethod": "RECREATE", "maxSurge": {"fixed": 0}}
+
+
+def test_another_patch_during_an_update_replaces_each_member_once() -> None:
+    cloud = Cloud(SPEC)
+    cloud.run("a", "b")
+    before = {name: cloud.vm(name)["lastStartTimestamp"] for name in "ab"}  # type: ignore[index]
+    patched(cloud, updatePolicy=PROACTIVE, instanceTemplate=f"/{OTHER.template}")
+    patched(cloud, description="one")
+    patched(cloud, description="two")
+    cloud.pass_time(25.0)
+    first = {name: cloud.vm(name)["lastStartTimestamp"] for name in "ab"}  # type: ignore[index]
+    cloud.pass_time(300.0)
+    assert {name: cloud.vm(name)["lastStartTimestamp"] for name in "ab"} == first  # type: ignore[index]
+    assert first != before
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        pytest.param({"type": "OPPORTUNISTIC", "replacementMethod": "RECREATE"}, id="it waits for somebody again"),
+        pytest.param({"mostDisruptiveAllowedAction": "RESTART"}, id="nothing may be replaced"),
+    ],
+)
+def test_an_update_that_is_no_longer_wanted_goes_no_further(then: dict[str, str]) -> None:
+    cloud = Cloud(SPEC, timings=replace(EXACT, schedule=(30.0, 30.0)))
+    cloud.mig.create(["a", "b"])
+    cloud.pass_time(60.0)
+    patched(cloud, updatePolicy=PROACTIVE, instanceTemplate=f"/{OTHER.template}")
+    patched(cloud, updatePolicy=then)
+    cloud.pass_time(300.0)
+    made_from = {name: entry["version"]["instanceTemplate"].rpartition("/")[2] for name, entry in cloud.shown().items()}
+    assert made_from == {"a": "other", "b": "g-template"}
+
+
+def test_a_new_member_may_fail_its_health_check_for_the_initial_delay() -> None:
+    cloud = Cloud(SPEC)
+    checks = [{"healthCheck": "global/healthChecks/alive", "initialDelaySec": 100}]
+    patched(cloud, instanceLifecyclePolicy={"onFailedHealthCheck": "REPAIR"}, autoHealingPolicies=checks)
+    cloud.faults(Fault("unhealthy", "a", params={"seconds": 30}, limit=1))
+    cloud.run("a")
+    cloud.pass_time(90.0)
+    assert cloud.shown()["a"]["currentAction"] == "NONE"
+    cloud.pass_time(15.0)
+    assert cloud.shown()["a"]["currentAction"] == "RECREATING"
+
+
+@pytest.mark.parametrize("health_check_first", [True, False])
+def test_a_group_heals_by_the_settings_that_it_has_when_the_check_fails(health_check_first: bool) -> None:
+    cloud = Cloud(SPEC)
+    wanted = {"instanceLifecyclePolicy": {"onFailedHealthCheck": "REPAIR"}, **CHECKED}
+    if health_check_first:
+        patched(cloud, **wanted)
+    cloud.faults(Fault("unhealthy", "a", params={"seconds": 30}, limit=1))
+    cloud.run("a")
+    patched(cloud, **({"autoHealingPolicies": None} if health_check_first else wanted))
+    cloud.pass_time(30.0)
+    assert cloud.shown()["a"]["currentAction"] == ("NONE" if health_check_first else "RECREATING")
+
+
+@pytest.mark.parametrize(("forced", "template"), [("NO", "g-template"), ("YES", "other")])
+def test_a_repair_keeps_the_template_unless_an_update_is_forced(forced: str, template: str) -> None:
+    cloud = Cloud(SPEC)
+    cloud.run("a")
+    lifecycle = {"defaultActionOnFailure": "REPAIR", "forceUpdateOnRepair": forced}
+    patched(cloud, instanceLifecyclePolicy=lifecycle, instanceTemplate=f"/{OTHER.template}")
+    cloud.groups.preempt(["a"])
+    cloud.pass_time(120.0)
+    entry = cloud.shown()["a"]
+    assert entry["instanceStatus"] == "RUNNING"
+    assert entry["version"]["instanceTemplate"].rpartition("/")[2] == template
+
+
+def test_a_group_that_is_no_longer_to_repair_leaves_what_died() -> None:
+    cloud = Cloud(MigSpec(project="p", zone="us-central1-a", name="g"))
+    cloud.run("a")
+    cloud.groups.preempt(["a"])
+    cloud.pass_time(31.0)
+    patched(cloud, instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"})
+    cloud.pass_time(200.0)
+    assert cloud.phases() == {"a": "gone"}
