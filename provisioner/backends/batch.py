@@ -20,6 +20,9 @@ from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
 
 log = logging.getLogger(__name__)
 
+BUSY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT})
+"""Errors by which a server is busy, so that its Retry-After counts for other calls, too."""
+
 Send = Callable[[], Mapping[str, Failure]]
 """Sends one request. Returns what failed, by machine name (empty: all went well); raises BackendError when all did."""
 
@@ -130,7 +133,7 @@ class _Batch:
         failures, wait = _failures(call)
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
-        if self._flow is not None and (wait or ErrorClass.THROTTLED in errors):
+        if self._flow is not None and (ErrorClass.THROTTLED in errors or (wait and not errors.isdisjoint(BUSY))):
             self._flow.refused(began, ended, wait)
         elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # No response tells no speed.
             self._flow.answered(type(call.actions[0]).__name__, began, ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import google.auth
 import google.auth.credentials
 from google.auth import identity_pool, pluggable
+from google.auth._cloud_sdk import get_application_default_credentials_path
 from google.auth.environment_vars import CREDENTIALS
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
@@ -28,6 +30,9 @@ plug-in has it (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin)."""
 TOKEN_SECONDS = 10.0
 """How long the token server's response is waited for: the library's own two minutes would hold up every call of a pool.
 """
+
+RETRY_SECONDS = 5.0
+"""Seconds for which a valid token of an old file is used on after the token server did not answer for the new one."""
 
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
@@ -82,8 +87,13 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         """BackendError when there are none."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
-        self._files = [file for file in (key_file or os.environ.get(CREDENTIALS),) if file]
-        self._signature = signature(self._files)
+        named = key_file or os.environ.get(CREDENTIALS)
+        self._always = named is not None
+        """The file is read for each token."""
+        self._files = [named or get_application_default_credentials_path()]
+        self._read = signature(self._files)
+        self._next_try = 0.0
+        """Monotonic time of the earliest next attempt after the token server did not answer."""
         self.source = google_credentials(key_file, scopes)
         """Those that were read last."""
 
@@ -102,27 +112,28 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
         A token that is still valid serves while no other can be had: the file may be in the midst of being written.
         """
-        now = signature(self._files)
-        if self.source.valid and now == self._signature:
+        if self.source.valid and (signature(self._files) == self._read or time.monotonic() < self._next_try):
             return
-        self._signature = now
         try:
             self.refresh(request)
-        except (BackendError, GoogleAuthError):
+        except (BackendError, GoogleAuthError) as error:
+            if isinstance(error, TransportError):
+                self._next_try = time.monotonic() + RETRY_SECONDS
             if not self.source.valid:
                 raise
 
     def refresh(self, request: object) -> None:
         """Get another token. Raises GoogleAuthError, and BackendError where the file holds no credentials any more."""
-        fresh = google_credentials(self._key_file, self._scopes) if self._files else self.source
+        now = signature(self._files)
+        fresh = google_credentials(self._key_file, self._scopes) if self._always or now != self._read else self.source
         try:
             fresh.refresh(request)
         except GoogleAuthError as error:
-            if self._files or isinstance(error, TransportError):
+            if self._always or isinstance(error, TransportError):
                 raise
             fresh = google_credentials(None, self._scopes)
             fresh.refresh(request)
-        self.source = fresh
+        self.source, self._read = fresh, now
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]

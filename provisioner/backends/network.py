@@ -129,7 +129,7 @@ def seconds_until(retry_after: str | None) -> float | None:
         return min(MOST_WAIT, float(retry_after)) if retry_after else None
     try:
         left = parsedate_to_datetime(retry_after).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return min(MOST_WAIT, max(0.0, left))
 

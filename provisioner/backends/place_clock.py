@@ -36,7 +36,8 @@ class PlaceClock:
 
     def slowness(self) -> tuple[str, ...]:
         """Return a sentence for operators if calls are slow; an empty tuple if they are not."""
-        taken = [seconds for at, seconds in self._calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
+        calls = tuple(self._calls)  # other threads add to them
+        taken = [seconds for at, seconds in calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
         if len(taken) < SLOW_CALLS:
             return ()
         return (f"calls take {sum(taken) / SLOW_CALLS:.0f} s: what is done there takes longer than usual",)
@@ -62,7 +63,7 @@ def _epoch(date: str) -> float | None:
     """Epoch seconds of a date as HTTP has it; None for another form."""
     try:
         return parsedate_to_datetime(date).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
@@ -57,13 +58,15 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float 
     begun, futures = time.monotonic(), {name: Future[T]() for name in calls}
     for name, call in calls.items():
         threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
-    while left := wait(futures.values(), min(SAY_SECONDS, seconds)).not_done:
+    passed = 0.0
+    while left := wait(futures.values(), min(SAY_SECONDS, seconds - passed)).not_done:
         passed = time.monotonic() - begun
         if passed >= seconds:
             break
-        if what:
+        if what and sys.stderr:
             names = ", ".join(name for name, future in futures.items() if future in left)
-            print(f"{WAITING} for {what}, {passed:.0f} s so far: {names}", file=sys.stderr)
+            with suppress(OSError):  # a full or closed standard error must not cost the answer
+                print(f"{WAITING} for {what}, {passed:.0f} s so far: {names}", file=sys.stderr, flush=True)
     return {name: future.result() for name, future in futures.items() if future.done()}
 
 
@@ -82,9 +85,10 @@ def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, st
             return backend.observe(now, sought)
         except BackendError as error:
             refused += error.failure.error in FOR_PEOPLE
-            if refused > 1 or time.monotonic() + 1 >= deadline:
+            pause = max(1.0, error.retry_after or 0.0)
+            if refused > 1 or time.monotonic() + pause >= deadline:
                 return Unobserved(backend.pool, now, error.failure)
-        time.sleep(1)
+        time.sleep(pause)
 
 
 def look_once(settings: Settings, memory: Memory | None) -> Mapping[str, Look]:

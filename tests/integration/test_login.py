@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kubernetes.config import incluster_config
 from urllib3 import PoolManager
 
-from provisioner.backends import BackendError
+from provisioner.backends import BackendError, google_auth
 from provisioner.backends.gke import exec_plugin
 from provisioner.backends.gke.api import KubeApi, KubeError, Way
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, Reading, connect
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import GoogleToken
+from provisioner.backends.google_auth import FollowedCredentials, GoogleToken
 from provisioner.model import Create, ErrorClass
 from tests.support.waiting import until
 
@@ -506,3 +506,84 @@ def test_credentials_that_cannot_be_had_are_not_asked_for_with_every_call() -> N
     source.failing = False
     clock[0] += RENEW_SECONDS
     assert login.now()[1] == {"Authorization": "Bearer 0"}
+
+
+# --- what must not pass for a change ----------------------------------------------------------------------------------
+
+
+def test_another_current_context_is_another_cluster_and_is_not_followed(guard: Guard, tmp_path: Path) -> None:
+    guard.tokens = {"one"}
+    path = write_kubeconfig(tmp_path / "k", guard.address, {"token": "one"})
+    api = connect(pool(tmp_path, kubeconfig=path))
+    document = json.loads(path.read_text())
+    document["clusters"].append({"name": "d", "cluster": {"server": "http://127.0.0.1:1"}})
+    document["contexts"].append({"name": "y", "context": {"cluster": "d", "user": "u"}})
+    path.write_text(json.dumps({**document, "current-context": "y"}))
+    assert ask(api)
+    assert api.access.host() == guard.address
+
+
+def test_a_token_file_that_is_empty_for_a_moment_costs_nothing(guard: Guard, tmp_path: Path) -> None:
+    guard.tokens = {"one", "two"}
+    token = tmp_path / "token"
+    token.write_text("one")
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, {"tokenFile": "token"})))
+    assert ask(api)
+    token.write_text("")
+    assert ask(api)
+    token.write_text("two")
+    assert ask(api)
+    assert guard.heard == ["one", "one", "two"]
+
+
+@pytest.mark.parametrize("token", ["s3cret\nsecond line", "s3cret\u20ac", "s3cret\x00"])
+def test_a_token_that_is_none_is_denied_and_not_repeated(guard: Guard, tmp_path: Path, token: str) -> None:
+    (tmp_path / "token").write_text(token)
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, {"tokenFile": "token"})))
+    error = refused(lambda: api.get("/api/v1/namespaces/n/pods"))
+    assert error.failure.error is ErrorClass.DENIED
+    assert "s3cret" not in error.failure.text
+
+
+def test_a_key_for_which_the_token_server_was_away_counts_later(
+    guard: Guard, tmp_path: Path, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(google_auth, "RETRY_SECONDS", 0.0)
+    token = GoogleToken(key_file)
+    assert token.header() == "Bearer google-1"
+    account = json.loads(key_file.read_text())
+    key_file.write_text(
+        json.dumps({**account, "token_uri": "http://127.0.0.1:1/away", "client_email": "x@example.iam"})
+    )
+    assert token.header() == "Bearer google-1"
+    monkeypatch.setattr(FollowedCredentials, "refresh", _recorded := Recorded(FollowedCredentials.refresh))
+    assert token.header() == "Bearer google-1"
+    assert _recorded.calls == 1, "it is tried again"
+
+
+class Recorded:
+    """Counts the calls of a method."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method, self.calls = method, 0
+
+    def __get__(self, instance: Any, _owner: type) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.calls += 1
+            return self._method(instance, *arguments)
+
+        return call
+
+
+def test_application_default_credentials_are_followed_in_their_usual_place(
+    tmp_path: Path, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    usual = tmp_path / "application_default_credentials.json"
+    usual.write_text(key_file.read_text())
+    api = at_endpoint(tmp_path)
+    assert token_of(api) == "Bearer google-1"
+    usual.write_text(key_file.read_text().replace("hf@", "hg@"))
+    assert [token_of(api), token_of(api)] == ["Bearer google-2"] * 2

@@ -437,7 +437,7 @@ def test_only_the_pool_that_has_news_is_woken(
 class Refusing:
     """A server that refuses every watch and asks for some time."""
 
-    times, streams_lists = TIMES, True
+    times, streams_lists, access = TIMES, True, Plain("http://127.0.0.1:1")
 
     def __init__(self, seconds: float | None) -> None:
         self._error = KubeError(429, "", Failure(ErrorClass.THROTTLED, "too many requests"), seconds)
@@ -460,3 +460,43 @@ def test_a_server_that_asks_for_time_is_watched_again_after_it(asked: float | No
     watch._run()
     assert len(waited) == 1
     assert max(least, 0.0) <= waited[0] <= max(least, TIMES.last_retry)
+
+
+class Moving(Plain):
+    """A way that somebody turns to another server."""
+
+    def turn(self, host: str) -> None:
+        self._way = Plain(host)._way
+
+
+def test_a_server_at_another_address_is_listed_before_anything_is_said_of_its_pods() -> None:
+    servers = [Scripted(), Scripted()]
+    for server, name in zip(servers, (NAME, OTHER), strict=True):
+        server.lists, server.watches = [page(pod(1, name))], [[SILENCE]]
+    access = Moving(servers[0].api.access.host())
+    cache = PodCache(IDENTITY)
+    caches = PodCaches()
+    caches.add(cache)
+    watch = PodWatch(KubeApi(access, TIMES), "n", "", caches)
+    try:
+        watch.start()
+        watch.check()
+        assert set(cache.machines(0.0)) == {NAME}
+        access.turn(servers[1].api.access.host())
+        with pytest.raises(BackendError, match="another address"):
+            watch.check()
+        until(lambda: _checked(watch), 30, what="the other server is listed")
+        assert set(cache.machines(0.0)) == {OTHER}
+        assert servers[1].count("list") == 1
+    finally:
+        watch.close()
+        for server in servers:
+            server.close()
+
+
+def _checked(watch: PodWatch) -> bool:
+    try:
+        watch.check()
+    except BackendError:
+        return False
+    return True

@@ -18,6 +18,7 @@ from socket import SHUT_RDWR
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from provisioner.backends import BackendError, network
 from provisioner.backends.gke.api import KubeApi
@@ -92,13 +93,13 @@ class Handler(BaseHTTPRequestHandler):
 class Site:
     """A kubeconfig with the files that it names, and two servers that it may lead to."""
 
-    def __init__(self, directory: Path, chance: random.Random) -> None:
+    def __init__(self, directory: Path, chance: random.Random, form: str = "") -> None:
         self._directory, self._chance, self._count = directory, chance, 0
         self._clients, self._authority = Authority(directory, "clients"), Authority(directory, "first")
         self._known: set[str] = set()
         self.servers = [Server(self._known, self._authority, self._clients) for _ in range(2)]
         self._server = self.servers[0]
-        self.form = chance.choice(["certificate", "token", "tokenFile"])
+        self.form = form or chance.choice(["certificate", "token", "tokenFile"])
         self._secret = ""
         (directory / "ca.crt").write_bytes(self._authority.file.read_bytes())
         for write in self._new_secret():
@@ -238,3 +239,28 @@ def test_a_connection_serves_many_calls_until_it_was_idle_for_long(site: Site, m
     ahead = network.IDLE_SECONDS + 0.1
     site.asks()
     assert site.servers[0].opened == 2, "a firewall may have forgotten the first"
+
+
+@pytest.mark.parametrize("name", ["tls.key", "tls.crt", "ca.crt"])
+def test_half_of_a_change_does_no_harm_to_new_connections_either(tmp_path: Path, name: str) -> None:
+    site = Site(tmp_path, random.Random(3), form="certificate")
+    try:
+        site.asks()
+        key, certificate = Authority(tmp_path, "others").signed("grid-9")
+        (tmp_path / name).write_bytes({"tls.key": key, "tls.crt": certificate}.get(name, b"half of a file"))
+        site.servers[0].hang_up()
+        site.asks()
+    finally:
+        site.close()
+
+
+def test_a_key_with_a_passphrase_asks_nobody_and_is_not_taken(tmp_path: Path) -> None:
+    site = Site(tmp_path, random.Random(3), form="certificate")
+    try:
+        site.asks()
+        key = serialization.load_pem_private_key((tmp_path / "tls.key").read_bytes(), None)
+        form, secret = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+        (tmp_path / "tls.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
+        site.asks()
+    finally:
+        site.close()

@@ -121,11 +121,14 @@ class Access(Protocol):
     def now(self) -> tuple[Way, Mapping[str, str]]:
         """The way to the server, and the headers that say who we are; BackendError when there are none to be had."""
 
-    def rejected(self, way: Way) -> None:
-        """The server does not know who came by this way, or is not who it should be.
+    def host(self) -> str:
+        """Return the address of the server now."""
 
-        BackendError where the server's own words would not help.
-        """
+    def rejected(self, way: Way) -> None:
+        """The server does not know who came by this way. Raise BackendError if its own words would not help."""
+
+    def failed(self, way: Way) -> None:
+        """No server could be reached by this way, or it is not the one that it should be."""
 
     def close(self) -> None:
         """End the idle connections; a later call makes new ones."""
@@ -213,8 +216,9 @@ class KubeApi:
                 preload_content=preload_content,
             )
         except urllib3.exceptions.HTTPError as error:
-            if isinstance(error, urllib3.exceptions.SSLError):
-                self.access.rejected(way)
+            if isinstance(error, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
+                self.access.failed(way)
+            self.clock.hear(None, time.monotonic() - began)
             raise BackendError(*unanswered(error)) from error
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:

@@ -5,13 +5,13 @@ All of it is read again as its files change, and when the server does not take u
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,10 @@ from provisioner.backends.google_auth import GoogleToken, credentials_wanted
 from provisioner.backends.network import authorities, kept_shortly, proxy_login, signature
 from provisioner.model import ErrorClass
 
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 2.0
+"""Seconds that the end waits for a plugin that is under way."""
 CONNECTIONS = 3 * MOST
 """Connections kept alive for all pools of a cluster: for calls, for looks at single pods, and for what each namespace
 watches and lists."""
@@ -77,8 +81,10 @@ class Reading:
     credentials: Credentials
     files: Sequence[str | None] = ()
     """Files that the reading was made from. If one of them changes, all are read again."""
-    trusted: Callable[[], object] = lambda: None
-    """Raises OSError where certificate, key or authorities cannot be used (yet)."""
+    signature: object = ()
+    """The signature of the files before they were read."""
+    usable: bool = True
+    """False if certificate, key or authorities cannot be used (yet)."""
 
 
 class Login:
@@ -89,75 +95,116 @@ class Login:
         self._read, self._clock = read, clock
         self._lock = threading.Lock()
         self._reading = read()
-        self._signature = signature(self._reading.files)
+        self._signature = self._reading.signature
         self._failed: tuple[float, BackendError] | None = None
         self._renewed = float("-inf")
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
         """Return the way and the headers by the present files. Raise BackendError if there are no credentials."""
         with self._lock:
-            if signature(self._reading.files) != self._signature:
-                self._read_again()
+            self._follow()
             if self._failed and self._clock() < self._failed[0] + RENEW_SECONDS:
                 failure = self._failed[1].failure
                 raise BackendError(failure.error, failure.text)
             try:
                 given, self._failed = self._reading.credentials.header(), None
             except BackendError as error:
-                self._failed = (self._clock(), error)
+                if not isinstance(self._reading.credentials, TokenFile):  # which costs nothing to read again
+                    self._failed = (self._clock(), error)
                 raise
+            if not (given.isascii() and given.isprintable()):
+                raise BackendError(
+                    ErrorClass.DENIED, "no credentials: the token has a line break or a strange character"
+                )
             return self._reading.way, {"Authorization": given} if given else {}
 
+    def host(self) -> str:
+        """Return the address of the server by the present files."""
+        with self._lock:
+            self._follow()
+            return self._reading.way.host
+
     def rejected(self, way: Way) -> None:
+        """Read all again; for plain HTTP raise BackendError."""
+        if isinstance(self._reading.credentials, Anonymous):
+            self._reading.credentials.rejected()
+        self.failed(way)
+
+    def failed(self, way: Way) -> None:
         """Read all again, if this is still the way; kept connections are used no more."""
         with self._lock:
-            if isinstance(self._reading.credentials, Anonymous):
-                self._reading.credentials.rejected()
             if way is self._reading.way and self._clock() >= self._renewed + RENEW_SECONDS:
                 self._renewed = self._clock()
                 self._read_again()
 
     def close(self) -> None:
         """End the idle connections; a later call makes new ones."""
-        with self._lock:
+        if self._lock.acquire(timeout=CLOSE_SECONDS):  # a plugin may hold it up
+            try:
+                self._read_again()
+            finally:
+                self._lock.release()
+
+    def _follow(self) -> None:
+        if signature(self._reading.files) != self._signature:
             self._read_again()
 
     def _read_again(self) -> None:
         """Read the files again. Keep the old reading if they cannot be read or do not fit together (yet)."""
-        self._signature = signature(self._reading.files)  # before they are read
-        with suppress(BackendError, *MALFORMED):
+        self._signature = signature(self._reading.files)
+        try:
             reading = self._read()
-            reading.trusted()
-            if reading.files != self._reading.files:
-                self._signature = signature(reading.files)
-            self._reading, self._failed = reading, None
+        except (BackendError, *MALFORMED) as error:
+            log.warning("Changed files of a login cannot be used", extra={"text": _reason(error)})
+            return
+        if reading.usable or not self._reading.usable:
+            self._reading, self._signature, self._failed = reading, reading.signature, None
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """The API server of a pool. Asks nobody yet; BackendError when the configuration leads to none."""
     try:
-        return KubeApi(Login(lambda: _reading(pool)), times)
+        # A kubeconfig's current context is chosen once: another one is another cluster.
+        context = pool.context
+        if pool.kubeconfig is not None and pool.endpoint is None and context is None:
+            context = str(_merged(pool.kubeconfig)["current-context"])
+        return KubeApi(Login(lambda: _reading(pool, context)), times)
     except (BackendError, *MALFORMED) as error:
         raise BackendError(ErrorClass.INVALID, _unusable(pool, error)) from error
 
 
-def _reading(pool: GkePool) -> Reading:
+def _reading(pool: GkePool, context: str | None) -> Reading:
     configuration = kubernetes.client.Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.keep_alive = True
-    credentials = _credentials(pool, configuration)
+    named = [os.path.expanduser(part) for part in str(pool.kubeconfig or "").split(os.pathsep)]
+    signed = signature(named)
+    credentials = _credentials(pool, context, configuration)
     configuration.ssl_ca_cert = configuration.ssl_ca_cert or authorities()
     configuration.proxy_headers = proxy_login(configuration.proxy) or configuration.proxy_headers
-    connections = kept_shortly(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
     files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]
-    files += str(pool.kubeconfig or "").split(os.pathsep)
-    return Reading(Way(configuration.host, connections), credentials, files, lambda: _trusted(configuration))
+    signed += signature(files)
+    connections = kept_shortly(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
+    usable = True
+    if configuration.host.startswith("https:"):
+        try:
+            connections.connection_pool_kw["ssl_context"] = _tls(configuration)
+        except OSError:
+            usable = False
+        else:  # or each new connection would read them, between two writes, too
+            for name in ("ca_certs", "cert_file", "key_file"):
+                connections.connection_pool_kw.pop(name, None)
+    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, usable)
 
 
-def _trusted(configuration: Any) -> None:
+def _tls(configuration: Any) -> ssl.SSLContext:
+    """Return the TLS context of a configuration. Raise OSError for files that cannot be used, as an encrypted key."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if not configuration.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+        context.load_cert_chain(configuration.cert_file, configuration.key_file, password=lambda: "")
+    return context
 
 
 def _unusable(pool: GkePool, error: Exception) -> str:
@@ -184,12 +231,12 @@ def _reason(error: Exception) -> str:
     return f"it is no kubeconfig ({said})" if odd else said
 
 
-def _credentials(pool: GkePool, configuration: Any) -> Credentials:
+def _credentials(pool: GkePool, context: str | None, configuration: Any) -> Credentials:
     """Fills in where the cluster is; returns who we are there."""
     if pool.endpoint is not None:
         return _at_endpoint(pool, pool.endpoint, configuration)
     if pool.kubeconfig is not None:
-        return _in_kubeconfig(pool.kubeconfig, pool.context, configuration)
+        return _in_kubeconfig(pool.kubeconfig, context, configuration)
     kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     return TokenFile(Path(incluster_config.SERVICE_TOKEN_FILENAME))
 
@@ -241,7 +288,9 @@ class TokenFile:
         try:
             now = signature([self._path])
             if now != self._signature:
-                self._token, self._signature = self._path.read_text(encoding="utf-8").strip(), now
+                # An empty file is in the midst of being written.
+                self._token = self._path.read_text(encoding="utf-8").strip() or self._token
+                self._signature = now
         except (OSError, UnicodeDecodeError) as error:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path}: {error}") from error
         if not self._token:

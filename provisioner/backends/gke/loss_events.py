@@ -9,6 +9,7 @@ import json
 import logging
 import secrets
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ class LossEvents:
                     self._api.send("POST", self._path, body=json.dumps(body).encode())
             except BackendError as error:
                 self._failed(error)
+                time.sleep(error.retry_after or 0.0)
 
     def _taken(self) -> UntoldLosses | None:
         """What waits now; None when nothing does, and this sending is over."""

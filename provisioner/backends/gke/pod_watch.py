@@ -65,6 +65,8 @@ class PodWatch:
         self._begun = self._listed = 0.0
         """Monotonic times when the last list or stream began, and the last list that was complete."""
         self._synced = False
+        self._host = ""
+        """The address of the server that the list came from."""
         self._version = ""
         """The version from which the watch goes on; empty: list first."""
         self._heard = 0.0
@@ -100,6 +102,9 @@ class PodWatch:
         """
         if not self._synced:
             self._tried.wait(self._api.times.first_look)
+        elif self._api.access.host() != self._host:
+            self._end_stream()
+            raise BackendError(ErrorClass.UNAVAILABLE, "the server has another address now: its pods are listed first")
         now, blind_since = time.monotonic(), self._blind_since
         if not self._synced or (blind_since is not None and now - blind_since > self._api.times.blind):
             raise BackendError(self._failure.error, self._failure.text)
@@ -137,6 +142,8 @@ class PodWatch:
         A list that is wanted to make sure comes in pages: no stream, and no cache behind one, has a part in it.
         """
         self._begun, wanted = time.monotonic(), self._anew.is_set()
+        if (host := self._api.access.host()) != self._host:
+            self._host, self._version, self._synced = host, "", False
         if self._version and not wanted and self._begun - self._heard <= self._api.times.silence:
             self._follow({"resourceVersion": self._version})
         elif self._api.streams_lists and not wanted:

@@ -253,8 +253,10 @@ class ComputeReads:
             timeout = (min(self.times.connect, left), left)
             response = self._session.request(method, url, timeout=timeout, **options)
         except CALL_ERRORS as error:
+            self.clock.hear(None, time.monotonic() - began)
             raise of_exception(error) from error
-        self.clock.hear(response.headers.get("Date"), time.monotonic() - began)
+        # A wait for an operation may take as long as it likes.
+        self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
         content = response.content
         try:
             body = json.loads(content)
@@ -306,8 +308,10 @@ class _WholeResponses(HTTPAdapter):
 
 def end_in_time(session: requests.Session) -> None:
     """No response of this session takes longer than its time-out, however slowly its bytes come."""
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=CONNECTIONS))
+    tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession's own, for its credentials
+    for one in filter(None, (session, tokens)):
+        for scheme in ("https://", "http://"):
+            one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=CONNECTIONS))
 
 
 def _whole(response: requests.Response, deadline: float, path: str) -> bytes:

@@ -18,8 +18,14 @@ class Plain:
     def now(self) -> tuple[Way, Mapping[str, str]]:
         return self._way, {}
 
+    def host(self) -> str:
+        return self._way.host
+
     def rejected(self, way: Way) -> None:
         """Keep the way: there are no other credentials."""
+
+    def failed(self, way: Way) -> None:
+        """Keep the way: there is no other."""
 
     def close(self) -> None:
         """Leave the connections to the end of the process."""

@@ -210,3 +210,12 @@ def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -
     calls = [call(create(n), fail(ErrorClass.UNAVAILABLE)) for n in range(40)]
     run_calls(calls, workers=MOST, may_start=always, flow=flow)
     assert flow.room() == FIRST
+
+
+def test_one_refused_create_that_asks_for_time_holds_up_no_delete() -> None:
+    """As an admission webhook's denial with ``retryAfterSeconds``."""
+    flow = SharedFlow()
+    denied = call(create(1), throttle(300, ErrorClass.DENIED))
+    delete = Delete("m1", "pool", DeleteReason.RETURNED)
+    run_calls([denied], workers=1, may_start=always, flow=flow)
+    assert errors(run_calls([call(delete, succeed)], workers=1, may_start=always, flow=flow)) == [None]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.backends import place_clock
+from provisioner.backends.network import seconds_until
 from provisioner.backends.place_clock import LATELY, SLOW_SECONDS, PlaceClock
 
 
@@ -39,3 +40,13 @@ def test_slow_calls_of_long_ago_say_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert clock.slowness()
     now[0] += LATELY
     assert not clock.slowness()
+
+
+@pytest.mark.parametrize(
+    "date", ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "Mon, 01 Jan 2026 00:00:00 +99999999999999"]
+)
+def test_a_date_that_no_calendar_has_is_no_date(date: str) -> None:
+    clock = PlaceClock()
+    clock.hear(date, 0.1)
+    assert (clock.now(), clock.ahead()) == (None, None)
+    assert seconds_until(date) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from io import StringIO
 
 import pytest
 
@@ -60,3 +62,31 @@ def test_a_pool_that_does_not_answer_in_time_holds_up_no_other(monkeypatch: pyte
     assert isinstance(seen["quick"], Snapshot)
     assert isinstance(seen["slow"], Unobserved)
     assert seen["slow"].failure.error is ErrorClass.TIMEOUT
+
+
+class Full(StringIO):
+    """A stream on a full disk."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stream", [None, Full()])
+def test_a_standard_error_that_takes_nothing_costs_no_answer(
+    stream: Full | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(looks, "SAY_SECONDS", 0.02)
+    slow = threading.Event()
+    threading.Timer(0.2, slow.set).start()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        assert all_at_once({"slow": slow.wait}, "pools") == {"slow": True}
+    assert capsys.readouterr().out == ""
+
+
+def test_a_command_heeds_the_time_that_a_place_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = SlowPlace()
+    place.error = BackendError(ErrorClass.THROTTLED, "busy", 300.0)
+    seen = look({"a": place}, 0.0, seconds=30.0)
+    assert isinstance(seen["a"], Unobserved)
+    assert place.looks == 1

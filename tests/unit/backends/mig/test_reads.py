@@ -68,3 +68,12 @@ def test_a_response_that_asks_for_no_time_holds_up_nothing() -> None:
     reads = reading(server)
     assert [failed(reads).failure.error for _ in range(2)] == [ErrorClass.UNAVAILABLE] * 2
     assert server.calls == 2
+
+
+def test_the_token_servers_connections_are_kept_as_shortly_as_those_to_compute() -> None:
+    session = reading(Busy(200))._session
+    tokens = session._auth_request_session
+    assert type(tokens.get_adapter("https://oauth2.example")) is type(session.get_adapter("http://any.example"))
+    pool = tokens.get_adapter("https://oauth2.example").poolmanager.connection_from_url("https://oauth2.example")
+    assert hasattr(pool, "_get_conn")
+    assert type(pool).__module__ == "provisioner.backends.network"
