@@ -18,6 +18,10 @@ CALLS: set[str] = set()
 """The calls that this process has made."""
 
 
+TOKENS = ("/token", ":generateAccessToken")
+"""Ends of the paths at token servers, which need no role: connections to them are kept as those to Compute are."""
+
+
 def see(call: str) -> None:
     """Judge a call when it is the first of its kind."""
     if call in CALLS:
@@ -35,7 +39,9 @@ def watch_compute(module: Any) -> None:
     send = adapter.send
 
     def seen(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
-        see(compute_call(request.method, request.path_url.partition("?")[0]))
+        path = request.path_url.partition("?")[0]
+        if not path.endswith(TOKENS):
+            see(compute_call(request.method, path))
         return send(self, request, *arguments, **options)
 
     adapter.send = seen
