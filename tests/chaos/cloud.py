@@ -41,8 +41,10 @@ class Chronicle:
     def _keep_pods(self) -> None:
         create, delete = Cluster.create, Cluster.delete
 
-        def created(cluster: Cluster, namespace: str, document: Document, *, dry_run: bool = False) -> Stored:
-            pod = create(cluster, namespace, document, dry_run=dry_run)
+        def created(
+            cluster: Cluster, namespace: str, document: Document, *, dry_run: bool = False, **options: Any
+        ) -> Stored:
+            pod = create(cluster, namespace, document, dry_run=dry_run, **options)
             if not dry_run:
                 held = [[one.name, one.labels] for one in cluster.pods.select(namespace)]
                 self.note("made", name=pod.name, pool=namespace, labels=pod.labels, held=held)

@@ -16,7 +16,7 @@ from provisioner.state.errors import StateError
 from provisioner.tools.playground import Playground
 from tests.chaos.arena import CAPS, Arena
 from tests.chaos.hf import HostFactory
-from tests.chaos.ledger import Ledger, of_ours
+from tests.chaos.ledger import Ledger, is_ours, of_ours
 from tests.chaos.monkey import Stage, play, programme
 from tests.simulation.laws import Law
 
@@ -109,12 +109,19 @@ class Run:
     def _until(self, problems: Callable[[], list[str]], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
         while (left := problems()) and not self.broken():
+            self._delete_abandoned()
             if time.monotonic() > deadline:
                 for one in left:
                     self.ledger.breaks(Law.ENDS, f"not {what} after {seconds:.0f} s: {one}")
                 return
             time.sleep(0.3)
         self.note("a law is broken" if self.broken() else f"is {what}")
+
+    def _delete_abandoned(self) -> None:
+        """Do as `status` says: delete the instances of ours that were taken out of their group and run on."""
+        for one in self.arena.cloud():
+            if one["kind"] == "mig" and not one["pool"] and one["phase"] == "running" and is_ours(one["name"], {}):
+                self.arena.compute("DELETE", f"instances/{one['name']}")
 
     def _brakes(self) -> list[str]:
         return ["a person is needed: " + (self.arena.brake() or "memory.json")] if self.arena.needs_a_person() else []
