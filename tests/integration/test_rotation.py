@@ -250,6 +250,7 @@ def test_half_of_a_change_does_no_harm_to_new_connections_either(tmp_path: Path,
         (tmp_path / name).write_bytes({"tls.key": key, "tls.crt": certificate}.get(name, b"half of a file"))
         site.servers[0].hang_up()
         site.asks()
+        assert site.servers[0].opened == 2, "by a new connection, with the old pair"
     finally:
         site.close()
 
@@ -258,9 +259,11 @@ def test_a_key_with_a_passphrase_asks_nobody_and_is_not_taken(tmp_path: Path) ->
     site = Site(tmp_path, random.Random(3), form="certificate")
     try:
         site.asks()
+        way, _ = site.api.access.now()
         key = serialization.load_pem_private_key((tmp_path / "tls.key").read_bytes(), None)
         form, secret = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
         (tmp_path / "tls.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
         site.asks()
+        assert site.api.access.now()[0] is way, "the old key is still in use"
     finally:
         site.close()

@@ -521,7 +521,7 @@ def test_where_many_do_not_run_at_once_none_is_lost(count: int, down: int, lost:
         pytest.param(running(down=NOW), Phase.RUNNING, 3599.0, 3600.0, Verdict.OPEN, id="it runs again"),
         pytest.param(slot(), Phase.RUNNING, 3600.0, 3600.0, Verdict.OPEN, id="long enough"),
         pytest.param(slot(), Phase.RUNNING, 5.0, 0.0, Verdict.OPEN, id="any is long enough"),
-        pytest.param(slot(), Phase.RUNNING, None, 3600.0, Verdict.OPEN, id="nobody knows"),
+        pytest.param(slot(), Phase.RUNNING, None, 3600.0, Verdict.OPEN, id="its end is unknown"),
         pytest.param(SUCCEEDED, Phase.RUNNING, 5.0, 3600.0, Verdict.SUCCEEDED, id="HF has it"),
     ],
 )
