@@ -1,6 +1,7 @@
 #!/bin/sh
 # Checks an installation and says what to fix: check_install.sh [--loop-user USER]
 # Run it as the user that HostFactory runs scripts as, with the environment that HostFactory gives them.
+unset LD_LIBRARY_PATH
 usage='usage: check_install.sh [--loop-user USER]'
 case $#:${1:-} in
   0: | 2:--loop-user) ;;

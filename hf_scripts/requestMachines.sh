@@ -1,3 +1,4 @@
 #!/bin/sh
+unset LD_LIBRARY_PATH
 case $0 in /*) [ -L "$0" ] || exec "${0%/*}/python" requestMachines "$@" ;; esac
 exec "$(dirname -- "$(readlink -f -- "$0")")/python" requestMachines "$@"

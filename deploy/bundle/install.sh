@@ -3,6 +3,7 @@
 # PREFIX/current is switched in one step, so whoever kills this leaves the old version or the new one, and a rerun goes on.
 set -eu
 umask 022
+unset LD_LIBRARY_PATH PYTHONPATH PYTHONHOME # as EGO's profile exports them, which root may have read
 
 usage='usage: install.sh [install | upgrade | rollback | uninstall | status] [OPTIONS]
   install     make this bundle'"'"'s version the one that runs; the one before it is kept (default)

@@ -19,6 +19,7 @@ import yaml
 
 from provisioner.simulator.server import Simulator
 from provisioner.state.directory import StateDir
+from tests.support.broken_libraries import broken_libraries
 from tests.support.bundles import shared, unpacked
 from tests.support.hostfactory.sites import template
 from tests.support.hosts import PYTHON, ROOT
@@ -37,11 +38,14 @@ LOG = "/var/log/hostfactory/loop.out"
 
 
 class ManagementHost(ScratchHost):
-    """A host with EGO's user, and our programs, installed by the page's install.sh; ``top`` is shared with others."""
+    """A host with EGO's user, and our programs, installed by the page's install.sh; ``top`` is shared with others.
 
-    def __init__(self, bundle: Path, top: Path) -> None:
+    ``libraries``: those that EGO's profile exports.
+    """
+
+    def __init__(self, bundle: Path, top: Path, libraries: str) -> None:
         super().__init__()
-        self._bundle, self.top = bundle, top
+        self._bundle, self.top, self._libraries = bundle, top, libraries
 
     def install(self) -> None:
         self.run(f"useradd --create-home egoadmin; {self._bundle}/install.sh --python {PYTHON}")
@@ -61,6 +65,7 @@ class ManagementHost(ScratchHost):
             for name in ("Command", "ExecutionUser", "Umask", "WorkingDirectory")
         }
         variables = [f"{one.get('name')}={one.text}" for one in given.iter(f"{EGO}EnvironmentVariable")]
+        variables.append(f"LD_LIBRARY_PATH={self._libraries}")
         user = told["ExecutionUser"]
         group = f"$(id --group {user})"
         change = f"setpriv --reuid {user} --regid {group} --init-groups env -i {shlex.join(variables)}"
@@ -87,6 +92,7 @@ class ManagementHost(ScratchHost):
         place = "providers/gcpinst"
         variables = f"HF_PROVIDER_NAME=gcpinst HF_PROVIDER_CONFDIR={self.top}/conf/{place}"
         variables += f" HF_PROVIDER_WORKDIR={self.top}/work/{place} HF_PROVIDER_LOGDIR={self.top}/log"
+        variables += f" LD_LIBRARY_PATH={self._libraries}"
         script = f"/opt/provisioner/hf_scripts/{script}.sh"
         answer: dict[str, Any] = json.loads(self.typed(f"{variables} {script} {shlex.quote(json.dumps(document))}"))
         return answer
@@ -121,7 +127,8 @@ def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Ite
         shared_place.chmod(0o755)
         bundle = unpacked(shared(tmp_path_factory), shared_place)
         top = shared_place / "hf"
-        made = [opened.enter_context(ManagementHost(bundle, top)) for _ in range(2)]
+        libraries = broken_libraries(shared_place / "broken")
+        made = [opened.enter_context(ManagementHost(bundle, top, libraries)) for _ in range(2)]
         for host in made:
             host.install()
         number = int(made[0].run("id --user egoadmin"))

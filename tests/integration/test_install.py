@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.broken_libraries import broken_libraries
 from tests.support.bundles import sealed, small
 from tests.support.hosts import NOBODY, PYTHON, ROOT, as_nobody, python_version
 from tests.support.installs import PREFIX, Bundles, both_bundles, done, install, open_directory, open_root, versions
@@ -121,6 +122,17 @@ def test_nothing_names_the_place_where_it_was_made_and_all_may_read_it(bundles: 
     assert named == []
     assert [path.name for path in closed] == []
     assert not (root / "usr").exists()  # no loop: no service
+
+
+@pytest.mark.slow
+def test_a_root_who_has_read_ego_s_profile_installs(small_bundles: Bundles, root: Path) -> None:
+    libraries = broken_libraries(root.parent / "broken")
+    (root.parent / "lib64").mkdir()
+    (root.parent / "lib64" / "venv.py").write_text("raise SystemExit('another Python's')\n")
+    exported = {"LD_LIBRARY_PATH": libraries, "PYTHONPATH": str(root.parent / "lib64"), "PYTHONHOME": "/opt/ibm"}
+    done(small_bundles.old, root=root, **exported)
+
+    assert version_of(root) == "1.0.0"
 
 
 @pytest.mark.slow

@@ -1,17 +1,23 @@
-"""The scripts' launcher under a Python that is too old: it says which, which is needed, and how to name another."""
+"""The launchers of scripts and loop: under a Python that is too old, and under EGO's profile.
+
+They name the Python that is too old, the version that is needed, and the setting; EGO's libraries are not for them.
+"""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.hostfactory.provider import SCRIPTS, HostFactory
-from tests.support.hosts import other_python
+from tests.support.broken_libraries import broken_libraries
+from tests.support.hostfactory.provider import COMMANDS, SCRIPTS, HostFactory
+from tests.support.hosts import ROOT, other_python
 from tests.support.waiting import PATIENCE
 
 ADVICE = "set HF_PYTHON to the Python that hostfactory-provisioner is installed for"
@@ -64,3 +70,64 @@ def test_an_old_python_can_read_what_it_is_given_to_run() -> None:
     ast.parse(PROGRAM, feature_version=(3, 6))
     with pytest.raises(SyntaxError):
         ast.parse("if (n := 1):\n    pass\n" + PROGRAM, feature_version=(3, 6))
+
+
+# --- under EGO's profile ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> str:
+    """A directory that breaks each program that has it in LD_LIBRARY_PATH."""
+    return broken_libraries(tmp_path / "broken")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_script_starts_without_ego_s_libraries(name: str, libraries: str, tmp_path: Path) -> None:
+    """Also where it is called through a link, for which it starts programs of the system."""
+    hf = HostFactory(tmp_path)
+    link = tmp_path / "link.sh"
+    link.symlink_to(SCRIPTS / f"{name}.sh")
+    document = {"requestMachines": '{"template": {"templateId": "T1", "machineCount": 1}}'}.get(name, "{}")
+    plain = hf.run([str(SCRIPTS / f"{name}.sh"), document])
+    for script in (SCRIPTS / f"{name}.sh", link):
+        called = hf.run([str(script), document], environment=hf.environment | {"LD_LIBRARY_PATH": libraries})
+        assert (called.code, called.err) == (plain.code, "")
+        assert "requestId" in called.out if name == "requestMachines" else called.out == plain.out
+
+
+def test_the_check_of_an_installation_starts_without_ego_s_libraries(libraries: str, tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    environment = hf.environment | {"LD_LIBRARY_PATH": libraries}
+    done = subprocess.run(
+        [SCRIPTS / "check_install.sh"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60 * PATIENCE,
+    )
+    assert (done.stderr, done.stdout.count(": answers")) == ("", 5)
+
+
+def test_the_bundle_s_command_and_what_it_starts_are_without_what_ego_s_profile_exports(
+    libraries: str, tmp_path: Path
+) -> None:
+    """A kubeconfig's plug-in may be a Python, too."""
+    places = tmp_path / "bin"
+    places.mkdir()
+    command = Path(shutil.copy(ROOT / "deploy" / "bundle" / "provisioner", places))
+    (places / "python").write_text(f'#!/bin/sh\nenv >"{tmp_path}/given"\nexec {sys.executable} -c "import ssl, zlib"\n')
+    (places / "python").chmod(0o755)
+    exported = {"LD_LIBRARY_PATH": libraries, "PYTHONPATH": "/opt/ibm/lib64", "PYTHONHOME": "/opt/ibm"}
+    subprocess.run([command, "--version"], env=os.environ | exported, check=True, timeout=60 * PATIENCE)
+    given = (tmp_path / "given").read_text()
+    assert [name for name in exported if f"{name}=" in given] == []
+
+
+def test_a_python_that_needs_a_library_path_of_its_own_may_be_a_script(libraries: str, tmp_path: Path) -> None:
+    hf = HostFactory(tmp_path)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH=/own exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    environment = hf.environment | {"HF_PYTHON": str(python), "LD_LIBRARY_PATH": libraries}
+    assert hf.run(hf.command("getAvailableTemplates", {}), environment=environment).document["templates"]

@@ -88,7 +88,7 @@ def test_a_relative_state_directory_below_one_that_is_gone_is_refused(hf: HostFa
     assert "Traceback" not in done.err, "the shell alone complains"
 
 
-def test_the_scripts_are_the_same_three_lines_but_for_the_name() -> None:
+def test_the_scripts_are_the_same_lines_but_for_the_name() -> None:
     for end in (".sh", ".bat"):
         contents = {name: (SCRIPTS / f"{name}{end}").read_bytes() for name in COMMANDS}
         assert len({content.replace(name.encode(), b"NAME") for name, content in contents.items()}) == 1

@@ -32,11 +32,13 @@ class Host(HostFactory):
         log.mkdir()
         os.chown(log, USER, OWN)
         program = environment_on(Path("/mnt/python"), directory / "python").relative_to(directory / "python")
+        python = directory / "python" / "python"  # its library lies where this user may not go
+        python.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH=/mnt/python/lib exec {PLACES["python"]}/{program} "$@"\n')
+        python.chmod(0o755)
         names = {"HF_PROVIDER_CONFDIR": "conf", "HF_PROVIDER_WORKDIR": "state", "HF_PROVIDER_LOGDIR": "log"}
         told = {
             "HF_PROVIDER_NAME": pod.hf.environment["HF_PROVIDER_NAME"],
-            "HF_PYTHON": f"{PLACES['python']}/{program}",
-            "LD_LIBRARY_PATH": "/mnt/python/lib",
+            "HF_PYTHON": f"{PLACES['python']}/python",
             **{variable: PLACES[name] for variable, name in names.items()},
         }
         one = {

@@ -60,11 +60,12 @@ def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
 
 
 def install(
-    directory: Path, *arguments: str, root: Path | None, python: str = PYTHON
+    directory: Path, *arguments: str, root: Path | None, python: str = PYTHON, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Calls install.sh of a bundle as the user without rights, with nothing in the environment."""
+    """Calls install.sh of a bundle as the user without rights, with nothing else in the environment."""
     words = [*arguments, *(["--root", str(root)] if root else []), *(["--python", python] if python else [])]
-    command = as_nobody(directory / "install.sh", *words)
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    command = as_nobody("env", *variables, directory / "install.sh", *words)
     return subprocess.run(
         ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *command],
         cwd="/",
@@ -75,9 +76,9 @@ def install(
     )
 
 
-def done(directory: Path, *arguments: str, root: Path) -> str:
+def done(directory: Path, *arguments: str, root: Path, **environment: str) -> str:
     """What install.sh printed; it has to have done it."""
-    ended = install(directory, *arguments, root=root)
+    ended = install(directory, *arguments, root=root, **environment)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return ended.stdout
 
