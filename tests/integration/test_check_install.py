@@ -59,6 +59,16 @@ def test_a_good_installation_is_fine_and_left_as_it_was(hf: HostFactory) -> None
     assert {file: file.read_bytes() for file in hf.work.iterdir()} == before
 
 
+def test_an_ego_that_lists_machines_that_have_gone_for_ever_is_to_be_fixed(hf: HostFactory, tmp_path: Path) -> None:
+    conf = tmp_path / "kernel" / "conf" / "ego.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text("EGO_DYNAMIC_HOST_WAIT_TIME=60\n")
+    (tmp_path / "hostfactory").mkdir()
+    code, _, bad = checked(hf, HF_TOP=str(tmp_path / "hostfactory"))
+    assert (code, len(bad)) == (1, 1)
+    assert "EGO_DYNAMIC_HOST_TIMEOUT is missing" in bad[0]
+
+
 def test_a_directory_without_any_request_yet_is_fine(tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
     hf.state.heartbeat.touch()

@@ -1,0 +1,66 @@
+"""Whether EGO forgets the machines that have gone: by its ego.conf, where that is found and can be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hf_scripts.ego_conf import check_expiry
+
+
+def conf(top: Path, text: str) -> Path:
+    """The ego.conf of an EGO that is installed there."""
+    path = top / "kernel" / "conf" / "ego.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def told(**environment: object) -> list[str]:
+    return [str(result) for result in check_expiry({name: str(value) for name, value in environment.items()})]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("EGO_DYNAMIC_HOST_TIMEOUT=10m\n", "10m"),
+        ("  EGO_DYNAMIC_HOST_TIMEOUT = 1 # an hour\n", "1"),
+        ("EGO_DYNAMIC_HOST_TIMEOUT=5M\r\nEGO_DYNAMIC_HOST_TIMEOUT=15M\r\n", "15M"),
+        ("#EGO_DYNAMIC_HOST_TIMEOUT=10m\n", ""),
+        ("EGO_DYNAMIC_HOST_TIMEOUT=\nEGO_MASTER_LIST=m1\n", ""),
+        ("EGO_DYNAMIC_HOST_WAIT_TIME=60\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_grid_whose_ego_forgets_no_host_is_to_be_fixed(text: str, value: str, tmp_path: Path) -> None:
+    path = conf(tmp_path, text)
+    good = f"fine: {path}: EGO drops a host that has gone after {value} (EGO_DYNAMIC_HOST_TIMEOUT)"
+    bad = (
+        f"fix: {path}: EGO_DYNAMIC_HOST_TIMEOUT is missing, so EGO lists each machine that has gone for ever: "
+        "add EGO_DYNAMIC_HOST_TIMEOUT=10m, then restart EGO on the management hosts"
+    )
+    assert told(EGO_TOP=tmp_path) == [good if value else bad]
+
+
+def test_the_file_is_found_by_the_first_of_three_variables(tmp_path: Path) -> None:
+    for name in "abc":
+        conf(tmp_path / name, f"EGO_DYNAMIC_HOST_TIMEOUT={name}\n")
+    variables = {
+        "EGO_CONFDIR": tmp_path / "a" / "kernel" / "conf",
+        "EGO_TOP": tmp_path / "b",
+        "HF_TOP": tmp_path / "c" / "hostfactory",
+    }
+    (tmp_path / "c" / "hostfactory").mkdir()
+    for name in "abc":
+        (line,) = told(**variables)
+        assert f"after {name} (" in line
+        del variables[next(iter(variables))]
+
+
+def test_without_a_file_to_read_there_is_no_result(tmp_path: Path) -> None:
+    assert told() == []
+    assert told(EGO_TOP=tmp_path) == []
+    conf(tmp_path, "").unlink()
+    (tmp_path / "kernel" / "conf" / "ego.conf").mkdir()
+    assert told(EGO_TOP=tmp_path) == []
