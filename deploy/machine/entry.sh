@@ -5,7 +5,7 @@ set -u
 trap 'exit 0' TERM INT
 # A pod's host name is its own; its metadata server may tell that of the node.
 : "${HF_MACHINE_NAME:=${HOSTNAME%%.*}}"
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=$(unset LD_LIBRARY_PATH && cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=deploy/machine/lib.sh
 . "$here/lib.sh"
 

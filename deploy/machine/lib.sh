@@ -3,6 +3,8 @@
 # HostFactory knows the machine by the name of its pod or instance; EGO must know it by the same.
 
 : "${HF_EGO_MASTER:=}"              # host that the machine joins; no default
+: "${HF_EGO_MASTER_ADDRESS:=}"      # its address, written into hosts files where DNS does not have the name
+: "${HF_EGO_ATTRIBUTES:=}"          # resource attributes of this machine, such as [resourcemap gcp*cloudprovider]
 : "${HF_MACHINE_NAME:=}"            # the name that HostFactory was told: a pod's host name, an instance's name
 : "${HF_MACHINE_DOMAIN:=}"          # appended where HostFactory's host names have a domain
 : "${HF_MACHINE_ADDRESS:=}"         # of a name that nobody knows; default: the host's first
@@ -20,12 +22,22 @@
 : "${HF_SYSTEMD:=/run/systemd/system}" # is there where systemd runs
 : "${HF_SECRETS_SERVER:=https://secretmanager.googleapis.com}"
 
+# It uses unset variables and programs that fail: no option of the shell makes that the end of the script.
 if [ -r "$HF_EGO_PROFILE" ]; then
-    set +u
+    hf_options=()
+    for hf_option in errexit nounset pipefail; do
+        if [[ -o $hf_option ]]; then hf_options+=(-o "$hf_option"); else hf_options+=(+o "$hf_option"); fi
+        set +o "$hf_option"
+    done
     # shellcheck source=/dev/null
-    . "$HF_EGO_PROFILE"
-    set -u
+    . "$HF_EGO_PROFILE" || : # behind which a profile's own `set -e` ends nothing either
+    set "${hf_options[@]}"
 fi
+# Its libraries are for EGO's programs alone: older than the system's, they can break curl, getent or runuser.
+ego_libraries=()
+[ -z "${LD_LIBRARY_PATH:-}" ] || ego_libraries=(env "LD_LIBRARY_PATH=$LD_LIBRARY_PATH")
+unset LD_LIBRARY_PATH
+ego_conf=${EGO_CONFDIR:-${EGO_TOP:+$EGO_TOP/kernel/conf}} # where EGO's ego.conf and hosts are; empty if unknown
 
 # A start-up script's log is a pipe, whose reader ends when the machine is told to: a line is lost then, and no script.
 trap : PIPE
@@ -82,6 +94,11 @@ in_time() {
     timeout --kill-after=1 "$seconds" "$@"
 }
 
+# ego SECONDS PROGRAM...: the same for a program of EGO's, which starts with EGO's libraries.
+ego() {
+    in_time "$1" "${ego_libraries[@]}" "${@:2}"
+}
+
 # heedful COMMAND...: a signal is heeded while it runs, and not only after it.
 heedful() {
     "$@" &
@@ -92,15 +109,47 @@ resolves() {
     in_time 10 getent hosts "$1" >/dev/null
 }
 
+# address_in FILE NAME: the address of the first line of a hosts file that has the name; empty without such a line.
+address_in() {
+    local address names
+    while read -r address names || [ -n "$address" ]; do
+        names=${names%%#*}
+        [[ $address = \#* || " ${names//$'\t'/ } " != *" $2 "* ]] || { echo "$address"; return; }
+    done 2>/dev/null <"$1"
+}
+
+# write_host FILE ADDRESS NAME: a line of a hosts file for the name, unless the file has it; above a line with another
+# address, as the first one counts. False if the file cannot be written.
+write_host() {
+    local line="$2 $3" before unended='' others
+    [ "${3%%.*}" = "$3" ] || line="$line ${3%%.*}"
+    before=$(address_in "$1" "$3")
+    [ "$before" != "$2" ] || return 0
+    if [ -n "$before" ]; then
+        others=$(grep -vxF -- "$line" "$1")
+        printf '%s\n%s\n' "$line" "$others" >"$1"
+    else
+        [ -z "$(tail -c 1 "$1" 2>/dev/null)" ] || unended=$'\n' # its last line
+        (umask 022 && printf '%s%s\n' "$unended" "$line" >>"$1")
+    fi 2>/dev/null
+}
+
 # know_own_name NAME ADDRESS: EGO looks its own host up; what neither hosts file nor DNS knows goes into the hosts file.
 know_own_name() {
-    local short=${1%%.*} unended=
-    [ "$short" != "$1" ] || short=
     heedful resolves "$1" && return
     [ -n "$2" ] || { say "EGO will not find $1: it does not resolve, and this host has no address to write down"; return; }
-    [ -z "$(tail -c 1 "$HF_HOSTS_FILE" 2>/dev/null)" ] || unended=$'\n' # its last line
-    { printf '%s%s %s %s\n' "$unended" "$2" "$1" "$short" >>"$HF_HOSTS_FILE"; } 2>/dev/null ||
+    write_host "$HF_HOSTS_FILE" "$2" "$1" ||
         say "EGO will not find $1: it does not resolve, and $HF_HOSTS_FILE cannot be written: let DNS know it, or run as root"
+}
+
+# know_master: the hosts files of system and EGO get HF_EGO_MASTER_ADDRESS, if that is set.
+know_master() {
+    local file
+    [ -n "$HF_EGO_MASTER_ADDRESS" ] || return 0
+    for file in "$HF_HOSTS_FILE" ${ego_conf:+"$ego_conf/hosts"}; do
+        write_host "$file" "$HF_EGO_MASTER_ADDRESS" "$HF_EGO_MASTER" ||
+            say "$HF_EGO_MASTER is not $HF_EGO_MASTER_ADDRESS in $file, which cannot be written: use hostAliases, or run as root"
+    done
 }
 
 # first_line TEXT: of what a program said, for the log.
@@ -114,7 +163,7 @@ first_line() {
 # with name and status, below a line of titles.
 listed() {
     local said code=0 status other short=${1%%.*}
-    said=$(in_time 10 egosh resource list -l 2>&1) || code=$?
+    said=$(ego 10 egosh resource list -l 2>&1) || code=$?
     status=$(printf '%s\n' "$said" | sed -nE "s/^${1//./\\.}[[:space:]]+([^[:space:]]+).*/\1/p")
     status=$(first_line "$status")
     if [ "$status" = ok ]; then
@@ -131,13 +180,11 @@ listed() {
     fi
 }
 
-# EGO wants its administrator for this, and a start-up script is root.
+# as_admin SECONDS PROGRAM...: EGO wants its administrator for this, and a start-up script is root.
 as_admin() {
-    if [ "$(id -u)" = 0 ] && id -u "$HF_EGO_ADMIN" >/dev/null 2>&1; then
-        runuser -u "$HF_EGO_ADMIN" -- "$@"
-    else
-        "$@"
-    fi
+    local change=()
+    if [ "$(id -u)" = 0 ] && id -u "$HF_EGO_ADMIN" >/dev/null 2>&1; then change=(runuser -u "$HF_EGO_ADMIN" --); fi
+    "${change[@]}" timeout --kill-after=1 "$1" "${ego_libraries[@]}" "${@:2}"
 }
 
 # joined NAME: EGO lists this machine as one that takes work; why not is said when that changes.
@@ -170,13 +217,14 @@ into() {
     "${@:2}" >"$1" 2>&1
 }
 
-# start_ego SECONDS: daemons may keep the output they begin with; of a pipe, who reads the log would wait for their end.
-# Why it did not start is said when that changes.
+# attempt TITLE COMMAND...: a step of joining. Daemons may keep the output they begin with; of a pipe, who reads the log would
+# wait for their end. Why it failed is said when that changes.
 refused=
-start_ego() {
+attempt() {
     local file=$HF_READY_FILE.start code=0 before=$refused
-    heedful into "$file" in_time "$1" egosh ego start || code=$?
-    refused="egosh ego start ended with $code and said: $(first_line "$(cat "$file")")$(not_root)"
+    heedful into "$file" "${@:2}" || code=$?
+    refused="$1 ended with $code and said: $(first_line "$(cat "$file")")"
+    [ "$1" != "egosh ego start" ] || refused+=$(not_root)
     [ "$code" = 0 ] || [ "$refused" = "$before" ] || say "$refused"
     rm -f "$file"
     return "$code"
@@ -192,33 +240,74 @@ not_root() {
     fi
 }
 
-# fit_to_join: false where a setting would let EGO have this machine and nobody hear of it.
+# add_attributes SECONDS: before EGO starts, as it reads them then; not again where a boot before has done so.
+add_attributes() {
+    [ -n "$HF_EGO_ATTRIBUTES" ] && [[ $(ego_setting EGO_LOCAL_RESOURCES) != *"$HF_EGO_ATTRIBUTES"* ]] || return 0
+    attempt "egoconfig addresourceattr \"$HF_EGO_ATTRIBUTES\"" as_admin "$1" egoconfig addresourceattr "$HF_EGO_ATTRIBUTES"
+}
+
+# ego_setting NAME: its value in the image's ego.conf; empty if it has none. The last line counts.
+ego_setting() {
+    sed -nE "s/^[[:space:]]*$1[[:space:]]*=[[:space:]]*\"?([^\"#]*)\"?.*/\1/p" "$ego_conf/ego.conf" 2>/dev/null | tail -n 1
+}
+
+# longest TIMES: the seconds of the longest of some times, such as 60, 10,60 or 10m; false for another form.
+longest() {
+    local each most=0
+    for each in ${1//,/ }; do
+        [[ $each =~ ^([0-9]+)([sSmMhH]?)$ ]] || return 1
+        each=$((10#${BASH_REMATCH[1]}))
+        case ${BASH_REMATCH[2]} in [mM]) each=$((each * 60)) ;; [hH]) each=$((each * 3600)) ;; esac
+        most=$((each > most ? each : most))
+    done
+    echo "$most"
+}
+
+# check_image: what of the image may keep this machine out of EGO is in the log, also if it joins in the end.
+check_image() {
+    local kernel wait seconds
+    IFS= read -r kernel </proc/sys/kernel/osrelease
+    [[ ${BINARY_TYPE:-} != fail && $PATH: != */fail[/:]* ]] ||
+        say "BINARY_TYPE is fail: $HF_EGO_PROFILE has none for kernel $kernel, so EGO's programs are missing: correct the image"
+    wait=$(ego_setting EGO_DYNAMIC_HOST_WAIT_TIME)
+    seconds=$(longest "$wait") || { say "EGO_DYNAMIC_HOST_WAIT_TIME is $wait in $ego_conf/ego.conf: unknown form"; return; }
+    [ "$seconds" -lt "$HF_JOIN_SECONDS" ] ||
+        say "EGO may wait $seconds s until it asks to join, and HF_JOIN_SECONDS is $HF_JOIN_SECONDS: raise that," \
+            "or lower EGO_DYNAMIC_HOST_WAIT_TIME in $ego_conf/ego.conf"
+}
+
+# fit_to_join: false where a setting would let EGO have this machine and nobody hear of it, or have it as another.
 fit_to_join() {
-    local setting
+    local setting one='\[resource [A-Za-z_][A-Za-z0-9_]*\]|\[resourcemap [^][*]+\*[A-Za-z_][A-Za-z0-9_]*\]'
     [ -n "$HF_EGO_MASTER" ] || { say "HF_EGO_MASTER is not set: name EGO's management host"; return 1; }
     for setting in HF_JOIN_SECONDS HF_LEAVE_SECONDS; do
         [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || { say "$setting is ${!setting}: expected a whole number of seconds"; return 1; }
     done
+    [[ ${HF_EGO_MASTER_ADDRESS:-0} =~ ^[0-9a-fA-F.:]+$ ]] ||
+        { say "HF_EGO_MASTER_ADDRESS is $HF_EGO_MASTER_ADDRESS: expected an IP address"; return 1; }
+    [[ -z $HF_EGO_ATTRIBUTES || $HF_EGO_ATTRIBUTES =~ ^($one)( +($one))*$ ]] || {
+        say "HF_EGO_ATTRIBUTES is $HF_EGO_ATTRIBUTES: expected [resource NAME] or [resourcemap VALUE*NAME], or several"
+        return 1
+    }
     mkdir -p "$(dirname "$HF_READY_FILE")" && : >"$HF_READY_FILE.start" && return
     say "$HF_READY_FILE cannot be made: let user $(id -u) write its directory, by a volume where the root file system is read-only"
     return 1
 }
 
-# join NAME: true once EGO has it; false when time is up. A refused join is tried again, and so is a start.
+# join NAME: true once EGO has it; false when time is up. A refused step is tried again.
 join() {
-    local ends configured='' started=''
+    local ends step=0
     fit_to_join || return
     ends=$(($(now) + HF_JOIN_SECONDS))
+    check_image
+    know_master
     [ -z "$HF_EGO_USER" ] || has_password || say "$1 will leave undrained: $(no_password)"
     while [ "$(now)" -lt "$ends" ]; do
-        if [ -z "$configured" ] &&
-            heedful as_admin timeout --kill-after=1 "$(at_most 30 "$ends")" egoconfig join "$HF_EGO_MASTER" -f; then
-            configured=yes
-        fi
-        if [ -n "$configured" ] && [ -z "$started" ] && start_ego "$(at_most 30 "$ends")"; then
-            started=yes
-        fi
-        if [ -n "$configured" ] && joined "$1" && : >"$HF_READY_FILE"; then
+        if [ "$step" = 0 ] && attempt "egoconfig join $HF_EGO_MASTER -f" \
+            as_admin "$(at_most 30 "$ends")" egoconfig join "$HF_EGO_MASTER" -f; then step=1; fi
+        if [ "$step" = 1 ] && add_attributes "$(at_most 30 "$ends")"; then step=2; fi
+        if [ "$step" = 2 ] && attempt "egosh ego start" ego "$(at_most 30 "$ends")" egosh ego start; then step=3; fi
+        if [ "$step" -ge 2 ] && joined "$1" && : >"$HF_READY_FILE"; then
             say "joined $HF_EGO_MASTER as $1"
             return 0
         fi
@@ -242,7 +331,7 @@ log_on() {
     local said password code=0
     has_password || { no_password; return 1; }
     password=$(cat "$HF_EGO_PASSWORD_FILE")
-    said=$(in_time "$1" egosh user logon -u "$HF_EGO_USER" -x "$password" 2>&1 </dev/null) || code=$?
+    said=$(ego "$1" egosh user logon -u "$HF_EGO_USER" -x "$password" 2>&1 </dev/null) || code=$?
     said=${said//"$password"/(the password)}
     case $code in
         0) ;;
@@ -260,8 +349,8 @@ drain() {
     else
         said=": HF_EGO_USER names nobody to log on"
     fi
-    in_time $((ends - $(now))) egosh resource close "$1" >/dev/null || say "EGO does not close $1, which leaves undrained$said"
-    [ -z "$HF_EGO_USER" ] || in_time 1 egosh user logoff >/dev/null || say "EGO does not log $HF_EGO_USER off"
+    ego $((ends - $(now))) egosh resource close "$1" >/dev/null || say "EGO does not close $1, which leaves undrained$said"
+    [ -z "$HF_EGO_USER" ] || ego 1 egosh user logoff >/dev/null || say "EGO does not log $HF_EGO_USER off"
 }
 
 # leave NAME: no new work, then the daemons end; within HF_LEAVE_SECONDS and two, whatever EGO says.
@@ -270,7 +359,7 @@ leave() {
     trap '' PIPE # for egosh as well, which would else end at its first word that nobody reads
     rm -f "$HF_READY_FILE"
     drain "$1"
-    in_time $((ends - $(now))) egosh ego shutdown -f || code=1
+    ego $((ends - $(now))) egosh ego shutdown -f || code=1
     if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it$(not_root)"; fi
     return "$code"
 }

@@ -2,7 +2,11 @@
 # Start-up script of a managed instance group's instances: joins EGO under the instance's name, and leaves when a
 # preemption is announced; an instance that cannot join is powered off. The library comes as the metadata attribute
 # hf-machine-lib, settings as attributes hf-….
+# startup.sh LIBRARY: takes the library from a file, and always ends after joining, as a step of another start-up script.
 set -u
+unset LD_LIBRARY_PATH # EGO's libraries are those of its profile, which the library reads
+given=${1:-}
+set -- # the profile sees no argument
 host=${GCE_METADATA_HOST:-metadata.google.internal}
 
 # told PATH: a value of this instance, asked for ten times while the server does not answer: at a boot it may be late.
@@ -51,8 +55,17 @@ optional() {
 
 library=${HF_LIBRARY:-/run/hf/lib.sh}
 mkdir -p "$(dirname "$library")"
-functions=$(attribute hf-machine-lib) || lacks hf-machine-lib $?
+if [ -n "$given" ]; then
+    functions=$(cat -- "$given") && [ -n "$functions" ] || {
+        echo "hf-machine: $given is no library to read: name a copy of lib.sh" >&2
+        give_up
+    }
+else
+    functions=$(attribute hf-machine-lib) || lacks hf-machine-lib $?
+fi
 HF_EGO_MASTER=$(attribute hf-ego-master) || lacks hf-ego-master $?
+HF_EGO_MASTER_ADDRESS=$(attribute hf-ego-master-address) || optional $?
+HF_EGO_ATTRIBUTES=$(attribute hf-ego-attributes) || optional $?
 HF_MACHINE_DOMAIN=$(attribute hf-machine-domain) || optional $?
 HF_EGO_USER=$(attribute hf-ego-user) || optional $?
 HF_EGO_PASSWORD_FILE=$(attribute hf-ego-password-file) || optional $?
@@ -63,7 +76,7 @@ password=$(attribute hf-ego-password-secret) || optional $?
 [ -z "$password" ] || HF_EGO_PASSWORD_FILE=$(dirname "$library")/ego-password
 # With them, so that the shutdown script asks nobody.
 {
-    declare -p HF_EGO_MASTER HF_MACHINE_NAME HF_MACHINE_DOMAIN HF_EGO_USER HF_EGO_PASSWORD_FILE
+    declare -p HF_EGO_MASTER HF_EGO_MASTER_ADDRESS HF_EGO_ATTRIBUTES HF_MACHINE_NAME HF_MACHINE_DOMAIN HF_EGO_USER HF_EGO_PASSWORD_FILE
     printf '%s\n' "$functions"
 } >"$library"
 # shellcheck source=deploy/machine/lib.sh
@@ -83,6 +96,10 @@ if [ -d "$HF_SYSTEMD" ] && systemd-run --quiet --collect --unit hf-machine --des
     --property "TimeoutStopSec=$((HF_LEAVE_SECONDS + 5))" \
     --property StandardOutput=journal+console --property StandardError=journal+console \
     bash -uc ". '$library'; stay '$name'"; then
+    exit 0
+fi
+if [ -n "$given" ]; then
+    say "systemd-run made no service that waits for a preemption: the shutdown script alone leaves EGO"
     exit 0
 fi
 stay "$name"

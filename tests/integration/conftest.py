@@ -10,7 +10,8 @@ import pytest
 
 from provisioner.simulator.server import Simulator
 from tests.support.clouds.kube_cloud import SPACE, impose, official_client
-from tests.support.machine import Machine
+from tests.support.machine import Machine, of_an_instance
+from tests.support.metadata_server import MetadataServer
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +40,10 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def metadata() -> Iterator[MetadataServer]:
+    """The metadata server of an instance."""
+    with MetadataServer(of_an_instance()) as server:
+        yield server

@@ -12,22 +12,17 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.machine import MACHINE, NAME, Machine, container
+from tests.support.machine import MACHINE, NAME, Machine, container, of_an_instance, ready, said
 from tests.support.metadata_server import MetadataServer
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
-
-
-def ready(machine: Machine) -> None:
-    until(machine.ready.exists, 30, what="the machine is ready")
 
 
 # --- a pod ------------------------------------------------------------------------------------------------------------
@@ -182,11 +177,6 @@ def test_where_ego_s_programs_hang_and_heed_no_signal_a_script_ends_by_itself(
 
 
 # --- what EGO says of it ----------------------------------------------------------------------------------------------
-
-
-def said(machine: Machine) -> list[str]:
-    """The log's lines, without their times."""
-    return [line.partition(" hf-machine: ")[2] for line in machine.log.read_text().splitlines()]
 
 
 def looked(machine: Machine, times: int = 3) -> None:
@@ -372,7 +362,7 @@ def test_a_machine_s_own_name_resolves(
     within = container(names=names, hosts=machine.hosts, writable=writable)
     machine.start("entry.sh", *within, HF_MACHINE_NAME=NAME, HF_HOSTS_FILE="")
     ready(machine)
-    assert machine.hosts.read_text().split("\n")[2:] == ([f"10.1.2.3 {NAME} ", ""] if written else [""])
+    assert machine.hosts.read_text().split("\n")[2:] == ([f"10.1.2.3 {NAME}", ""] if written else [""])
     warning = f"EGO will not find {NAME}: it does not resolve, and /etc/hosts cannot be written"
     assert (warning in machine.log.read_text()) is said
 
@@ -389,7 +379,7 @@ def test_its_name_gets_a_line_of_its_own_though_the_hosts_file_s_last_line_has_n
     machine.hosts.write_text("127.0.0.1 localhost")
     machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
-    assert machine.hosts.read_text() == f"127.0.0.1 localhost\n10.1.2.3 {NAME} \n"
+    assert machine.hosts.read_text() == f"127.0.0.1 localhost\n10.1.2.3 {NAME}\n"
 
 
 # --- as PID 1 ---------------------------------------------------------------------------------------------------------
@@ -453,23 +443,6 @@ def text_of(path: Path) -> str:
 
 
 # --- an instance of a group -------------------------------------------------------------------------------------------
-
-
-def of_an_instance() -> dict[str, str]:
-    """What its metadata server knows."""
-    attributes = {"hf-machine-lib": (MACHINE / "lib.sh").read_text(), "hf-ego-master": "master2"}
-    values = {f"instance/attributes/{name}": value for name, value in attributes.items()}
-    return values | {
-        "instance/name": NAME,
-        "instance/network-interfaces/0/ip": "10.9.8.7",
-        "instance/preempted": "FALSE",
-    }
-
-
-@pytest.fixture
-def metadata() -> Iterator[MetadataServer]:
-    with MetadataServer(of_an_instance()) as server:
-        yield server
 
 
 @pytest.mark.parametrize("domain", ["", "c.p.internal"], ids=["short name", "with domain, and a password of its image"])

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 EGO = """#!/bin/sh
+printf '%s\\n' "${LD_LIBRARY_PATH-}" >>"$EGO/library-paths"
+unset LD_LIBRARY_PATH # those of the tests break the programs below
 hang() {
     trap '' TERM
     while :; do sleep 1; done
@@ -20,6 +22,9 @@ case "$(basename "$0") $*" in
     [ ! -e "$EGO/refuses-join" ] || { rm "$EGO/refuses-join"; exit 1; }
     [ ! -e "$EGO/never-joins" ] || exit 1
     [ ! -e "$EGO/hangs" ] || exec sleep 1000 ;;
+"egoconfig addresourceattr"*)
+    [ ! -e "$EGO/refuses-attributes" ] || { rm "$EGO/refuses-attributes"; echo 'Cannot write ego.conf' >&2; exit 1; }
+    [ ! -e "$EGO/unknown-attributes" ] || { echo 'Unknown resource' >&2; exit 1; } ;;
 "egosh ego start"*)
     [ ! -e "$EGO/refuses-start" ] || { rm "$EGO/refuses-start"; echo 'No memory yet' >&2; exit 1; }
     [ ! -e "$EGO/wants-root" ] || { echo 'Only root may do this' >&2; exit 1; }

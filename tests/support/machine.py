@@ -62,6 +62,17 @@ def environment_of(spec: dict[str, Any]) -> dict[str, str]:
     return {entry["name"]: entry["value"] for entry in container.get("env", ())}
 
 
+def of_an_instance() -> dict[str, str]:
+    """What an instance's metadata server has."""
+    attributes = {"hf-machine-lib": (MACHINE / "lib.sh").read_text(), "hf-ego-master": "master2"}
+    values = {f"instance/attributes/{name}": value for name, value in attributes.items()}
+    return values | {
+        "instance/name": NAME,
+        "instance/network-interfaces/0/ip": "10.9.8.7",
+        "instance/preempted": "FALSE",
+    }
+
+
 class Machine:
     """A host with EGO's programs, and what they were asked."""
 
@@ -165,3 +176,13 @@ class Machine:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def ready(machine: Machine) -> None:
+    """Wait until the machine has joined."""
+    until(machine.ready.exists, 30, what="the machine is ready")
+
+
+def said(machine: Machine) -> list[str]:
+    """The log's lines, without their times."""
+    return [line.partition(" hf-machine: ")[2] for line in machine.log.read_text().splitlines()]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 OPTIONAL = {
     "hf-machine-domain",
+    "hf-ego-attributes",
+    "hf-ego-master-address",
     "hf-join-seconds",
     "hf-join-failed",
     "hf-ego-user",
