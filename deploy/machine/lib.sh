@@ -270,10 +270,11 @@ check_image() {
     [[ ${BINARY_TYPE:-} != fail && $PATH: != */fail[/:]* ]] ||
         say "BINARY_TYPE is fail: $HF_EGO_PROFILE has none for kernel $kernel, so EGO's programs are missing: correct the image"
     wait=$(ego_setting EGO_DYNAMIC_HOST_WAIT_TIME)
+    [ -n "$wait" ] || return 0
     seconds=$(longest "$wait") || { say "EGO_DYNAMIC_HOST_WAIT_TIME is $wait in $ego_conf/ego.conf: unknown form"; return; }
-    [ "$seconds" -lt "$HF_JOIN_SECONDS" ] ||
-        say "EGO may wait $seconds s until it asks to join, and HF_JOIN_SECONDS is $HF_JOIN_SECONDS: raise that," \
-            "or lower EGO_DYNAMIC_HOST_WAIT_TIME in $ego_conf/ego.conf"
+    [ "$HF_JOIN_SECONDS" -ge $((seconds + 60)) ] ||
+        say "EGO may wait $seconds s until it asks to join, and HF_JOIN_SECONDS is $HF_JOIN_SECONDS: set at least" \
+            "$((seconds + 60)), or lower EGO_DYNAMIC_HOST_WAIT_TIME in $ego_conf/ego.conf"
 }
 
 # fit_to_join: false where a setting would let EGO have this machine and nobody hear of it, or have it as another.
