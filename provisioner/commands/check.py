@@ -195,10 +195,17 @@ def check_is_fine(document: Document) -> bool:
     return all(finding["severity"] == Severity.WARNING for finding in document.get("findings", ()))
 
 
+def _verdict(document: Document) -> str:
+    """The first words of the text: warnings are counted there, as they are easily missed below many pools."""
+    warnings = len(document["warnings"]) + len(document.get("findings", ()))
+    if not check_is_fine(document):
+        return "Wrong"
+    return f"Usable, with {warnings} warning{'s' * (warnings > 1)} below" if warnings else "Fine"
+
+
 def check_text(document: Document) -> str:
     """The document as text for a terminal."""
-    word = "Fine" if check_is_fine(document) else "Wrong"
-    lines = [f"{word}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
+    lines = [f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
     lines += [
         f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
         for name, pool in document["pools"].items()
@@ -206,7 +213,7 @@ def check_text(document: Document) -> str:
     for id_, limits in document["templates"].items():
         most = "any number" if limits["max_machines"] is None else limits["max_machines"]
         lines.append(f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}")
-    lines += [f"  warning: {text}" for text in document["warnings"]]
+    lines += [f"  WARNING {text}" for text in document["warnings"]]
     findings = document.get("findings")
     whose = {name: f"pool {name}" for name in document["pools"]}
     lines += [

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from provisioner.commands.options import FINE, PROBLEM, UsageError
+from provisioner.hostfactory.environment import Directories
 from provisioner.interrupts import orderly
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """From what, to where, and whether in earnest."""
     command.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML; docs/render-hf.md has all of it")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory, laid out as HF_TOP")
+    command.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="directory, laid out as HF_TOP; default: that of the environment, its configuration in HF_CONFDIR if set",
+    )
     command.add_argument(
         "--dry-run",
         action="store_true",
@@ -30,20 +38,31 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what was written, or would be. Raises ConfigError, UsageError."""
     from provisioner.tools.placing import changed, difference, put
-    from provisioner.tools.render import render, unregistered
+    from provisioner.tools.render import disabled_messages, render, unregistered
 
     try:
         with orderly():
-            files = (unregistered if options.uninstall else render)(options.settings, options.out)
+            conf = _conf(options.out, os.environ)
+            files = (unregistered if options.uninstall else render)(options.settings, conf)
+            messages = [] if options.uninstall else list(disabled_messages(options.settings, files))
             if options.dry_run:
                 lines = list(difference(files))
-                print("\n".join(lines or ["Nothing would change."]))
+                print("\n".join([*(lines or ["Nothing would change."]), *messages]))
                 return PROBLEM if lines else FINE
             written = list(changed(files))
-            kept = put(files, options.out, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+            kept = put(files, conf, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     except OSError as error:
         raise UsageError(str(error)) from error
-    print("\n".join(map(str, written)) or "Nothing was to be changed.")
-    if kept:
-        print(f"What was there before is kept in {kept}")
+    replaced = [f"What was there before is kept in {kept}"] if kept else []
+    print("\n".join([*(map(str, written) if written else ["Nothing was to be changed."]), *replaced, *messages]))
     return FINE
+
+
+def _conf(out: Path | None, environment: Mapping[str, str]) -> Path:
+    """HostFactory's configuration below ``out``, or the one of this environment. Raises UsageError."""
+    if out is not None:
+        return out / "conf"
+    directory = Directories(environment).registrations
+    if not directory:
+        raise UsageError("--out is missing, and neither HF_CONFDIR nor HF_TOP is set: source HostFactory's profile.hf")
+    return Path(directory)

@@ -61,8 +61,12 @@ class Directories(NamedTuple):
     @property
     def logs(self) -> str:
         """The directory of the log; empty when the environment gives none: then there is no log."""
-        top = self._first("HF_TOP")
-        return self._first("HF_PROVIDER_LOGDIR", "HF_LOGDIR") or (top and f"{top}/log") or self._first("PRO_LSF_LOGDIR")
+        return self._first("HF_PROVIDER_LOGDIR") or self._common("HF_LOGDIR", "log") or self._first("PRO_LSF_LOGDIR")
+
+    @property
+    def registrations(self) -> str:
+        """The directory of HF's registration files, which is that of all its configuration; empty: unknown."""
+        return self._common("HF_CONFDIR", "conf")
 
     @property
     def host(self) -> str:
@@ -73,10 +77,12 @@ class Directories(NamedTuple):
         """The instance's own directory, else its part of HF's common one."""
         if self._first(own):
             return self._first(own)
-        common_directory = self._first(common) or (
-            self._first("HF_TOP") and os.path.join(self._first("HF_TOP"), under_top)
-        )
-        return common_directory and os.path.join(common_directory, "providers", self.name)
+        directory = self._common(common, under_top)
+        return directory and os.path.join(directory, "providers", self.name)
+
+    def _common(self, name: str, under_top: str) -> str:
+        """HF's common directory: its variable, which HF's profile need not set, else below HF_TOP; empty: unknown."""
+        return self._first(name) or (self._first("HF_TOP") and os.path.join(self._first("HF_TOP"), under_top))
 
     def _first(self, *names: str) -> str:
         """The first of these variables that is not empty."""

@@ -20,8 +20,8 @@ NEW_MODE = 0o644
 """Mode of new files, which HostFactory, its scripts and the loop may read as different users. A copy keeps its mode."""
 NEW_DIRECTORY_MODE = 0o2775
 """What a new directory may take of the mode of the one above it: the bits of owner and group, and who may look in."""
-KEPT = Path("conf", "before-render-hf")
-"""Where the files that were replaced are kept, each time in a directory of its own."""
+KEPT = "before-render-hf"
+"""Directory of the files that were replaced, below HostFactory's configuration: one below it for each time."""
 PRIVATE = stat.S_IRWXG | stat.S_IRWXO
 """The bits of a mode that a file has which others may read."""
 
@@ -53,29 +53,29 @@ def difference(files: Mapping[Path, Rendered]) -> Iterator[str]:
             yield from _lines(path, before, rendered.content, new=mode is None, private=not after & PRIVATE)
 
 
-def put(files: Mapping[Path, Rendered], out: Path, moment: str) -> Path | None:
-    """Put the files that differ in place, each in one step; returns where replaced files are kept, None when there were
-    none. A file keeps its owner and group, a new one gets those of its directory.
+def put(files: Mapping[Path, Rendered], conf: Path, moment: str) -> Path | None:
+    """Put the files below ``conf`` that differ in place, each in one step; returns where replaced files are kept, None
+    when there were none. A file keeps its owner and group, a new one gets those of its directory.
 
     Raises OSError before anything is replaced, and StateUnwritable.
     """
     due = changed(files)
     for directory in dict.fromkeys(path.parent for path in due):
-        _make(directory, out)
+        _make(directory)
     for path in due:
         _may_replace(path)
-    kept = out / KEPT / moment
+    kept = conf / KEPT / moment
     replaced = {path: _present(path) for path in due if os.path.lexists(path)}
     for path, present in replaced.items():
         if present is not None:
-            _place(kept / path.relative_to(out), Rendered(*present), out)
+            _place(kept / path.relative_to(conf), Rendered(*present))
     for path, rendered in due.items():
-        _place(path, rendered, out)
+        _place(path, rendered)
     return kept if replaced else None
 
 
-def _place(path: Path, rendered: Rendered, out: Path) -> None:
-    _make(path.parent, out)
+def _place(path: Path, rendered: Rendered) -> None:
+    _make(path.parent)
     real = Path(os.path.realpath(path))
     owner = (real if real.exists() else real.parent).stat()
     atomic.replace(str(real), rendered.content, mode=_mode(rendered, real))
@@ -83,16 +83,13 @@ def _place(path: Path, rendered: Rendered, out: Path) -> None:
         os.chown(real, owner.st_uid, owner.st_gid)
 
 
-def _make(directory: Path, out: Path) -> None:
+def _make(directory: Path) -> None:
     """Make a directory with the owner and mode of the one above it. Raises OSError where it may not be written."""
     if not directory.is_dir():
-        if directory != out:
-            _make(directory.parent, out)
-            directory.mkdir()
-            directory.chmod(stat.S_IMODE(directory.parent.stat().st_mode) & NEW_DIRECTORY_MODE)
-        else:
-            directory.mkdir(parents=True)
+        _make(directory.parent)
         above = directory.parent.stat()
+        directory.mkdir()
+        directory.chmod(stat.S_IMODE(above.st_mode) & NEW_DIRECTORY_MODE)
         if os.geteuid() == 0:
             os.chown(directory, above.st_uid, above.st_gid)
     if not os.access(directory, os.W_OK):

@@ -5,10 +5,12 @@ Reads files; no network, no clock, no logger.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
@@ -30,21 +32,39 @@ def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObj
     return {**document, key: [*kept, *left.values()]}
 
 
-def with_requestors(path: Path, entries: Iterable[JsonObject], instance: str) -> JsonObject:
+class Asking(NamedTuple):
+    """A requestor that may ask our provider instance."""
+
+    new: JsonObject
+    """Its whole entry, if hostRequestors.json has none of its name."""
+    given: JsonObject
+    """The keys that the settings file sets, for an entry that is there as well."""
+
+
+def with_requestors(path: Path, asking: Iterable[Asking], instance: str) -> JsonObject:
     """The document for hostRequestors.json: ``instance`` is added to what a requestor of the same name has.
 
     Raises ConfigError as ``with_entries``, and when a requestor that others use has another mode than ours: it is
     theirs too.
     """
-    ours = {entry["name"]: entry for entry in entries}
+    ours = {one.new["name"]: one for one in asking}
     present = {entry["name"]: entry for entry in _read(path, "requestors")["requestors"] if entry["name"] in ours}
+    joined = {name: _joined(entry, ours[name], instance) for name, entry in present.items()}
     problems = [
-        problem for name, entry in present.items() for problem in _other_mode(path, entry, ours[name], instance)
+        problem for name, entry in joined.items() for problem in _other_mode(path, present[name], entry, instance)
     ]
     if problems:
         raise ConfigError(problems)
-    joined = {name: _joined(entry, ours[name], instance) for name, entry in present.items()}
-    return with_entries(path, "requestors", {**ours, **joined}.values())
+    return with_entries(path, "requestors", {**{name: one.new for name, one in ours.items()}, **joined}.values())
+
+
+def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
+    """The requestors of hostRequestors.json that name ``instance`` and are disabled: HostFactory asks none for them."""
+    return [
+        entry["name"]
+        for entry in document["requestors"]
+        if instance in entry.get("providers", []) and str(entry.get("enabled", 1)).lower() in ("0", "false")
+    ]
 
 
 def without_entries(path: Path, key: str, name: str) -> JsonObject:
@@ -62,6 +82,52 @@ def without_requestor(path: Path, instance: str) -> JsonObject:
     return {**document, "requestors": [_parted(entry, instance) for entry in document["requestors"]]}
 
 
+def registration_text(path: Path, document: JsonObject) -> str:
+    """The text of a registration file, written as the file at ``path`` is: by its indentation and its lists."""
+    before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
+    return _Style.of(before).written(document, 0) + "\n"
+
+
+class _Style(NamedTuple):
+    """How a JSON text is laid out, as far as HostFactory and editors differ."""
+
+    indent: str
+    colon: str
+    inline: bool
+    """Lists of texts and numbers stand on one line."""
+    hugging: bool
+    """A list of objects begins with ``[{`` on one line, as HostFactory itself writes it."""
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The layout of a text; that of Python's ``json`` with two spaces, if there is none."""
+        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)  # no text in quotes is layout
+        indent, colon = re.search(r'\n([ \t]+)""', bare), re.search(r'""([ \t]*:[ \t]*)\S', bare)
+        return cls(
+            indent[1] if indent else "  ",
+            colon[1] if colon else ": ",
+            re.search(r"\[[ \t]*[^\s\[\]{]", bare) is not None,
+            re.search(r"\[[ \t]*[\[{]", bare) is not None,
+        )
+
+    def written(self, value: object, depth: int) -> str:
+        """The text of a value at that depth."""
+        if not isinstance(value, (dict, list)) or not value:
+            return json.dumps(value)
+        if isinstance(value, dict):
+            parts = [f"{json.dumps(key)}{self.colon}{self.written(part, depth + 1)}" for key, part in value.items()]
+            return self._lines("{", parts, "}", depth)
+        parts = [self.written(part, depth + 1) for part in value]
+        objects = any(isinstance(part, (dict, list)) for part in value)
+        if self.hugging if objects else self.inline:
+            return f"[{', '.join(parts)}]"
+        return self._lines("[", parts, "]", depth)
+
+    def _lines(self, begin: str, parts: Sequence[str], end: str, depth: int) -> str:
+        inner = "\n" + self.indent * (depth + 1)
+        return f"{begin}{inner}{f',{inner}'.join(parts)}\n{self.indent * depth}{end}"
+
+
 def _parted(entry: JsonObject, instance: str) -> JsonObject:
     if instance not in entry.get("providers", []):
         return entry
@@ -73,25 +139,26 @@ def _others(entry: JsonObject, instance: str) -> list[object]:
     return [provider for provider in entry.get("providers", []) if provider != instance]
 
 
-def _other_mode(path: Path, entry: JsonObject, own: JsonObject, instance: str) -> Iterator[Problem]:
+def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str) -> Iterator[Problem]:
     mode = entry.get("requestMode")
-    if _others(entry, instance) and mode != own["requestMode"]:
-        text = templates.expected(f"{own['requestMode']} of the settings file", mode)
-        where = join("requestors", own["name"], "requestMode")
+    if _others(joined, instance) and mode != joined["requestMode"]:
+        text = templates.expected(f"{joined['requestMode']} of the settings file", mode)
+        where = join("requestors", joined["name"], "requestMode")
         yield Problem(str(path), where, f"{text}, which other providers use: give the settings file that mode")
 
 
-def _joined(entry: JsonObject, own: JsonObject, instance: str) -> JsonObject:
-    """A requestor that is there, with our provider in it; one that no other provider has takes our mode.
+def _joined(entry: JsonObject, asking: Asking, instance: str) -> JsonObject:
+    """A requestor that is there, with our provider in it and all that the settings file gives.
 
-    One that asked nobody is enabled, as ``without_requestor`` has disabled it; else people have said what it is.
+    One without providers is enabled, as ``without_requestor`` has disabled it; else it stays as its site has set it.
     """
     if not entry.get("providers"):
-        entry = {**entry, "enabled": own["enabled"]}
+        entry = {**entry, "enabled": 1}
     if not _others(entry, instance):
-        return {**own, **entry, "providers": [instance], "requestMode": own["requestMode"]}
-    providers = entry["providers"]
-    return {**entry, "providers": providers if instance in providers else [*providers, instance]}
+        entry = {**entry, **asking.new, **entry}  # the keys of the entry keep their places
+    providers = entry.get("providers", [])
+    joined = {**entry, "providers": providers if instance in providers else [*providers, instance]}
+    return {**joined, "requestMode": joined.get("requestMode", asking.new["requestMode"]), **asking.given}
 
 
 def _read(path: Path, key: str) -> JsonObject:

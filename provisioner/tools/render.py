@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
@@ -22,7 +22,16 @@ from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.settings import loader
 from provisioner.tools.placing import Rendered
-from provisioner.tools.registration import JsonObject, with_entries, with_requestors, without_entries, without_requestor
+from provisioner.tools.registration import (
+    Asking,
+    JsonObject,
+    disabled_requestors,
+    registration_text,
+    with_entries,
+    with_requestors,
+    without_entries,
+    without_requestor,
+)
 
 HfName = Annotated[
     str,
@@ -30,12 +39,34 @@ HfName = Annotated[
     Expects("1 to 64 letters, digits, '_' or '-'"),
 ]
 Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]
+
+
+def _with_mode(written: object) -> object:
+    """A requestor of which its mode alone is given."""
+    return {"mode": written} if isinstance(written, str) else written
+
+
 REGISTRATIONS = {
     "providerplugins": Path("providerplugins", "hostProviderPlugins.json"),
     "providers": Path("providers", "hostProviders.json"),
     "requestors": Path("requestors", "hostRequestors.json"),
 }
 """HF's registration files below its conf directory, by what is registered in them."""
+
+
+FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE")
+"""The keys of the provider config that name a file."""
+
+
+class Requestor(Section):
+    """What the settings file says of a requestor that may ask the instance."""
+
+    mode: Mode | None = None
+    """POLL, REST or REST_MANUAL; default: that of hostRequestors.json, else POLL."""
+    enabled: Annotated[bool | None, Expects("true or false")] = None
+    """False disables, true enables a requestor that is there; default: as it is, and enabled if it is new."""
+    providers: Annotated[list[HfName] | None, Expects("a list of provider instances")] = None
+    """All provider instances that it may ask; default: those that it has, and this one."""
 
 
 class HostFactorySettings(Section):
@@ -47,11 +78,12 @@ class HostFactorySettings(Section):
     """Name of the provider plug-in; default provisioner."""
     scripts: Annotated[str | None, Expects("a path")] = None
     """Directory of the scripts, as HostFactory finds it; default the plug-in's own below HF_TOP."""
-    requestors: Annotated[Mapping[HfName, Mode], Field(strict=False), Expects("requestors with their modes")] = {
-        "symAinst": "POLL",
-        "admin": "REST_MANUAL",
-    }
-    """Requestors that may ask this instance, each with its mode; default symAinst: POLL, admin: REST_MANUAL."""
+    requestors: Annotated[
+        Mapping[HfName, Annotated[Requestor, BeforeValidator(_with_mode)]],
+        Expects("requestors, each with POLL, REST or REST_MANUAL, or with mode, enabled and providers"),
+    ] = {"symAinst": Requestor(mode="POLL"), "admin": Requestor(mode="REST_MANUAL")}
+    """Requestors that may ask this instance, each with its mode or a ``Requestor``; default symAinst: POLL, admin:
+    REST_MANUAL."""
     config: Annotated[Mapping[str, JsonValue], Expects("keys with values of JSON (a date in quotes)")] = Field(
         default_factory=dict
     )
@@ -101,15 +133,14 @@ class Rendering:
     def _given(self, values: Mapping[str, Any]) -> dict[str, Given]:
         return {name: Given(value, str(self._file)) for name, value in values.items()}
 
-    def files(self, out: Path) -> dict[Path, Rendered]:
-        """Every file below ``out``, which is laid out as HF_TOP, the registrations last; raises ConfigError."""
-        conf = out / "conf" / "providers" / self._settings.instance
-        registrations = self._registrations(out / "conf")
+    def files(self, conf: Path) -> dict[Path, Rendered]:
+        """Every file below ``conf``, HostFactory's configuration, the registrations last; raises ConfigError."""
+        registrations = self._registrations(conf)
         if self._problems:
             raise ConfigError(self._problems)
-        own = self._instance_files()
-        self._check(own, conf)
-        return {**{conf / name: rendered for name, rendered in own.items()}, **registrations}
+        own, directory = self._instance_files(), conf / "providers" / self._settings.instance
+        self._check(own, directory)
+        return {**{directory / name: rendered for name, rendered in own.items()}, **registrations}
 
     def _instance_files(self) -> dict[str, Rendered]:
         """The files of the provider instance, by their path in its directory."""
@@ -141,7 +172,7 @@ class Rendering:
         for name, document in documents.items():
             path = conf / REGISTRATIONS[name]
             try:
-                files[path] = _json(document(path))
+                files[path] = _registration(path, document(path))
             except ConfigError as error:
                 self._problems += error.problems
         return files
@@ -184,28 +215,30 @@ class Rendering:
         }
         return {"name": name, "enabled": 1, "plugin": self._settings.plugin, **places}
 
-    def requestors(self) -> list[JsonObject]:
-        """The entries in hostRequestors.json that name our provider."""
-        return [self._requestor(name, mode) for name, mode in self._settings.requestors.items()]
+    def requestors(self) -> list[Asking]:
+        """The requestors in hostRequestors.json that may ask our provider."""
+        return [self._requestor(name, requestor) for name, requestor in self._settings.requestors.items()]
 
-    def _requestor(self, name: str, mode: str) -> JsonObject:
-        own = {"providers": [self._settings.instance], "requestMode": mode}
-        if mode != "POLL":
-            return {"name": name, "enabled": 1, **own}
-        return {
-            "name": name,
-            "enabled": 1,
+    def _requestor(self, name: str, requestor: Requestor) -> Asking:
+        enabled = None if requestor.enabled is None else int(requestor.enabled)
+        named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
+        given = {key: value for key, value in named.items() if value is not None}
+        own = {"providers": [self._settings.instance], "requestMode": "POLL"}
+        symphony = {
             "plugin": "symA",
             "confPath": f"${{HF_CONFDIR}}/requestors/{name}/",
             "workPath": f"${{HF_WORKDIR}}/requestors/{name}/",
             "logPath": "${HF_LOGDIR}/",
-            **own,
-            "resourceRequestParameters": {
-                "hostSelectionPolicy": "rank",
-                "typicalHostRetentionTimeMinutes": 60,
-                "fulfillmentType": "partial",
-            },
         }
+        parameters = {
+            "hostSelectionPolicy": "rank",
+            "typicalHostRetentionTimeMinutes": 60,
+            "fulfillmentType": "partial",
+        }
+        new = {"name": name, "enabled": 1, **symphony, **own, "resourceRequestParameters": parameters, **given}
+        if requestor.mode not in (None, "POLL"):
+            new = {"name": name, "enabled": 1, **own, **given}
+        return Asking(new, given)
 
     # --- merging ------------------------------------------------------------------------------------------------------
 
@@ -214,7 +247,7 @@ class Rendering:
         file = source / "provisioner.yaml"
         settings = loader.load(file, {})
         provider = templates.load(source, {})
-        self._take_config(provider.config_path)
+        self._take_config(provider.config_path, source)
         self._take_sections(file, provider, settings.name_prefix)
         for entry in _entries(provider.templates_path):
             self._take_new(self._templates, "templates", entry["templateId"], Given(entry, provider.templates_path))
@@ -225,11 +258,12 @@ class Rendering:
             if copied.is_file() and copied not in own:
                 self._take_file(str(copied.relative_to(source)), copied)
 
-    def _take_config(self, path: str) -> None:
+    def _take_config(self, path: str, source: Path) -> None:
         values = templates.read_json(path) if os.path.exists(path) else {}
         for key, value in (values if isinstance(values, dict) else {}).items():
             if key != "HF_TEMPLATES_FILENAME":
-                self._take_same(self._config, "config", key, Given(value, path))
+                copied = _of_copy(value, source) if key in FILE_KEYS else value
+                self._take_same(self._config, "config", key, Given(copied, path))
 
     def _take_sections(self, file: Path, provider: templates.Provider, name_prefix: str) -> None:
         """The other sections of a provisioner.yaml. The name prefix counts as one, also where HF's file gives it."""
@@ -278,23 +312,34 @@ class Rendering:
             self._problems.append(Problem(str(self._file), "merge", text))
 
 
-def render(file: Path, out: Path) -> dict[Path, Rendered]:
-    """Every file that ``file`` asks for below ``out``, by its path. Raises ConfigError, TemplatesError and OSError."""
-    return Rendering(_settings(file), file).files(out)
+def render(file: Path, conf: Path) -> dict[Path, Rendered]:
+    """Every file that ``file`` asks for below ``conf``, by its path. Raises ConfigError, TemplatesError and OSError."""
+    return Rendering(_settings(file), file).files(conf)
 
 
-def unregistered(file: Path, out: Path) -> dict[Path, Rendered]:
-    """The registration files below ``out`` that are there, without the instance of ``file``.
+def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[str]:
+    """One sentence for each requestor of the instance of ``file`` that is disabled in ``files``."""
+    instance = _settings(file).instance
+    for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):
+        for name in disabled_requestors(json.loads(files[path].content), instance):
+            yield (
+                f"Requestor {name} is disabled in {path}: HostFactory asks {instance} for no machine by it. To enable "
+                f"it, set `requestors: {{{name}: {{enabled: true}}}}` in {file}."
+            )
+
+
+def unregistered(file: Path, conf: Path) -> dict[Path, Rendered]:
+    """The registration files below ``conf`` that are there, without the instance of ``file``.
 
     The plug-in stays while another provider uses it. Raises ConfigError and OSError.
     """
     settings = _settings(file)
-    plugins, providers, requestors = (out / "conf" / path for path in REGISTRATIONS.values())
+    plugins, providers, requestors = (conf / path for path in REGISTRATIONS.values())
     left = without_entries(providers, "providers", settings.instance)
     documents = {providers: left, requestors: without_requestor(requestors, settings.instance)}
     if all(entry.get("plugin") != settings.plugin for entry in left["providers"]):
         documents[plugins] = without_entries(plugins, "providerplugins", settings.plugin)
-    return {path: _json(document) for path, document in documents.items() if path.exists()}
+    return {path: _registration(path, document) for path, document in documents.items() if path.exists()}
 
 
 def _settings(file: Path) -> HostFactorySettings:
@@ -310,6 +355,10 @@ def _settings(file: Path) -> HostFactorySettings:
 
 def _own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
     """The problems that the settings file has by itself."""
+    for requestor, given in settings.requestors.items():
+        if given.providers is not None and settings.instance not in given.providers:
+            words = templates.expected(f"a list that names {settings.instance}", given.providers)
+            yield Problem(file, join("requestors", requestor, "providers"), words)
     if "pools" in settings.provisioner:
         yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
     first: dict[object, int] = {}
@@ -322,6 +371,10 @@ def _own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]
 
 def _values(given: Mapping[str, Given]) -> dict[str, Any]:
     return {name: one.value for name, one in given.items()}
+
+
+def _registration(path: Path, document: JsonObject) -> Rendered:
+    return Rendered(registration_text(path, document).encode())
 
 
 def _json(document: object) -> Rendered:
@@ -338,5 +391,13 @@ def _entries(path: str) -> Iterator[dict[str, Any]]:
 def _body(pool: Pool, source: Path) -> dict[str, Any]:
     """A pool as provisioner.yaml has it, its files relative to the directory."""
     body = {"kind": pool.kind, **pool.model_dump(mode="json", exclude_defaults=True, exclude={"name"})}
-    own = f"{source}{os.sep}"
-    return {key: value.removeprefix(own) if isinstance(value, str) else value for key, value in body.items()}
+    return {key: _of_copy(value, source) for key, value in body.items()}
+
+
+def _of_copy(value: object, source: Path) -> object:
+    """The path of a file below ``source``, as that of its copy in the new instance; any other value as it is."""
+    if isinstance(value, str) and (os.path.isabs(value) or value.startswith(f"{source}{os.sep}")):
+        for path, directory in ((Path(value).absolute(), source.absolute()), (Path(value).resolve(), source.resolve())):
+            if path.is_relative_to(directory):
+                return str(path.relative_to(directory))
+    return value

@@ -151,7 +151,7 @@ def test_check_warns_of_what_our_own_labels_replace(example: Path, capsys: pytes
     spec.write_text(f"metadata: {{labels: {{hf-provisioner/pool: mine, app: grid}}}}\nspec:\n{body}")
     assert run(["check"]) == 0
     text = "pools.gke-main.pod_spec: 'standard.yaml': metadata.labels.hf-provisioner/pool: replaced by our own"
-    assert f"warning: {text}" in capsys.readouterr().out
+    assert f"WARNING {text}" in capsys.readouterr().out
     assert run(["check", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["warnings"][0] == text
 

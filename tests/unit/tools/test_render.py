@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provisioner.commands.cli import run
 from provisioner.hostfactory.templates import UNUSED_KEYS, load
@@ -22,6 +24,7 @@ from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader
 from provisioner.settings.tree import Settings
 from provisioner.tools import placing
+from provisioner.tools.registration import registration_text
 from provisioner.tools.render import HostFactorySettings
 from provisioner.tools.render import render as rendered
 from tests.support.hostfactory.sites import ATTRIBUTES, SPEC
@@ -33,8 +36,8 @@ OURS = Path("conf", "providers", "demoinst")
 
 def render(file: Path, out: Path) -> list[Path]:
     """Write what the settings file asks for; every path of it."""
-    files = rendered(file, out)
-    placing.put(files, out, "now")
+    files = rendered(file, out / "conf")
+    placing.put(files, out / "conf", "now")
     return list(files)
 
 
@@ -129,6 +132,26 @@ def test_two_instances_become_one_whose_templates_may_name_both_kinds_of_pool(
     assert loader.load(conf / "provisioner.yaml", {}).template_limits["Pod"].pools == ("Pod", "Vm")
 
 
+@pytest.mark.parametrize("way", ["straight", "by a link"])
+def test_an_absolute_path_of_a_merged_directory_becomes_that_of_the_copy(tmp_path: Path, way: str) -> None:
+    """A site that removes the old instance's directory must not lose the login of the new one."""
+    sources = two(tmp_path)
+    directory = tmp_path / sources[0]
+    if way == "by a link":
+        (tmp_path / "link").symlink_to(directory)
+        sources[0] = "link"
+    config = directory / "gcpgkeinstprov_config.json"
+    elsewhere = {"GCP_CREDENTIALS_FILE": "/etc/keys/federation.json"}
+    keys = json.loads(config.read_text()) | {"GKE_KUBECONFIG": str(directory / "kubeconfig.yaml")} | elsewhere
+    config.write_text(json.dumps(keys))
+    render(settings(tmp_path, merge=sources), tmp_path / "out")
+    conf = tmp_path / "out" / OURS
+    made = json.loads((conf / "demoinstprov_config.json").read_text())
+    assert (made["GKE_KUBECONFIG"], made["GCP_CREDENTIALS_FILE"]) == ("kubeconfig.yaml", "/etc/keys/federation.json")
+    pool = loader.load(conf / "provisioner.yaml", {}).pools["Pod"]
+    assert getattr(pool, "kubeconfig") == conf / "kubeconfig.yaml"  # noqa: B009 - a field of one kind of pool
+
+
 def test_what_does_not_fit_together_is_told_at_once(tmp_path: Path) -> None:
     sources = two(tmp_path, LOG_LEVEL="DEBUG")
     shutil.copytree(tmp_path / sources[1], tmp_path / "again")
@@ -197,6 +220,103 @@ def test_a_requestor_that_others_use_in_another_mode_is_told(tmp_path: Path) -> 
     render(settings(tmp_path, templates=[TEMPLATE], requestors={"symAinst": "REST"}), tmp_path / "out")
 
 
+AS_SHIPPED = """{
+    "version" : 2,
+    "requestors" : [
+        {
+            "name" : "symAinst",
+            "enabled" : 0,
+            "providers" : ["awsinst"],
+            "requestMode" : "POLL"
+        }
+    ]
+}
+"""
+"""hostRequestors.json in the shape of a fresh HostFactory: its requestor by load is disabled, and asks another."""
+AS_HOSTFACTORY_WRITES = (
+    '{\n\t"version":\t2,\n\t"requestors":\t[{\n\t\t\t"name":\t"symAinst",\n\t\t\t"enabled":\t0,\n\t\t\t"providers":\t["awsinst"],'
+    '\n\t\t\t"requestMode":\t"POLL"\n\t\t}]\n}\n'
+)
+
+
+def test_a_requestor_that_stays_disabled_is_named_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = registered(tmp_path / "out", REQUESTORS, AS_SHIPPED)
+    file = settings(tmp_path, templates=[TEMPLATE])
+    message = (
+        f"Requestor symAinst is disabled in {path}: HostFactory asks demoinst for no machine by it. To enable it, set "
+        f"`requestors: {{symAinst: {{enabled: true}}}}` in {file}."
+    )
+    for option, code in ((["--dry-run"], 1), ([], 0), (["--dry-run"], 0)):
+        told = called(capsys, file, "--out", tmp_path / "out", *option)
+        assert (told[0], told[1][-1]) == (code, message)
+    assert json.loads(path.read_text())["requestors"][0]["enabled"] == 0
+    code, lines = called(capsys, file, "--out", tmp_path / "out", "--uninstall")
+    assert (code, message in lines) == (0, False)
+
+
+@pytest.mark.parametrize("shipped", [AS_SHIPPED, AS_HOSTFACTORY_WRITES, AS_SHIPPED.replace("    ", "\t")])
+def test_a_disabled_requestor_is_enabled_and_the_difference_shows_that_alone(
+    tmp_path: Path, shipped: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = registered(tmp_path / "out", REQUESTORS, shipped)
+    enabled = {"symAinst": {"enabled": True}}
+    file = settings(tmp_path, templates=[TEMPLATE], requestors=enabled)
+    code, lines = called(capsys, file, "--out", tmp_path / "out", "--dry-run")
+    section = lines[lines.index(f"--- {path}") + 2 :]
+    changes = [line.replace("\t", "").replace(" ", "") for line in section if line[:1] in "+-"]
+    assert (code, changes) == (
+        1,
+        ['-"enabled":0,', '-"providers":["awsinst"],', '+"enabled":1,', '+"providers":["awsinst","demoinst"],'],
+    )
+    render(file, tmp_path / "out")
+    assert path.read_text() == shipped.replace("0,", "1,").replace('"awsinst"', '"awsinst", "demoinst"')
+    alone = {"symAinst": {"enabled": False, "providers": ["demoinst"], "mode": "REST"}}
+    render(settings(tmp_path, templates=[TEMPLATE], requestors=alone), tmp_path / "out")
+    [entry] = json.loads(path.read_text())["requestors"]
+    assert (entry["enabled"], entry["providers"], entry["requestMode"]) == (0, ["demoinst"], "REST")
+
+
+def test_the_providers_of_a_requestor_name_the_instance(tmp_path: Path) -> None:
+    given = {"symAinst": {"providers": ["awsinst"]}}
+    with pytest.raises(ConfigError, match=r"requestors\.symAinst\.providers: expected a list that names demoinst, got"):
+        render(settings(tmp_path, templates=[TEMPLATE], requestors=given), tmp_path / "out")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(VALUES, st.sampled_from([AS_SHIPPED, AS_HOSTFACTORY_WRITES, "", "[", "{}", '{"requestors": [{"a":1}]}']))
+def test_a_registration_file_has_what_it_is_given_in_the_layout_that_it_had(value: object, before: str) -> None:
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "hostRequestors.json")
+        path.write_text(before)
+        document = {"version": 2, "requestors": [{"name": "a", "x": value}]}
+        text = registration_text(path, document)
+        assert json.loads(text) == document
+        path.write_text(text)
+        assert registration_text(path, document) == text
+
+
+def test_without_a_directory_it_writes_where_hostfactory_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = settings(tmp_path, templates=[TEMPLATE])
+    for name in ("HF_TOP", "HF_CONFDIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert run(["render-hf", str(file)]) == 2
+    assert "--out is missing, and neither HF_CONFDIR nor HF_TOP is set" in capsys.readouterr().err
+    monkeypatch.setenv("HF_TOP", str(tmp_path / "top"))
+    assert run(["render-hf", str(file)]) == 0
+    monkeypatch.setenv("HF_CONFDIR", str(tmp_path / "shared"))
+    assert run(["render-hf", str(file)]) == 0
+    assert tree(tmp_path / "shared") == tree(tmp_path / "top" / "conf")
+    assert (tmp_path / "shared" / PROVIDERS).exists()
+
+
 @pytest.mark.parametrize(
     ("file", "document", "words"),
     [
@@ -238,7 +358,11 @@ def own(directory: Path, **values: Any) -> Path:
 DATE = datetime.date(2024, 1, 1)
 MISTAKES: dict[str, tuple[Callable[..., Path], dict[str, Any], str]] = {
     "an instance's name": (settings, {"instance": "a b"}, "instance: expected 1 to 64 letters, digits"),
-    "a requestor's mode": (settings, {"requestors": {"symAinst": "PULL"}}, "requestors.symAinst: expected "),
+    "a requestor's mode": (
+        settings,
+        {"requestors": {"symAinst": "PULL"}},
+        "symAinst.mode: expected requestors, each with POLL",
+    ),
     "a key": (settings, {"instanse": "a"}, "instanse: unknown setting; did you mean 'instance'?"),
     "a template": (settings, {"templates": [{"templateId": "T"}]}, "templates[0].maxNumber"),
     "a directory that is not there": (settings, {"merge": ["nowhere"]}, "nowhere"),
@@ -258,10 +382,10 @@ MISTAKES: dict[str, tuple[Callable[..., Path], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "values", "words"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(("site", "values", "words"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_with_code_2_and_changes_no_file(
     tmp_path: Path,
-    given: Callable[..., Path],
+    site: Callable[..., Path],
     values: dict[str, Any],
     words: str,
     capsys: pytest.CaptureFixture[str],
@@ -269,7 +393,7 @@ def test_a_mistake_is_told_with_code_2_and_changes_no_file(
     out = tmp_path / "out"
     render(settings(tmp_path, templates=[TEMPLATE]), out)
     before = tree(out)
-    assert run(["render-hf", str(given(tmp_path, **values)), "--out", str(out)]) == 2
+    assert run(["render-hf", str(site(tmp_path, **values)), "--out", str(out)]) == 2
     assert words in capsys.readouterr().err
     assert tree(out) == before
 
@@ -471,7 +595,7 @@ def test_what_is_replaced_is_kept_and_what_is_equal_is_left(tmp_path: Path, caps
     assert (code, lines[0]) == (0, str(out / templates))
     [kept] = (out / KEPT).iterdir()
     assert lines[1:] == [f"What was there before is kept in {kept}"]
-    assert tree(kept) == {templates: before[templates]}
+    assert tree(kept) == {templates.removeprefix("conf/"): before[templates]}
     assert called(capsys, tmp_path / "hf.yaml", "--out", out) == (0, ["Nothing was to be changed."])
     assert [*(out / KEPT).iterdir()] == [kept]
 
@@ -529,7 +653,7 @@ def test_root_leaves_files_to_whom_they_belong(tmp_path: Path) -> None:
         os.chown(owned, 65501, 65502)
     render(own(tmp_path), tmp_path / "out")
     made = tmp_path / "out" / OURS / "specs" / "pod.yaml"
-    kept = tmp_path / "out" / KEPT / "now" / "conf" / PROVIDERS
+    kept = tmp_path / "out" / KEPT / "now" / PROVIDERS
     assert {(file.stat().st_uid, file.stat().st_gid) for file in (path, made, made.parent, kept)} == {(65501, 65502)}
 
 
@@ -545,11 +669,11 @@ def _refused_to_another_user(file: Path, out: Path) -> None:
     for directory in (out, out / "conf", out / "conf" / "providers"):
         directory.chmod(0o777)
     before = tree(out)
-    files = rendered(file, out)
+    files = rendered(file, out / "conf")
     os.seteuid(65501)
     try:
         with pytest.raises(PermissionError, match=r"belongs to user root \(group root\): run it as that user"):
-            placing.put(files, out, "now")
+            placing.put(files, out / "conf", "now")
     finally:
         os.seteuid(0)
     assert tree(out) == before
