@@ -1,5 +1,5 @@
-"""Reads HostFactory's input from the command line or a file, checks it, and gives plain values. Object and list forms,
-a byte order mark, any line ends and unknown keys are accepted.
+"""Reads HostFactory's input from the command line, a file or standard input, checks it, and gives plain values. Object
+and list forms, a byte order mark, any line ends and unknown keys are accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ PIECE = 65_536
 """Bytes of a long list of hosts that are parsed at a time. HF may list a whole grid: as one document, fifty thousand
 hosts are 25 MB of Python's dictionaries and take twice as long."""
 
-USAGE = "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON"
+USAGE = (
+    "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON, or {command}.sh with JSON on standard input"
+)
+
+OPTIONAL_INPUT_SECONDS = 1.0
+"""Seconds that a command without arguments waits for input that it can do without: its caller may hold a pipe open and
+send no byte.
+"""
 
 
 class Refused(Exception):
@@ -98,15 +105,18 @@ def recording(command: str, arguments: list[str]) -> tuple[list[str], str]:
 
 
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
-    """The input of a script call from its arguments: ``-f FILE`` or the JSON itself, which wins; raises Refused.
+    """The input of a script call: ``-f FILE``, the JSON as argument, which wins, or standard input; raises Refused.
     Without ``whole`` it is parsed when ``hosts`` or ``listed`` reads it, a piece at a time.
     """
     file, text = _source(command, arguments)
     if text is not None:
         source, content = "the argument", os.fsencode(text)
-    else:
-        assert file is not None
+    elif file is not None:
         source, content = printable(file), _content(file)
+    else:
+        source, content = "standard input", _standard_input(OPTIONAL_INPUT_SECONDS if may_be_empty else None)
+        if not content and not may_be_empty:
+            raise Refused(USAGE.format(command=command))
     document = Document(source, b"{}" if may_be_empty and not content.strip() else content)
     if whole:
         document.root = _root(source, document.content)
@@ -119,7 +129,7 @@ def printable(text: str) -> str:
 
 
 def _source(command: str, arguments: list[str]) -> tuple[str | None, str | None]:
-    """(file, JSON text); one of them at least is given."""
+    """(file, JSON text); neither: standard input."""
     file = text = None
     left = iter(arguments)
     for argument in left:
@@ -131,9 +141,20 @@ def _source(command: str, arguments: list[str]) -> tuple[str | None, str | None]
             raise Refused(USAGE.format(command=command))
         else:
             text = argument
-    if file is None and text is None:
-        raise Refused(USAGE.format(command=command))
     return file, text
+
+
+def _standard_input(seconds: float | None) -> bytes:
+    """Return all of standard input; empty if it is a terminal, closed, or silent for ``seconds``."""
+    import select  # imported here alone: HostFactory names a file in every call
+
+    try:
+        if os.isatty(0) or not select.select([0], [], [], seconds)[0]:
+            return b""
+        with open(0, "rb", closefd=False) as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _content(file: str) -> bytes:

@@ -165,7 +165,7 @@ def users_hf() -> Iterator[HostFactory]:
     """An installation whose directories are ``USER``'s, where he can get at them."""
     with TemporaryDirectory() as directory:
         made = HostFactory(Path(directory))
-        for path in (directory, made.conf, made.work, made.logs):
+        for path in (directory, made.conf, made.work, made.logs, made.templates_file):
             os.chown(path, USER, USER)
         yield made
 
@@ -181,7 +181,8 @@ def test_a_login_that_is_older_than_the_user_s_new_group_is_told_to_log_in_anew(
     nobody = pwd.getpwnam("nobody")
     work = users_hf.work
     work.parent.chmod(0o755)
-    os.chown(users_hf.logs, nobody.pw_uid, USER)
+    for path in (users_hf.logs, users_hf.templates_file):
+        os.chown(path, nobody.pw_uid, USER)
     os.chown(work, USER, nobody.pw_gid)
     work.chmod(0o2770)
     words = f"nobody is in group {grp.getgrgid(nobody.pw_gid).gr_name} by now, but was not yet when this login began"
@@ -237,6 +238,20 @@ def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_
     ]
     os.chown(work / "seen", USER, USER)
     assert any(f"; chmod 660 {work}/seen/{request}" in line for line in found_by_user(hf))
+
+
+@only_root
+def test_a_templates_file_that_hostfactory_s_user_cannot_rewrite_is_named(users_hf: HostFactory) -> None:
+    file = users_hf.templates_file
+    file.chmod(0o644)
+    said = (
+        f"fix: {file}: HostFactory rewrites it, and {USER} may not (owner root, group root, mode 644): "
+        f"chown {USER} {file}"
+    )
+    os.chown(file, 0, 0)
+    assert said in found_by_user(users_hf)
+    os.chown(file, USER, USER)
+    assert said not in found_by_user(users_hf)
 
 
 @only_root

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,56 @@ def test_the_json_argument_wins_over_the_file(hf: Here) -> None:
 @pytest.mark.parametrize("arguments", [[], ["-f"], ["--file", "x"], ["-x"], ["{}", "{}"], ["-f", "a", "-h"]])
 def test_wrong_arguments_are_answered_with_the_usage(hf: Here, arguments: list[str]) -> None:
     name = "requestMachines"
-    assert hf.ask(name, *arguments) == (1, f"usage: {name}.sh [--record TRACE] -f FILE, or {name}.sh JSON")
+    assert hf.ask(name, *arguments) == (1, documents.USAGE.format(command=name))
     assert list(hf.work.iterdir()) == []
+
+
+@pytest.fixture
+def sent() -> Iterator[Callable[[bytes], None]]:
+    """What a caller writes into the pipe that is standard input from now on, and then closes."""
+    before, (reader, writer) = os.dup(0), os.pipe()
+    os.dup2(reader, 0)
+    os.close(reader)
+
+    def send(content: bytes) -> None:
+        os.write(writer, content)
+        os.close(writer)
+
+    yield send
+    os.dup2(before, 0)
+    os.close(before)
+
+
+def test_json_on_standard_input_is_understood(hf: Here, sent: Callable[[bytes], None]) -> None:
+    sent(json.dumps(requesting(machines=2)).encode())
+    code, out = hf.ask("requestMachines")
+    assert (code, hf.recorded()) == (0, ({json.loads(out)["requestId"]: ("T1", 2)}, {}))
+
+
+def test_a_mistake_on_standard_input_is_named_as_that(hf: Here, sent: Callable[[bytes], None]) -> None:
+    sent(b"[]")
+    assert hf.ask("requestMachines") == (1, "standard input: expected a JSON object, got []")
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", None], ids=["empty", "an object", "a pipe that stays open"])
+def test_get_available_templates_answers_without_an_argument(
+    hf: Here, sent: Callable[[bytes], None], content: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "OPTIONAL_INPUT_SECONDS", 0.0)
+    if content is not None:
+        sent(content)
+    code, out = hf.ask("getAvailableTemplates")
+    assert (code, len(json.loads(out)["templates"])) == (0, 3)
+
+
+def test_a_closed_standard_input_is_no_input(hf: Here) -> None:
+    before = os.dup(0)
+    os.close(0)
+    try:
+        assert hf.ask("requestMachines") == (1, documents.USAGE.format(command="requestMachines"))
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
 
 
 def a_device(path: Path) -> None:
