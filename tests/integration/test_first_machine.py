@@ -27,6 +27,7 @@ from provisioner.settings import loader
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.server import Simulator
 from tests.support.clients.terraform import rendered
+from tests.support.hostfactory.symphony import SHIPPED, installed, profile_of
 from tests.support.hosts import PYTHON, ROOT, python_version, tools
 from tests.support.machine import Machine
 from tests.support.metadata_server import MetadataServer, account
@@ -46,6 +47,8 @@ HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
 
 PROXIED, OUTSIDE, BY_GCLOUD = "behind a proxy", "outside of Google", "without Terraform"
 """For whom a block is alone, after a comma. This host is behind a proxy; BY_GCLOUD is test_google_setup.py's."""
+
+HF_TOP = "/home/egoadmin/ego/hostfactory"
 
 ACCOUNT = "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
 """The loop's, which is attached to HostFactory's host."""
@@ -106,14 +109,17 @@ REPLACED = {
     esac""",
     # There is one host here.
     "scp": 'cp -r "${@:2:$#-2}" /home/egoadmin && chown -R egoadmin /home/egoadmin',
-    # Nobody has an EGO without a licence. A restart takes a while, and after it nobody is logged on.
+    # Nobody has an EGO without a licence. A restart takes a while, and after it nobody is logged on; the service
+    # starts with EGO if its definition says so.
     "egosh": """case "$*" in
         "user logon -u Admin") [ ! -e ~/.ego-restarts ]; touch ~/.ego-logon ;;
-        "service stop HostFactory") test -e ~/.ego-logon ;;
-        "ego restart") rm ~/.ego-logon; touch ~/.ego-restarts ;;
+        "service stop HostFactory") test -e ~/.ego-logon; rm -f ~/.ego-hostfactory ;;
+        "ego restart")
+            rm ~/.ego-logon; touch ~/.ego-restarts
+            grep -q "<sc:StartType>AUTOMATIC</sc:StartType>" ~/ego/eservice/esc/conf/services/hostfactory.xml
+            touch ~/.ego-hostfactory ;;
         "ego info") [ ! -e ~/.ego-restarts ] || { rm ~/.ego-restarts; exit 1; } ;;
-        "service start HostFactory") test -e ~/.ego-logon; touch ~/.ego-hostfactory ;;
-        "service list") test -e ~/.ego-hostfactory ;;
+        "service list") test -e ~/.ego-logon; test -e ~/.ego-hostfactory ;;
         *) exit 64 ;;
     esac""",
     # The unit under systemd is tests/vm's. Here its command runs as its user, with its environment and mask.
@@ -168,7 +174,8 @@ class Walk(ScratchHost):
         tools()
         super().__enter__()
         self.run("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
-        self.run("su egoadmin -c 'mkdir -p ~/hf ~/shared/hostfactory ~/shared/work ~/hf/log'")
+        installed(self.path("/home/egoadmin/ego"))
+        self.run("chown -R egoadmin:egoadmin /home/egoadmin/ego")
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name != "build":
                 (self.path("/home/clone") / path.name).symlink_to(path)
@@ -181,16 +188,10 @@ class Walk(ScratchHost):
         index = {
             name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()
         }
-        hostfactory = {
-            "HF_TOP": "/home/egoadmin/hf",
-            "HF_CONFDIR": "/home/egoadmin/shared/hostfactory",
-            "HF_WORKDIR": "/home/egoadmin/shared/work",
-            "HF_LOGDIR": "/home/egoadmin/hf/log",
-        }
         self._variables = {
             CLONE: {"PATH": path, "DIST_ARGS": f"--python {python_version()}", "PYTHON": PYTHON, **index},
             ROOT_USER: {"PATH": path},
-            HF_USER: {"PATH": path, **hostfactory},
+            HF_USER: profile_of("/home/egoadmin/ego", path),
         }
         self.log_in()
         return self
@@ -452,11 +453,13 @@ def programs_installed(walk: Walk, printed: str) -> None:
 
 
 def instance_registered(walk: Walk, printed: str) -> None:
-    assert '+      "name": "gcpinst",' in printed
-    assert walk.path("/home/egoadmin/shared/hostfactory/providers/hostProviders.json").exists()
-    assert walk.type(HF_USER, "provisioner render-hf settings.yaml --out gcpinst --dry-run") == (
-        "Nothing would change.\n"
-    )
+    assert '            "name": "gcpinst",' in printed
+    assert re.findall(r"(?m)^- +(.*[^ \n{}\[\]].*)$", printed) == [
+        '"enabled": 0,',
+        '"providers": ["awsinst"],',
+        '"providers": ["awsinst"],',
+    ], "nothing else of what Symphony ships changes"
+    assert walk.type(HF_USER, "provisioner render-hf settings.yaml --dry-run") == "Nothing would change.\n"
 
 
 def images_made(walk: Walk, _printed: str) -> None:
@@ -475,7 +478,7 @@ def loop_runs(walk: Walk, printed: str) -> None:
     assert walk.proxy is not None
     assert walk.proxy.hosts >= {CLUSTER}
     checked, _, installed = printed.partition("fine: ")
-    assert "Fine: provisioner gcpinst" in checked
+    assert re.search(r"(?:Fine|Usable, with \d+ warnings below): provisioner gcpinst", checked)
     assert re.findall(r"(?m)^  pool (\S+): (\w+) ", checked) == [
         *(("a", "mig"), ("any", "mig"), ("pods", "gke"), ("pods-spot", "gke"))
     ]
@@ -492,16 +495,19 @@ def machines_came_and_went(walk: Walk, _printed: str) -> None:
 
 
 def calls_are_logged(walk: Walk, _printed: str) -> None:
-    (log,) = walk.path("/home/egoadmin/hf/log").glob("gcpinst-provider.*.log")
+    (log,) = (walk.path(HF_TOP) / "log").glob("gcpinst-provider.*.log")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     answered = {line["command"] for line in lines if line["message"] == "Answered a call"}
     assert answered > {"getAvailableTemplates", "requestMachines", "getRequestStatus", "requestReturnMachines"}
 
 
 def all_removed(walk: Walk, _printed: str) -> None:
-    conf = walk.path("/home/egoadmin/shared/hostfactory")
-    assert json.loads((conf / "providers" / "hostProviders.json").read_text())["providers"] == []
-    assert json.loads((conf / "providerplugins" / "hostProviderPlugins.json").read_text())["providerplugins"] == []
+    conf = walk.path(HF_TOP) / "conf"
+    assert {name: (conf / name).read_text() for name in SHIPPED if name != "requestors/hostRequestors.json"} == {
+        name: text for name, text in SHIPPED.items() if name != "requestors/hostRequestors.json"
+    }
+    requestors = json.loads((conf / "requestors" / "hostRequestors.json").read_text())["requestors"]
+    assert [entry["providers"] for entry in requestors] == [["awsinst"], ["awsinst"]]
     assert not walk.path("/opt/provisioner").exists()
     assert walk.path("/etc/hostfactory/provisioner.yaml").exists()
     assert walk.path("/var/lib/hostfactory/memory.json").exists()
