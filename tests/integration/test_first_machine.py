@@ -26,6 +26,7 @@ import yaml
 from provisioner.settings import loader
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.server import Simulator
+from tests.support.broken_libraries import broken_libraries
 from tests.support.clients.terraform import rendered
 from tests.support.hostfactory.symphony import SHIPPED, installed, profile_of
 from tests.support.hosts import PYTHON, ROOT, python_version, tools
@@ -175,6 +176,7 @@ class Walk(ScratchHost):
         super().__enter__()
         self.run("useradd --create-home --shell /bin/bash egoadmin; mkdir -p /home/clone/build /home/cloud")
         installed(self.path("/home/egoadmin/ego"))
+        broken_libraries(self.path("/home/egoadmin/libraries"), few=True)  # `cp` of the user's own shell works
         self.run("chown -R egoadmin:egoadmin /home/egoadmin/ego")
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name != "build":
@@ -191,7 +193,7 @@ class Walk(ScratchHost):
         self._variables = {
             CLONE: {"PATH": path, "DIST_ARGS": f"--python {python_version()}", "PYTHON": PYTHON, **index},
             ROOT_USER: {"PATH": path},
-            HF_USER: profile_of("/home/egoadmin/ego", path),
+            HF_USER: profile_of("/home/egoadmin/ego", path, "/home/egoadmin/libraries"),
         }
         self.log_in()
         return self
@@ -380,7 +382,8 @@ def step(walk: Walk, who: str, lines: str) -> str:
     lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"
-        until(lambda: "fix: " not in walk.type(who, once), 60, every=0.5, what="the loop runs")
+        until(lambda: ": the loop runs" in walk.type(who, once), 60, every=0.5, what="the loop runs")
+        lines = once
     said = walk.type(who, lines)
     if "make dist" in lines:
         (walk.ids["VERSION"],) = re.findall(r"hostfactory-provisioner-(\S+)\.tar\.gz\n$", said)
@@ -483,7 +486,8 @@ def loop_runs(walk: Walk, printed: str) -> None:
         *(("a", "mig"), ("any", "mig"), ("pods", "gke"), ("pods-spot", "gke"))
     ]
     assert "ERROR" not in checked
-    assert all(line.startswith("fine: ") for line in f"fine: {installed}".strip().splitlines())
+    wrong = [line for line in f"fine: {installed}".strip().splitlines() if not line.startswith("fine: ")]
+    assert [re.search(r"EGO_DYNAMIC_HOST_TIMEOUT is missing", line) is None for line in wrong] == [False], wrong
     assert ": the loop runs\n" in installed
 
 
@@ -497,6 +501,8 @@ def machines_came_and_went(walk: Walk, _printed: str) -> None:
 def calls_are_logged(walk: Walk, _printed: str) -> None:
     (log,) = (walk.path(HF_TOP) / "log").glob("gcpinst-provider.*.log")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert "EGO_DYNAMIC_HOST_TIMEOUT=10m\n" in walk.path("/home/egoadmin/ego/kernel/conf/ego.conf").read_text()
+    assert "fix: " not in walk.type(HF_USER, ". ~/gcpinst.env; /opt/provisioner/hf_scripts/check_install.sh")
     answered = {line["command"] for line in lines if line["message"] == "Answered a call"}
     assert answered > {"getAvailableTemplates", "requestMachines", "getRequestStatus", "requestReturnMachines"}
 

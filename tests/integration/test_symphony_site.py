@@ -19,6 +19,7 @@ import yaml
 from provisioner.simulator.cloud import Conditions
 from provisioner.simulator.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
+from tests.support.broken_libraries import broken_libraries
 from tests.support.clouds.specs import advised
 from tests.support.hostfactory.provider import ROOT, SCRIPTS
 from tests.support.hostfactory.symphony import installed, profile_of
@@ -74,7 +75,7 @@ class Site(Instance):
     def __init__(self, top: Path, cloud: Simulator) -> None:
         super().__init__(top / "unused", cloud, NAMESPACE, instance=OURS)
         self.as_processes = True
-        self._profile = profile_of(str(top), "/usr/bin:/bin")
+        self._profile = profile_of(str(top), "/usr/bin:/bin", broken_libraries(top.parent / "libraries"))
         hf = installed(top)
         self.providers = hf / "conf" / "providers"
         self.requestors = hf / "conf" / "requestors" / "hostRequestors.json"
@@ -106,7 +107,12 @@ class Site(Instance):
         clouds = {"PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
             [sys.executable, "-m", "provisioner", *words],
-            env={**os.environ, **self.environment, **clouds, "LD_LIBRARY_PATH": ""},
+            env={
+                **os.environ,
+                **self.environment,
+                **clouds,
+                "LD_LIBRARY_PATH": "",
+            },  # as the launcher of the bundle starts it
             capture_output=True,
             text=True,
             timeout=60 * PATIENCE,
@@ -188,6 +194,9 @@ def test_machines_come_and_go_on_a_site_of_the_toolkit(tmp_path: Path, site: Sit
         f"fix: {site.work}: no such directory: create it, with a group that holds the scripts' and the loop's user"
     ]
     site.work.mkdir(parents=True)
+    assert [line for line in site.check_install() if "EGO_DYNAMIC_HOST_TIMEOUT is missing" in line] != []
+    with (site.requestors.parents[3] / "kernel" / "conf" / "ego.conf").open("a") as file:
+        file.write("EGO_DYNAMIC_HOST_TIMEOUT=10m\n")
     assert site.check_install() == [f"fix: {site.work}: no loop has run here yet: start `provisioner run`"]
 
     site.start_loop()

@@ -83,6 +83,8 @@ def installed(top: Path) -> Path:
         (hf / "conf" / name).write_text(text)
     for name in ("work", "log", "db", f"{VERSION}/providerplugins"):
         (hf / name).mkdir(parents=True)
+    (top / "kernel" / "conf").mkdir(parents=True)
+    (top / "kernel" / "conf" / "ego.conf").write_text("EGO_MASTER_LIST=grid-master-0\n")
     services = top / "eservice" / "esc" / "conf" / "services"
     services.mkdir(parents=True)
     (services / "hostfactory.xml").write_text(SERVICE)
