@@ -5,7 +5,7 @@ locals {
 
   credentials = var.credentials == null ? {} : { credentials = var.credentials }
 
-  group_names = { for name in keys(var.groups) : name => "${var.name_prefix}-${name}" }
+  group_names = { for name, group in var.groups : name => coalesce(group.name, "${var.name_prefix}-${name}") }
 
   pod_pools = {
     for name, pool in var.pods : name => merge(

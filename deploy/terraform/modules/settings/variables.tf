@@ -102,8 +102,9 @@ variable "pods" {
 }
 
 variable "groups" {
-  description = "Managed instance groups, by name."
+  description = "Managed instance groups, by the names of their pools; name is the group's own, by default name_prefix and the pool's."
   type = map(object({
+    name         = optional(string)
     zone         = optional(string)
     region       = optional(string)
     max_machines = number
