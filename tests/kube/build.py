@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,18 +107,34 @@ def kustomize(environment: Mapping[str, str]) -> Path:
 def _built(modules: Sequence[Module], environment: Mapping[str, str]) -> Path:
     """The directory with what is built from these modules."""
     directory = cache_directory(modules, environment)
-    if not directory.is_dir():
-        with _lock(directory):
-            if not directory.is_dir():
-                _build_all(modules, directory)
+    once(directory, lambda aside: _build_all(modules, aside))
     return directory
+
+
+def once(directory: Path, build: Callable[[Path], None]) -> None:
+    """Let ``build`` fill a directory unless it is there: it appears only once it is complete."""
+    if directory.is_dir():
+        return
+    with _lock(directory):
+        if directory.is_dir():
+            return
+        aside = Path(tempfile.mkdtemp(prefix=".building-", dir=directory.parent))
+        try:
+            build(aside)
+            aside.chmod(0o755)
+            aside.rename(directory)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def cache_directory(modules: Sequence[Module], environment: Mapping[str, str]) -> Path:
     """Where the programs of these versions are kept."""
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    versions = "-".join(f"{module.name}-{module.version()}" for module in reversed(modules))
-    return cache / "hostfactory-provisioner" / versions
+    return cache(environment) / "-".join(f"{module.name}-{module.version()}" for module in reversed(modules))
+
+
+def cache(environment: Mapping[str, str]) -> Path:
+    """Where all that is built once per machine is kept."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hostfactory-provisioner"
 
 
 @contextmanager
@@ -135,20 +151,14 @@ def _lock(directory: Path) -> Iterator[None]:
 
 
 def _build_all(modules: Sequence[Module], directory: Path) -> None:
-    """Build every program; the directory appears only once it is complete."""
+    """Build every program."""
     programs = ", ".join(program for module in modules for program in module.packages)
     if shutil.which("go") is None:
         instead = f"; or let KUBEBUILDER_ASSETS name a directory that holds {programs}" if modules is MODULES else ""
         raise BuildError(f"Go 1.24 or newer is needed to build {programs} for tests{instead}")
-    aside = Path(tempfile.mkdtemp(prefix=".building-", dir=directory.parent))
-    try:
-        _say(f"building {programs} into {directory}: once per machine, minutes on two cores")
-        for module in modules:
-            _build(module, aside)
-        aside.chmod(0o755)
-        aside.rename(directory)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    _say(f"building {programs}: once per machine, minutes on two cores")
+    for module in modules:
+        _build(module, directory)
 
 
 def _build(module: Module, directory: Path) -> None:

@@ -53,10 +53,10 @@ def copied(directory: Path) -> Path:
     return copy
 
 
-def whole(directory: Path) -> tuple[Path, Path]:
-    """A copy of the whole module, initialized with a plug-in in the provider's place; and the settings for more."""
+def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
+    """A copy of a whole module, initialized with a plug-in in the provider's place; and the settings for more."""
     copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
-    shutil.copytree(TERRAFORM, copy)
+    shutil.copytree(module, copy)
     install(mirror)
     settings.write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n')
     done = terraform("init", "-no-color", "-input=false", directory=copy, settings=settings)
