@@ -20,6 +20,7 @@ UNAVAILABLE = {
     "needs gcloud": "Google's own archive alone has it, more than 100 MB",
     "needs kubectl": "Debian's is years too old; from source it takes minutes, and 4 GB of Kubernetes' modules",
     "needs terraform": "HashiCorp's own archive alone has it; from source it takes the clients of a dozen clouds",
+    "needs gcluster": "built from a clone of Google's Cluster Toolkit, which is no Go module that a proxy has",
     "needs a mirror of Debian's": "debootstrap makes the guest of its packages; where CI reaches one, these tests run",
     "needs another Python": "Debian has one Python; a machine that has others runs these tests",
     "needs the Pub/Sub emulator": "a part of gcloud that its archive brings beside it, and Java",
