@@ -55,6 +55,7 @@ def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
     yield ("images",), "dockerfile", images
     module = directory / "terraform"
     shutil.copytree(ROOT / "deploy" / "terraform", module, ignore=shutil.ignore_patterns(".terraform*"))
+    shutil.copytree(ROOT / "deploy" / "cluster-toolkit" / "community", module / "cluster-toolkit")
     yield ("terraform",), "terraform", module
 
 
