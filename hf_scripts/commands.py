@@ -21,7 +21,7 @@ from provisioner.hostfactory import templates
 from provisioner.hostfactory.answer import Answer, Loss, Recorded
 from provisioner.hostfactory.environment import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
-from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, short_name
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, printable, short_name
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnwritable
 from provisioner.state.loop_signals import SILENT_SECONDS
@@ -287,9 +287,9 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates", whole=whole)
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
-        level, text = "WARNING", documents.printable(str(error))
+        level, text = "WARNING", printable(str(error))
     except (DirectoryError, templates.TemplatesError, StateError) as error:
-        level, text = "ERROR", documents.printable(str(error))
+        level, text = "ERROR", printable(str(error))
     if level != "INFO":
         facts["problem"] = text
     if not _printed(text):

@@ -14,10 +14,19 @@ from typing import NamedTuple
 
 from provisioner.files.regular import read_regular
 from provisioner.hostfactory.templates import Invalid, shown, tagged
-from provisioner.names import short_name
+from provisioner.names import SLOT_BLOCK, printable, short_name
 
-MAX_COUNT = 100_000
+MAX_COUNT = SLOT_BLOCK
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
+
+DOCUMENT_BYTES = 16 * 1024 * 1024
+"""Bytes of a document at most: HF's list of a hundred thousand hosts has half as many. More would fill memory."""
+
+MAX_NAMES = 100_000
+"""Machines in one return at most, as in a request: they stay in the state files until the return is trimmed."""
+
+NAME_BYTES = 255
+"""Bytes of a name or id at most, of those that HF sends: a host's full name has no more."""
 
 UID_PARTS = [8, 4, 4, 4, 12]
 """Length of a pod's uid without hyphens. Other connectors give HF uids as machineId; no name of ours has this shape."""
@@ -123,11 +132,6 @@ def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whol
     return document
 
 
-def printable(text: str) -> str:
-    """A text for a message: on one line, and valid UTF-8 whatever bytes a file name holds."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def _source(command: str, arguments: list[str]) -> tuple[str | None, str | None]:
     """(file, JSON text); neither: standard input."""
     file = text = None
@@ -145,21 +149,24 @@ def _source(command: str, arguments: list[str]) -> tuple[str | None, str | None]
 
 
 def _standard_input(seconds: float | None) -> bytes:
-    """Return all of standard input; empty if it is a terminal, closed, or silent for ``seconds``."""
+    """Return all of standard input; empty if it is a terminal, closed, or silent for ``seconds``. Raises Refused."""
     import select  # imported here alone: HostFactory names a file in every call
 
     try:
         if os.isatty(0) or not select.select([0], [], [], seconds)[0]:
             return b""
         with open(0, "rb", closefd=False) as file:
-            return file.read()
+            content = file.read(DOCUMENT_BYTES + 1)
     except OSError:
         return b""
+    if len(content) > DOCUMENT_BYTES:
+        raise Refused(f"standard input: has more than {DOCUMENT_BYTES} bytes")
+    return content
 
 
 def _content(file: str) -> bytes:
     try:
-        return read_regular(file)
+        return read_regular(file, most=DOCUMENT_BYTES)
     except OSError as error:
         raise Refused(f"{printable(file)}: {error.strerror}") from error
 
@@ -183,12 +190,11 @@ def requested(document: Document) -> Requested:
     template = _required(document, document.root, "", "template")
     if not isinstance(template, dict):
         raise document.expected("template", "an object", template)
-    name = _required(document, template, "template.", "templateId")
-    if not isinstance(name, str) or not name:
-        raise document.expected("template.templateId", "a text", name)
+    name = _text(document, "template.templateId", _required(document, template, "template.", "templateId"))
     account = document.root.get("rc_account")
     count = _required(document, template, "template.", "machineCount")
-    return Requested(name, _count(document, count), account if isinstance(account, str) else "")
+    rc_account = _text(document, "rc_account", account) if isinstance(account, str) and account else ""
+    return Requested(name, _count(document, count), rc_account)
 
 
 def filters(document: Document) -> list[Filter]:
@@ -234,7 +240,12 @@ def request_ids(document: Document) -> list[str]:
 def hosts(document: Document) -> Hosts:
     """The machines of requestReturnMachines."""
     sent = listed(document)
-    return _hosts(document, _entries(document, "machines")) if sent is None else sent
+    given = _hosts(document, _entries(document, "machines")) if sent is None else sent
+    if len(given.names) > MAX_NAMES:
+        raise document.refused(
+            "machines", f"has {len(given.names)} entries, and at most {MAX_NAMES} can be returned at once"
+        )
+    return given
 
 
 def listed(document: Document) -> Hosts | None:
@@ -254,6 +265,12 @@ def _hosts(document: Document, entries: Iterable[dict[str, object]]) -> Hosts:
             raise _no_host(document, _place(document, "machines", index), entry)
         names.append(name)
         machines.append(short)
+    for key, texts in (("name", names), ("machineId", machines)):
+        # One pass in C, as there may be a hundred thousand; the one that is too long is looked for if there is one.
+        if max(map(len, texts), default=0) > NAME_BYTES or not all(map(str.isascii, texts)):
+            for index, text in enumerate(texts):
+                if text:
+                    _text(document, f"{_place(document, 'machines', index)}.{key}", text)
     return sent
 
 
@@ -323,6 +340,15 @@ def _required(document: Document, values: dict[str, object], parent: str, key: s
     if key not in values:
         raise document.missing(f"{parent}{key}")
     return values[key]
+
+
+def _text(document: Document, where: str, value: object) -> str:
+    """A name or an id. Raises Refused for what is none, or is too long to be kept and printed."""
+    if not isinstance(value, str) or not value:
+        raise document.expected(where, "a text", value)
+    if len(value.encode("utf-8", "surrogatepass")) > NAME_BYTES:
+        raise document.expected(where, f"at most {NAME_BYTES} bytes", value)
+    return value
 
 
 def _count(document: Document, value: object) -> int:

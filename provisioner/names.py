@@ -27,6 +27,23 @@ RETURN_ID_PREFIX = "ret-"
 """Tells a return request's id from a request's: getRequestStatus is given the id alone."""
 
 
+CONTROLS = (
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Characters that a terminal follows, a reader does not see, or UTF-8 lacks."""
+
+
+def printable(text: str) -> str:
+    """Return words from outside on one line, with "?" for each character that a terminal would follow."""
+    return text if text.isprintable() else re.sub(CONTROLS, "?", " ".join(text.split()))
+
+
+def printable_lines(text: str) -> str:
+    """Return a text for a screen, whose line ends and tabs stay, with "?" for each other control character."""
+    return re.sub(CONTROLS, lambda found: found[0] if found[0] in "\n\t" else "?", text)
+
+
 def machine_name(prefix: str, request: str, number: int) -> str:
     """The one name of a slot's machine: ``<prefix>-<request>-<slot>``."""
     return f"{prefix}-{request}-{number:0{SLOT_DIGITS}d}"

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TextIO, cast
 
 from provisioner import __version__
 from provisioner.backends import BackendError
@@ -22,6 +22,7 @@ from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.extras import MissingExtra, extra, needing
 from provisioner.hostfactory.environment import DirectoryError
 from provisioner.hostfactory.templates import TemplatesError
+from provisioner.names import printable_lines
 from provisioner.schema.config_error import ConfigError
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
@@ -144,7 +145,7 @@ class Command(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the console script; ends the process with one of the three codes, and never with a traceback."""
     _open_what_is_closed()
-    _escape_what_cannot_be_printed()
+    sys.stdout, sys.stderr = _screen(sys.stdout), _screen(sys.stderr)
     try:
         code = run(sys.argv[1:] if arguments is None else arguments)
     except OSError as error:
@@ -187,11 +188,21 @@ def _open_what_is_closed() -> None:
     sys.stderr = sys.stderr or os.fdopen(STDERR, "w")
 
 
-def _escape_what_cannot_be_printed() -> None:
-    """Escape characters that the terminal's encoding lacks, such as an arrow in a file's name."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+class _Screen(io.TextIOWrapper):
+    """A standard stream that shows words from outside without their control characters."""
+
+    def write(self, text: str) -> int:
+        """Write the text without control characters; with escapes for those that the stream's encoding lacks."""
+        super().write(printable_lines(text))
+        return len(text)
+
+
+def _screen(stream: TextIO) -> TextIO:
+    """Return the stream as a ``_Screen``; a stream that is no file's stays."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    encoding, lines = stream.encoding, stream.line_buffering
+    return _Screen(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=lines)
 
 
 def _discard_output() -> None:

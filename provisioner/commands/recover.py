@@ -91,14 +91,16 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
 def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document) -> dict[str, Any]:
     """What is wrong with the state files, what would be written, and what a release of the brake sets going.
 
-    ``files``: fine, new, missing, unreadable or older, by kind. ``requests`` and ``returns``: written back; of a
-    ``kept`` one only the machines are left. ``writes``: kinds of files written or moved aside. ``unknown``: machines
+    ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why one is unreadable, by kind.
+    ``requests`` and ``returns``: written back; of a ``kept`` one only the machines are left. ``writes``: kinds of files
+    written or moved aside. ``unknown``: machines
     without a request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of
     an ``Overview``. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this command did.
     """
     intent = plan.intent
     return {
         "files": {kind: str(condition) for kind, condition in plan.files.conditions.items()},
+        "reasons": dict(plan.files.reasons),
         "requests": [
             {"id": request.id, "template": request.template, "count": request.count, "kept": request.id in plan.kept}
             for request in (intent.requests.values() if intent else ())
@@ -116,6 +118,7 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document
 def recovery_text(document: Document) -> str:
     """The document as text for a terminal."""
     lines = [f"  {kind}.json: {condition}" for kind, condition in document["files"].items()]
+    lines += [f"  {reason}" for reason in document["reasons"].values()]
     lines += [
         f"  writes back request {request['id']}: {request['count']} of {request['template']}"
         + ("; only its machines are left, they stay until HostFactory returns them" if request["kept"] else "")

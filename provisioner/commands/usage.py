@@ -16,6 +16,7 @@ from typing import Any
 from provisioner.commands.options import FINE, Document, UsageError, add_shared, state_directory
 from provisioner.loop.clock import LoopClock, utc
 from provisioner.model import HOUR, Limits, Memory
+from provisioner.names import printable
 from provisioner.planning.budget import cost, hourly, month_cost, priced
 from provisioner.planning.usage import Cell, Usage, month_of, there, used, wall_day
 from provisioner.state.interfaces import PeopleState
@@ -148,7 +149,7 @@ def usage_text(document: Document) -> str:
 def _table(document: Document) -> Iterator[str]:
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
-    lines += [[*(_printable(row[name]) for name in names), *_numbers(row)] for row in document["rows"]]
+    lines += [[*(printable(row[name]) or "-" for name in names), *_numbers(row)] for row in document["rows"]]
     lines.append(["total", *[""] * (len(names) - 1), *_numbers(document["total"])])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     yield f"Machine-hours from {document['since']} to {document['until']} (UTC)"
@@ -159,11 +160,6 @@ def _table(document: Document) -> Iterator[str]:
 
 def _numbers(sums: Document) -> tuple[str, str]:
     return f"{sums['hours']:.2f}", "-" if sums["cost"] is None else f"{sums['cost']:.2f}"
-
-
-def _printable(name: str) -> str:
-    """A name on a terminal: HF's accounts are any text."""
-    return "".join(each if each.isprintable() else "?" for each in name) or "-"
 
 
 def _remarks(document: Document) -> Iterator[str]:

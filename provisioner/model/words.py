@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from provisioner.names import printable
+
 
 class Phase(StrEnum):
     """What a machine is seen doing. Observed, never enforced."""
@@ -128,6 +130,10 @@ class Failure:
 
     error: ErrorClass
     text: str
+
+    def __post_init__(self) -> None:
+        """Words of a cloud reach terminals, pages and HostFactory: they are printable from here on."""
+        object.__setattr__(self, "text", printable(self.text))
 
     @property
     def facts(self) -> dict[str, str]:

@@ -24,6 +24,9 @@ from provisioner.state.terminal_answers import ENTRY
 FORMAT = 1
 """Version of the manifest, and of what is saved. A dump with a higher one is refused."""
 
+UNPACKED_BYTES = 512 * 1024 * 1024
+"""Bytes of a dump's files together at most: the journal has 60 MB, a hundred thousand machines have 100 MB."""
+
 MANIFEST = "manifest.json"
 TOLD = "seen/"
 SAVED = rf"(intent|memory|status|levers|announced)\.json|journal\.jsonl(\.[0-9]+)?|{TOLD}{ENTRY}"
@@ -133,7 +136,10 @@ def unpack(source: str, packed: bytes) -> Dump:
 
 
 def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
-    whole = gzip.decompress(packed)  # to the end: a dump that lacks its last byte is none
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        whole = file.read(UNPACKED_BYTES + 1)  # to the end: a dump that lacks its last byte is none
+    if len(whole) > UNPACKED_BYTES:
+        raise tarfile.ReadError(f"unpacks to more than {UNPACKED_BYTES} bytes")
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
         for member in tar:
             content = tar.extractfile(member) if member.isreg() else None

@@ -78,7 +78,7 @@ def parse(path: str, content: bytes, advice: str) -> Any:
     try:
         text = content.decode(json.detect_encoding(content), "surrogatepass")
         del content  # as a text it is there once more, and may be the largest thing that a script holds
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refused)
     except json.JSONDecodeError as error:
         byte = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
         place = f"line {error.lineno} column {error.colno} (byte {byte} of {size}): {error.msg}"
@@ -89,6 +89,11 @@ def parse(path: str, content: bytes, advice: str) -> Any:
     if empty:
         place = f"it holds nothing ({size} bytes)"
     raise StateUnreadable(f"{path}: not valid JSON: {place}. The file was left as it is. {advice}")
+
+
+def _refused(constant: str) -> None:
+    """Raises ValueError for NaN and the infinities, which are no JSON."""
+    raise ValueError(f"{constant} is no number")
 
 
 def replace(

@@ -25,6 +25,7 @@ from provisioner.model import (
     ReturnRequest,
     Slot,
 )
+from provisioner.names import SLOT_BLOCK
 
 Convert = Callable[[Any], Any]
 Document = Mapping[str, Any]
@@ -48,6 +49,16 @@ USAGE = "usage"
 
 Cells = Mapping[tuple[str, str, str], int]
 """A day of ``Memory.usage``."""
+
+
+RANGES: Mapping[tuple[type, str], range] = {
+    (Request, "count"): range(1, SLOT_BLOCK + 1),
+    (RequestRecord, "count"): range(1, SLOT_BLOCK + 1),
+}
+"""The values of a field for which a slot each is made: more machines than these would end the loop."""
+
+LARGEST_WHOLE = 2**53
+"""All whole numbers that we store are below it; JSON's readers disagree on larger ones."""
 
 
 class RecordError(ValueError):
@@ -78,7 +89,7 @@ class Shape:
             raise RecordError(f"{kind.__name__} has unknown fields: {', '.join(unknown)}")
         self.columns = tuple(columns)
         self._fields = {name: stored[name] for name in columns}
-        self._rules = {name: rules.rule(hints[field]) for name, field in self._fields.items()}
+        self._rules = {name: _within(rules.rule(hints[field]), kind, field) for name, field in self._fields.items()}
         self._encoders = [self._rules[name].encode for name in columns]
         self._decoders = [self._rules[name].decode for name in columns]
         self._defaults = [defaults[field] for field in self._fields.values()]
@@ -122,6 +133,20 @@ class Shape:
             return self._kind(**values)
         except TypeError as error:
             raise RecordError(str(error)) from error
+
+
+def _within(rule: Rule, kind: type, field: str) -> Rule:
+    """The rule of a field, with its range if it has one."""
+    if (kind, field) not in RANGES:
+        return rule
+    allowed = RANGES[kind, field]
+
+    def decode(value: Any) -> Any:
+        if (number := rule.decode(value)) not in allowed:
+            raise RecordError(f"expected a number from {allowed.start} to {allowed.stop - 1}, got {number}")
+        return number
+
+    return Rule(rule.encode, decode)
 
 
 def _is_record(hint: Any) -> bool:
@@ -199,7 +224,7 @@ def _scalar(kind: type) -> Convert:
     allowed = _SCALARS[kind]
 
     def decode(value: Any) -> Any:
-        if type(value) not in allowed:
+        if type(value) not in allowed or not (type(value) is str or -LARGEST_WHOLE < value < LARGEST_WHOLE):
             raise RecordError(f"expected {kind.__name__}, got {str(value)[:40]!r}")
         return value
 
@@ -340,6 +365,19 @@ def _documents(shape: Shape, held: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: {name: fact for name, fact in shape.document(value).items() if name != "id"} for key, value in held.items()
     }
+
+
+def unreadable_rows(tables: Tables) -> dict[str, set[str]]:
+    """The ids of intent's tables whose documents do not fit the model, by table."""
+    found: dict[str, set[str]] = {}
+    for name, kind in (("requests", Request), ("returns", ReturnRequest)):
+        shape = Rules().shape(kind)
+        for key, document in tables.get(name, {}).items():
+            try:
+                _by_id(shape, {name: {key: document}}, name)
+            except RecordError:
+                found.setdefault(name, set()).add(key)
+    return found
 
 
 def _by_id(shape: Shape, tables: Tables, name: str) -> dict[str, Any]:

@@ -200,11 +200,18 @@ class IntentStore(IntentFile):
             return aside
 
     def _current_or_new(self, newest: int, provisioner: str) -> Tables:
+        """The tables as they are, without the rows that cannot be read: those stand in the copy that is kept."""
+        from provisioner.state.codec import unreadable_rows
+
         try:
             tables = self.load()
         except (StateMissing, StateUnreadable):
             return self._new_tables(provisioner)
-        return tables if generation_of(tables) >= newest else self._new_tables(provisioner)
+        if generation_of(tables) < newest:
+            return self._new_tables(provisioner)
+        for name, ids in unreadable_rows(tables).items():
+            tables[name] = {key: document for key, document in tables[name].items() if key not in ids}
+        return tables
 
     def create(self, provisioner: str, *, wait: float = LOCK_WAIT) -> None:
         """Make an empty intent.json. Raises StateExists where it is there, StateMissing where memory shows it was."""

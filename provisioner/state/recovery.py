@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provisioner.hostfactory.answer import Answer
@@ -43,6 +43,8 @@ class Files:
     """The newest generation of intent.json that anything knows of."""
     memory_lost: bool
     """memory.json is missing, and was there once."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why a file is UNREADABLE, by kind: the row, its field and its value, or where it does not parse."""
 
     def fine(self, kind: str) -> bool:
         """True when the file of this kind can be relied on."""
@@ -125,27 +127,30 @@ def read_files(state: StateDir) -> Files:
 def _read_files(state: StateDir) -> Files:
     """Intent before memory: what memory knows and intent lacks must not be what left both in between."""
     conditions: dict[str, Condition] = {}
-    intent: Intent | None = _read(state.intent, conditions)
-    memory: Memory | None = _read(state.memory, conditions)
-    answers: Mapping[str, Answer] | None = _read(state.status, conditions)
+    reasons: dict[str, str] = {}
+    intent: Intent | None = _read(state.intent, conditions, reasons)
+    memory: Memory | None = _read(state.memory, conditions, reasons)
+    answers: Mapping[str, Answer] | None = _read(state.status, conditions, reasons)
     newest = max(state.intent.known_generation(), memory.generation if memory else 0)
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
     lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
     if memory is None and not (state.memory.existed() or state.status.exists() or state.told.ids()):
         conditions |= {"memory": Condition.NEW, "status": Condition.NEW}
-    return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest, lost)
+    return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest, lost, reasons)
 
 
-def _read(file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition]) -> Any:
+def _read(
+    file: IntentStore | MemoryStore | StatusStore, conditions: dict[str, Condition], reasons: dict[str, str]
+) -> Any:
     try:
         held = file.read_all() if isinstance(file, StatusStore) else file.read()
         # status.json has no lock file; it is only a rendering, and binds even where it is old.
         older = not isinstance(file, StatusStore) and file.is_older()
     except StateMissing:
         conditions[file.kind] = Condition.MISSING
-    except StateUnreadable:
-        conditions[file.kind] = Condition.UNREADABLE
+    except StateUnreadable as error:
+        conditions[file.kind], reasons[file.kind] = Condition.UNREADABLE, str(error)
     else:
         conditions[file.kind] = Condition.OLDER if older else Condition.FINE
         return held
@@ -307,7 +312,7 @@ def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
 def _make_room(file: MemoryStore | StatusStore) -> str:
     """Move aside what is still unreadable; the new name. Empty: another recovery moved it, or a loop made it again."""
     conditions: dict[str, Condition] = {}
-    _read(file, conditions)
+    _read(file, conditions, {})
     try:
         return file.set_aside() if conditions[file.kind] is Condition.UNREADABLE else ""
     except StateMissing:

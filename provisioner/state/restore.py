@@ -19,8 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import higher
-from provisioner.state.archive import TOLD, Dump
+from provisioner.state.archive import ADVICE, TOLD, Dump
 from provisioner.state.atomic import create_whole, facts_of, remove, replace, settle
+from provisioner.state.codec import MemoryCodec, RecordError, intent_of
 from provisioner.state.database import Tables, encoded, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import (
@@ -112,6 +113,11 @@ class _Saved:
         left_out = tuple(name for name, sound in signs.items() if sound is None and name in dump.files)
         if intent is None:
             raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
+        try:
+            intent_of(intent)
+            MemoryCodec().decode(memory or {})
+        except RecordError as error:
+            raise StateUnreadable(f"{dump.source}: {error}. {ADVICE}") from error
         for name in ("requests", "returns"):  # what was leaving the files stays away: what was told of it may be gone
             records = (memory or {}).get(name, {})
             intent[name] = {id_: one for id_, one in intent[name].items() if not records.get(id_, {}).get("trimmed")}

@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot
-from provisioner.names import RETURN_ID_PREFIX
+from provisioner.names import RETURN_ID_PREFIX, printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.facts import Facts, read_facts
@@ -216,7 +216,7 @@ class StatusPage:
         return plot([*held, now], f"{kind} {clip(name)}" if kind else "all pools")
 
     def _render(self, template: str, status: HTTPStatus, **facts: Any) -> Response:
-        text = templates().get_template(template).render({"root": "", **facts})
+        text = printable_lines(templates().get_template(template).render({"root": "", **facts}))
         headers = {"Content-Security-Policy": _policy(str(templates().globals["style"]))}
         return Response(status, HTML, text.encode("utf-8", "backslashreplace"), headers)
 

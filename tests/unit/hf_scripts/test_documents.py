@@ -131,7 +131,51 @@ NO_FILES = pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, a_device], ids=
 
 
 def test_a_file_that_cannot_be_read_is_named_on_one_line(hf: Here) -> None:
-    assert hf.ask("requestMachines", "-f", "/no\nsuch\udcff") == (1, "/no?such?: No such file or directory")
+    assert hf.ask("requestMachines", "-f", "/no\nsuch\udcff") == (1, "/no such?: No such file or directory")
+
+
+LONG = "x" * (documents.NAME_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "document", "refusal"),
+    [
+        ("requestMachines", requesting(template=LONG), "template.templateId: expected at most 255 bytes, got "),
+        ("requestMachines", requesting() | {"rc_account": LONG}, "rc_account: expected at most 255 bytes, got "),
+        ("requestReturnMachines", {"machines": [{"name": "a"}, {"name": LONG}]}, "machines[1].name: expected at most"),
+        ("requestReturnMachines", {"machines": {"name": "é" * 128}}, "machines.name: expected at most 255 bytes, got "),
+        ("requestReturnMachines", {"machines": [{"machineId": LONG}]}, "machines[0].machineId: expected at most 255"),
+        ("getReturnRequests", {"machines": [{"name": LONG}]}, "machines[0].name: expected at most 255 bytes, got "),
+        (
+            "requestReturnMachines",
+            {"machines": [{"name": f"h{number}"} for number in range(documents.MAX_NAMES + 1)]},
+            "machines: has 100001 entries, and at most 100000 can be returned at once",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_fill_the_state_is_refused(hf: Here, command: str, document: object, refusal: str) -> None:
+    hf.input.write_text(json.dumps(document))
+    code, out = hf.ask(command, "-f", str(hf.input))
+    assert (code, len(out) < 500) == (1, True)
+    assert out.startswith(f"{hf.input}: {refusal}")
+    assert not hf.state.intent.exists()
+
+
+def test_names_of_the_longest_kind_are_taken(hf: Here) -> None:
+    names = [f"{'h' * 240}{number:06d}" for number in range(1000)]
+    assert hf.answer("requestReturnMachines", {"machines": [{"name": name} for name in names]})["requestId"]
+
+
+def test_a_document_that_would_fill_memory_is_refused(
+    hf: Here, sent: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.truncate(os.open(hf.input, os.O_WRONLY | os.O_CREAT), documents.DOCUMENT_BYTES + 1)
+    for command in ("requestMachines", "requestReturnMachines", "getReturnRequests"):
+        refusal = f"{hf.input}: has more than {documents.DOCUMENT_BYTES} bytes"
+        assert hf.ask(command, "-f", str(hf.input)) == (1, refusal)
+    monkeypatch.setattr(documents, "DOCUMENT_BYTES", 10)
+    sent(b"{" + b" " * 10)
+    assert hf.ask("requestMachines") == (1, "standard input: has more than 10 bytes")
 
 
 @NO_FILES

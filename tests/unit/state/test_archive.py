@@ -72,6 +72,21 @@ def test_a_dump_that_is_cut_or_altered_is_refused(spoil: Callable[[bytes], bytes
     assert "Nothing was changed." in str(caught.value)
 
 
+def test_a_dump_that_would_fill_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = packed(**{"journal.jsonl": b"0" * 10_000_000})
+    assert len(dump) < 50_000
+    monkeypatch.setattr(archive, "UNPACKED_BYTES", 1_000_000)
+    with pytest.raises(StateUnreadable, match="unpacks to more than 1000000 bytes"):
+        unpack("stdin", dump)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_in_json_is_refused(number: str) -> None:
+    dump = packed(**{"memory.json": b'{"meta": {"state": {"generation": %s}}}' % number.encode()})
+    with pytest.raises(StateUnreadable, match=f"{number} is no number"):
+        unpack("stdin", dump).tables("memory")
+
+
 def test_a_file_that_the_manifest_does_not_name_is_refused() -> None:
     with pytest.raises(StateUnreadable, match=r"holds 'memory\.json', which its manifest\.json does not name"):
         unpack(

@@ -38,22 +38,27 @@ from provisioner.model import (
     Verdict,
     Window,
 )
+from provisioner.names import SLOT_BLOCK
 from provisioner.state.codec import MemoryCodec, RecordError, Rules
 from provisioner.state.directory import Loss, StateDir
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
 
 TEXT = st.text(max_size=8)
-NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+NUMBER = st.floats(-(2.0**52), 2.0**52)
+WHOLE = st.integers(-(2**52), 2**52)
+COUNT = st.integers(1, SLOT_BLOCK)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_values() -> Iterator[None]:
     """Loop time is finite; texts are short so that examples stay readable."""
     st.register_type_strategy(float, NUMBER)
+    st.register_type_strategy(int, WHOLE)
     st.register_type_strategy(str, TEXT)
     yield
     st.register_type_strategy(float, st.floats())
+    st.register_type_strategy(int, st.integers())
     st.register_type_strategy(str, st.text())
 
 
@@ -74,7 +79,7 @@ def memories() -> st.SearchStrategy[Any]:
     )
     return filled(
         Memory,
-        requests=mappings(TEXT, filled(RequestRecord, slots=mappings(st.integers(0, 999), slots))),
+        requests=mappings(TEXT, filled(RequestRecord, count=COUNT, slots=mappings(st.integers(0, 999), slots))),
         returns=mappings(TEXT, filled(ReturnRecord)),
         pressures=mappings(st.tuples(TEXT, TEXT), filled(Window)),
     )

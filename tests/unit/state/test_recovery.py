@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from provisioner.hostfactory.answer import Answer
 from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.answers import request_answer, return_answer
+from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateTooNew, StateUnwritable
 from provisioner.state.intent import IntentStore
@@ -314,3 +316,35 @@ def test_a_request_that_leaves_while_the_files_are_read_is_not_brought_back(
     for store in held:
         monkeypatch.setattr(store, "read", partial(then_it_leaves, store))
     assert not plan(state).writes
+
+
+# --- rows that cannot be read -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (10**9, "expected a number from 1 to 100000, got 1000000000"),
+        (10**30, "expected int, got '1000000000000000000000000000000'"),
+        (0, "expected a number from 1 to 100000, got 0"),
+        ("9", "expected int, got '9'"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_stay(state: StateDir, count: object, words: str) -> None:
+    with state.intent.additions(create_for="demo") as intent:
+        sound = intent.add_request(TEMPLATE, 3, created_wall=WALL)
+        wrong = intent.add_request(TEMPLATE, 4, created_wall=WALL)
+    path = Path(state.intent.path)
+    document = json.loads(path.read_text())
+    document["requests"][wrong]["count"] = count
+    path.write_text(json.dumps(document))
+
+    files = read_files(state)
+    assert (files.conditions["intent"], f"requests.{wrong}: count: {words}" in files.reasons["intent"]) == (
+        Condition.UNREADABLE,
+        True,
+    )
+    (kept,) = apply(state, recovery(files, (), PREFIX, "demo"))
+    read = state.intent.read().requests
+    assert (read[sound].count, wrong in read, REQUEST in read) == (3, False, True)
+    assert json.loads(Path(state.path, kept).read_text())["requests"][wrong]["count"] == count

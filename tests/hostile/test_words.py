@@ -1,0 +1,150 @@
+"""Words of clouds and HostFactory that a terminal would follow: none reaches a screen, a page, a log or HostFactory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.model import ErrorClass, Failure
+from provisioner.names import printable, printable_lines
+from provisioner.simulator.cloud import Conditions
+from provisioner.simulator.compute import api
+from provisioner.simulator.kubernetes import form, store
+from provisioner.simulator.server import Simulator
+from provisioner.simulator.world import Fault
+from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance
+from tests.support.clouds.specs import advised
+from tests.support.hostfactory.provider import ROOT
+from tests.support.waiting import PATIENCE, until
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J\x85\u202egnirts\u2066\u200b\ufeff\r\nERROR forged"
+"""Escape sequences, C1 controls, overrides of direction, and the begin of a line that we have not written."""
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2066\ufeff]|\\\\u00(?:1b|9b)|\\\\u202e")
+"""What no screen may have: HOSTILE's characters, raw or as JSON's escapes of them."""
+
+SENTENCES = ("message", "reason", "statusMessage", "description")
+"""Fields of the clouds' documents that hold words for people."""
+
+GROUP, NAMESPACE = "words", "words"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    """An instance whose clouds refuse creates, and end each sentence of theirs with HOSTILE."""
+    for module in (api, form, store):
+        monkeypatch.setattr(module, "json", SimpleNamespace(dumps=_dumped, loads=json.loads))
+    with Simulator(
+        namespaces=[NAMESPACE],
+        migs=[advised(project=PROJECT, zone=ZONE, name=GROUP)],
+        conditions=Conditions.of(timings=TIMINGS),
+    ) as cloud:
+        attributes = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "1"], "nram": ["Numeric", "1024"]}
+        with Instance(tmp_path, cloud, NAMESPACE) as made:
+            listed = [
+                {"templateId": name, "maxNumber": 9, "attributes": attributes, "pools": [name]}
+                for name in ("pods", "vms")
+            ]
+            made.templates_file.write_text(json.dumps({"templates": listed}))
+            pods = {"kind": "gke", "namespace": NAMESPACE, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
+            vms = {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP, "observe_seconds": 0.2}
+            loop = {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02}
+            settings = {"id": "demo", "loop": loop, "pools": {"pods": pods, "vms": vms | {"lag_seconds": 0.2}}}
+            (made.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+            (made.conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
+            cloud.impose(
+                [Fault("denied", ".*/(createInstances|pods)"), Fault("denied", "pods"), Fault("denied", "vms")]
+            )
+            yield made
+
+
+def _dumped(document: Any, **layout: Any) -> str:
+    """JSON of the document, each of whose sentences ends with HOSTILE."""
+    return json.dumps(_hostile(document), **layout)
+
+
+def _hostile(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {
+            key: f"{value}{HOSTILE}" if key in SENTENCES and isinstance(value, str) else _hostile(value)
+            for key, value in part.items()
+        }
+    return [_hostile(one) for one in part] if isinstance(part, list) else part
+
+
+def typed(site: Instance, *words: str) -> str:
+    """All that a command prints, on both streams."""
+    clouds = {"KUBECONFIG": str(site.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": site.simulator.compute}
+    done = subprocess.run(
+        [sys.executable, "-m", "provisioner", *words],
+        env={**os.environ, **site.environment, **clouds, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=60 * PATIENCE,
+        check=False,
+    )
+    return (done.stdout + done.stderr).decode()
+
+
+@pytest.mark.slow
+def test_no_hostile_word_of_a_cloud_reaches_a_screen(site: Instance) -> None:
+    site.start_loop()
+    site.cycles()
+    site.simulator.impose([Fault("denied")])
+    ids = [
+        site.call("requestMachines", {"template": {"templateId": name, "machineCount": 2}})["requestId"]
+        for name in ("pods", "vms")
+    ]
+    hosts = {"machines": [{"name": f"host{HOSTILE}", "machineId": ""}]}
+    site.call("getReturnRequests", hosts)
+    ids.append(site.call("requestReturnMachines", hosts)["requestId"])
+    until(lambda: "forged" in typed(site, "status"), 60, what="the refusal is shown")
+
+    screens = {
+        command: typed(site, *command.split())
+        for command in (
+            *(f"explain {name}" for name in (*ids, "pods", "vms")),
+            "check --live", "diff", "plan", "doctor", "status", "status -o json", "run --once --dry-run",
+        )
+    }  # fmt: skip
+    pages = {
+        path: requests.get(f"{site.url}{path}", timeout=10 * PATIENCE).text
+        for path in (
+            "/",
+            "/status.json",
+            "/status",
+            "/metrics",
+            "/pool/pods",
+            "/pool/vms",
+            *(f"/request/{name}" for name in ids),
+        )
+    }
+    told = json.dumps(site.status(ids[0]), ensure_ascii=False)
+
+    shown = {**screens, **pages, "getRequestStatus": told}
+    assert [name for name, text in shown.items() if CONTROL.search(text)] == []
+    assert [name for name, text in shown.items() if re.search(r"(?m)^ERROR forged", text)] == []
+    assert sum("forged" in text for text in shown.values()) >= 6, "the rest of the words is shown"
+
+
+@given(st.text())
+def test_printable_text_is_one_line_and_keeps_its_letters(text: str) -> None:
+    shown = printable(text)
+    assert CONTROL.search(shown) is None
+    assert "\n" not in shown
+    assert Failure(ErrorClass.OTHER, text).text == shown
+    assert [letter for letter in shown if letter.isalnum()] == [letter for letter in text if letter.isalnum()]
+    assert CONTROL.search(printable_lines(text)) is None
+    assert printable_lines(text).count("\n") == text.count("\n")
