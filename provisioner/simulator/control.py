@@ -1,11 +1,13 @@
 """The control face: what a test or a person does to the embedded cloud behind the provisioner's back.
 
 ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``; a mistake is answered 400 with
-``{"error": …}``.
+``{"error": …}``. A request to a loopback address under another host's name is answered 421: a page of the internet can
+make a browser send one.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -49,6 +51,9 @@ def _responding(act: Act) -> Callable[[web.Request], Awaitable[web.StreamRespons
     """A request handler that writes what ``act`` returns, and its mistakes."""
 
     async def respond(request: web.Request) -> web.StreamResponse:
+        local = request.transport.get_extra_info("sockname")[0] if request.transport else ""
+        if ipaddress.ip_address(local).is_loopback and request.url.host not in (local, "localhost"):
+            return web.json_response({"error": f"this is {local}, and not {request.url.host}"}, status=421)
         try:
             return web.json_response(await act(request))
         except ValueError as error:

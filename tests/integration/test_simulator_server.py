@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -22,7 +23,7 @@ from tests.support.clouds.kube_cloud import (
     url,
 )
 from tests.support.clouds.specs import advised
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +133,14 @@ def test_an_event_that_fails_does_not_stop_the_world(simulator: Simulator, caplo
     requests.post(url(simulator), json=manifest(), timeout=30).raise_for_status()
     until(lambda: phases(simulator) == {"a": "running"}, 30)
     assert "An event in the simulated world failed" in caplog.text
+
+
+def test_the_control_face_answers_to_no_other_host_s_name() -> None:
+    with Simulator() as simulator:
+        url = f"{simulator.control}state"
+        port = urlsplit(url).port
+        codes = {
+            host: requests.get(url, headers={"Host": host}, timeout=10 * PATIENCE).status_code
+            for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"attacker.example:{port}", "attacker.example")
+        }
+    assert list(codes.values()) == [200, 200, 421, 421]
