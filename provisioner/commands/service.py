@@ -119,6 +119,7 @@ class Service:
             page.respond,
             AccessFiles(readers.token_file, readers.tls_cert, readers.tls_key),
         )
+        self.server.rejected = metrics.server.rejected
 
     def heed_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""

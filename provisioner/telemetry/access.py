@@ -8,8 +8,10 @@ import hashlib
 import hmac
 import logging
 import os
-import socket
 import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +38,53 @@ class AccessFiles:
 NOBODY_ASKED = AccessFiles()
 """Neither token nor TLS."""
 
+LOGINS, LOGIN_SECONDS = 10, 60.0
+"""Wrong tokens that a client may send in so many seconds; its further ones are not compared until they are over."""
+CLIENTS = 1000
+"""Clients whose wrong tokens are counted one by one; all others count as one client."""
+
+
+class FailedLogins:
+    """The wrong tokens of each client since a moment that is at most ``LOGIN_SECONDS`` ago."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._failed: Counter[str] = Counter()
+        self._unlogged = 0
+        self._logged: float | None = None
+
+    def are_too_many(self, client: str) -> bool:
+        """Return True if no further token of this client is compared."""
+        if self._clock() - self._since >= LOGIN_SECONDS:
+            self._failed, self._since = Counter(), self._clock()
+        return self._failed[self._counted_as(client)] >= LOGINS
+
+    def add(self, client: str) -> None:
+        """Count a wrong token. Log at most one line in ``LOGIN_SECONDS``."""
+        self._failed[self._counted_as(client)] += 1
+        self._unlogged += 1
+        now = self._clock()
+        if self._logged is None or now - self._logged >= LOGIN_SECONDS:
+            log.warning("Wrong token sent", extra={"client": client, "failed": self._unlogged})
+            self._logged, self._unlogged = now, 0
+
+    def _counted_as(self, client: str) -> str:
+        return client if client in self._failed or len(self._failed) < CLIENTS else ""
+
 
 class Access:
     """Judges each connection and question. Any thread."""
 
-    def __init__(self, files: AccessFiles = NOBODY_ASKED) -> None:
-        """Raises AccessError when a file cannot be used now. A file that cannot be used later is logged."""
-        self._files = files
+    def __init__(
+        self, files: AccessFiles = NOBODY_ASKED, rejected: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        """Raises AccessError when a file cannot be used now. A file that cannot be used later is logged.
+
+        ``rejected`` is called with "token" for a wrong token, with "rate" for one that is not compared.
+        """
+        self._files, self._rejected = files, rejected
+        self._failed = FailedLogins()
         self._read: Signature | None = None
         """The signature of the token file when it was last read."""
         self._token: bytes | None = None
@@ -55,26 +97,38 @@ class Access:
         if files.cert is not None and files.key is not None:
             self._loaded = _signature(files.cert, files.key)
             self._context = _context(files.cert, files.key)
+            self._context.sni_callback = self._present_newest
 
     @property
-    def encrypted(self) -> bool:
-        """True when clients have to use TLS."""
-        return self._context is not None
+    def context(self) -> ssl.SSLContext | None:
+        """What a server wraps connections with: each handshake presents the newest certificate. None: no TLS."""
+        return self._context
 
-    def allows(self, authorization: str) -> bool:
-        """Whether who sends this header may read. Browsers send the token as the password of any user."""
+    def allows(self, authorization: str, client: str = "") -> bool:
+        """Return True if a client that sends this header may read; a browser's user sends the token as the password.
+
+        A header that is not empty and not right counts as a failed login.
+        """
         if self._files.token is None:
             return True
         self._refresh_token(self._files.token)
         given = _digest(_given(authorization))
-        return self._token is not None and hmac.compare_digest(given, self._token)
+        allowed = self._token is not None and hmac.compare_digest(given, self._token)
+        if authorization and not allowed:
+            self._rejected("token")
+            self._failed.add(client)
+        return allowed
 
-    def secured(self, connection: socket.socket) -> socket.socket:
-        """The connection, with TLS where it is configured. The thread that reads first does the handshake."""
-        if self._context is None or self._files.cert is None or self._files.key is None:
-            return connection
-        self._refresh_context(self._files.cert, self._files.key)
-        return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+    def is_limited(self, client: str) -> bool:
+        """Return True if so many wrong tokens came from this client that its tokens are not compared for now."""
+        return self._files.token is not None and self._failed.are_too_many(client)
+
+    def _present_newest(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: object, _context: object) -> None:
+        """Begin a handshake with the newest certificate."""
+        if self._files.cert is not None and self._files.key is not None:
+            self._refresh_context(self._files.cert, self._files.key)
+        if self._context is not None:
+            connection.context = self._context
 
     def _refresh_token(self, path: Path) -> None:
         """Read the token again when its file has changed. While the file cannot be read, everybody is refused."""
@@ -117,7 +171,7 @@ def _given(authorization: str) -> bytes:
     """The token in an Authorization header: after Bearer, or as the password of Basic; empty when there is none."""
     scheme, _, rest = authorization.strip().partition(" ")
     if scheme.lower() == "bearer":
-        return rest.strip().encode("latin-1", "replace")  # as http.server has read it
+        return rest.strip().encode("latin-1", "replace")  # as the server has read it
     if scheme.lower() != "basic":
         return b""
     try:

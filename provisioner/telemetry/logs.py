@@ -23,6 +23,7 @@ def configure(level: str = "INFO") -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # a warning is a client's broken TLS
 
 
 def facts(record: logging.LogRecord) -> dict[str, object]:

@@ -45,6 +45,9 @@ RESULTS = ("ok", "failed")
 WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
 """What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
 KINDS = ("request", "return")
+REJECTIONS = ("token", "rate", "request", "room")
+"""Why the HTTP server turns somebody away: a wrong token, one that is not compared after many wrong ones, a request of
+a form that is refused, a connection that is closed to make room for another one."""
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
 CALL_BUCKETS = (0.1, 1, 10)
 START_BUCKETS = (5, 30, 60, 180, 600)
@@ -323,6 +326,24 @@ class StoreMetrics:
         self.bytes: Table[str] = Table(registry, "hf_provisioner_store_bytes", "Size of a state file.", ["file"])
 
 
+class ServerMetrics:
+    """The HTTP server."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._rejections = Counter(
+            "hf_provisioner_server_rejections_total",
+            "Logins, requests and connections that the HTTP server turned away.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in REJECTIONS:
+            self._rejections.labels(reason)
+
+    def rejected(self, reason: str) -> None:
+        """Count one of ``REJECTIONS``."""
+        self._rejections.labels(reason).inc()
+
+
 class UsageMetrics:
     """For how long machines were there, and what they cost; costs only where something has a price."""
 
@@ -371,6 +392,7 @@ class Metrics:
         self.backends = BackendMetrics(registry)
         self.store = StoreMetrics(registry)
         self.usage = UsageMetrics(registry)
+        self.server = ServerMetrics(registry)
         self._limits = Limits("", {}, {})
         self._used: frozenset[Pair] = frozenset()
 

@@ -22,11 +22,12 @@ from provisioner.model import DESIRED, Memory, RequestRecord, Slot
 from provisioner.names import RETURN_ID_PREFIX, printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
+from provisioner.telemetry.connections import Response
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.samples import Moment, PlottedSubject, Point, Samples
-from provisioner.telemetry.server import JSON, Response
+from provisioner.telemetry.server import JSON
 from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.story import Kind, Subject, needles, story

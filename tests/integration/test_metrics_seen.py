@@ -384,6 +384,25 @@ def strange_pods(hf: Grid, model: str, count: int) -> list[str]:
 SPEC = {"containers": [{"name": "main", "image": "busybox"}]}
 
 
+@shows("server_rejections")
+def test_requests_and_logins_that_are_refused(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
+    with grid(tmp_path, cloud, 33) as hf:
+        seen = scrape(hf)
+        hf.cycles()
+        for _ in range(2):
+            assert requests.post(f"{hf.url}/status", timeout=10).status_code == 405
+        seen.becomes(2, "server_rejections_total", reason="request")
+        seen.becomes(0, "server_rejections_total", reason="token")
+    token = tmp_path / "token"
+    token.write_text("right")
+    with grid(tmp_path / "with token", cloud, 34, server={"token_file": str(token)}) as hf:
+        hf.cycles()
+        refused = [requests.get(hf.url, headers={"Authorization": "Bearer x"}, timeout=10) for _ in range(3)]
+        assert [one.status_code for one in refused] == [401] * 3
+        text = requests.get(f"{hf.url}/metrics", headers={"Authorization": "Bearer right"}, timeout=10).text
+        assert 'hf_provisioner_server_rejections_total{reason="token"} 3.0' in text
+
+
 @shows("slots_set_aside", "machines_unlisted", "active")
 def test_machines_that_nobody_may_touch_or_lists(
     tmp_path: Path, cloud: Simulator, scrape: Scraping, monkeypatch: pytest.MonkeyPatch

@@ -247,7 +247,8 @@ def test_a_log_that_is_the_answer_s_own_pipe_is_not_written(hf: HostFactory) -> 
 
 # --- what they cost ---------------------------------------------------------------------------------------------------
 
-HEAVY = {"yaml", "pydantic", "kubernetes", "google", "requests", "aiohttp", "rich", "prometheus_client", "hypothesis"}
+HEAVY = {"yaml", "pydantic", "kubernetes", "google", "requests", "aiohttp", "rich", "prometheus_client"}
+HEAVY |= {"hypothesis", "tornado"}
 SLOW = {"asyncio", "dataclasses", "inspect", "logging", "socket", "ssl", "subprocess", "urllib", "datetime", "random"}
 
 

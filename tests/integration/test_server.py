@@ -7,7 +7,10 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.model import Limits, PoolLimits, TemplateLimits
+from provisioner.telemetry import access, connections
 from provisioner.telemetry.access import NOBODY_ASKED, AccessFiles
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import Health, ListenError, Server
 from tests.support.status_page import TIDY, grid, page, served
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 LIMITS = Limits(prefix="hf", pools={"pool": PoolLimits("pool")}, templates={"T": TemplateLimits("T", ("pool",))})
 SECONDS = 5 * PATIENCE
@@ -160,6 +164,13 @@ def test_a_stopped_server_frees_its_port_and_may_be_stopped_again(start: Start) 
         _ = first.url
 
 
+def test_an_address_that_is_any_of_ipv6_is_any_of_ipv4_too(start: Start) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("needs IPv6 and IPv4 on one socket")
+    port = address(start("[::]:0"))[1]
+    assert requests.get(f"http://127.0.0.1:{port}/healthz", timeout=SECONDS).status_code == 200
+
+
 def test_an_ipv6_address_is_written_in_brackets(start: Start) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
@@ -248,6 +259,209 @@ def test_a_head_has_no_body(url: str) -> None:
     assert int(response.headers["Content-Length"]) > 1000
 
 
+def test_wrong_tokens_are_counted_and_soon_not_compared_while_probes_are_answered(
+    start: Start, token: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(files=AccessFiles(token))
+    rejected: Counter[str] = Counter()
+    server.rejected = lambda reason: rejected.update([reason])
+
+    def asked(path: str = "/status", **headers: bytes) -> int:
+        return requests.get(server.url + path, headers=headers, timeout=SECONDS).status_code
+
+    for _ in range(3 * access.LOGINS):
+        assert asked() == 401, "who sends no token has not failed"
+    assert [asked(Authorization=b"Bearer x") for _ in range(access.LOGINS)] == [401] * access.LOGINS
+    assert asked(**BEARER) == 429, "nobody learns whether it was the right one"
+    refused = requests.get(f"{server.url}/metrics", headers=BEARER, timeout=SECONDS)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
+    protects(refused)
+    assert (asked("/readyz"), requests.get(f"{server.url}/readyz", headers=BEARER, timeout=SECONDS).text) == (
+        200,
+        "OK\n",
+    )
+    assert rejected == {"token": access.LOGINS, "rate": 3}
+    lines = [record for record in caplog.records if record.message == "Wrong token sent"]
+    assert [(line.levelname, vars(line)["client"]) for line in lines] == [("WARNING", "127.0.0.1")]
+    with from_address(server, "127.0.0.2") as other:
+        other.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" % TOKEN.encode())
+        assert other.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n", "other clients are not concerned"
+
+
+# --- bounds on what comes from outside --------------------------------------------------------------------------------
+
+
+def address(server: Server) -> tuple[str, int]:
+    host, _, port = server.url.partition("://")[2].rpartition(":")
+    return host, int(port)
+
+
+def from_address(server: Server, source: str = "127.0.0.1") -> socket.socket:
+    """A connection to the server from this address of the loopback."""
+    return socket.create_connection(address(server), timeout=SECONDS, source_address=(source, 0))
+
+
+def exchanged(server: Server, data: bytes) -> bytes:
+    """All that the server sends for these bytes until it ends the connection."""
+    with from_address(server) as line:
+        line.sendall(data)
+        return line.makefile("rb").read()
+
+
+def is_closed(line: socket.socket) -> bool:
+    """True if the server has closed this connection, on which it has sent no byte."""
+    line.setblocking(False)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+REFUSED_FORMS = {
+    "a body with its length": (GET + b"Content-Length: 1000000000\r\n\r\n" + b"a" * 1000, 400),
+    "a body of chunks": (GET + b"Transfer-Encoding: chunked\r\n\r\nff\r\n", 400),
+    "a body that is expected": (GET + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n", 400),
+    "a header that is too long": (GET + b"X: " + b"a" * connections.LINE_BYTES + b"\r\n\r\n", 431),
+    "a path that is too long": (
+        b"GET /" + b"a" * connections.LINE_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        431,
+    ),
+    "a method of no standard": (b"BREW / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+}
+
+
+@pytest.mark.parametrize(("data", "status"), REFUSED_FORMS.values(), ids=REFUSED_FORMS)
+def test_a_request_of_a_refused_form_is_answered_once_and_counted(start: Start, data: bytes, status: int) -> None:
+    server = start()
+    rejected: list[str] = []
+    server.rejected = rejected.append
+    response = exchanged(server, data)
+    assert response.startswith(b"HTTP/1.1 %d " % status)
+    assert response.count(b"HTTP/1.1") == 1
+    assert b"Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n" in response
+    assert rejected == ["request"]
+
+
+def test_no_response_names_a_program_or_its_version(start: Start) -> None:
+    server = start()
+    for path in ("/metrics", "/nothing", "/status"):
+        response = get(server, path)
+        assert "Server" not in response.headers
+        protects(response)
+    assert b"ornado" not in exchanged(server, b"\x00\xff no request\r\n\r\n")
+
+
+def test_a_head_that_is_too_large_ends_the_connection_before_it_is_read(start: Start) -> None:
+    server = start()
+    with from_address(server) as line, pytest.raises(ConnectionError):
+        line.sendall(GET + b"".join(b"X%d: %s\r\n" % (number, b"a" * 4000) for number in range(10_000)))
+    assert get(server, "/healthz").status_code == 200
+
+
+def test_a_connection_carries_one_request(start: Start) -> None:
+    response = exchanged(start(), (GET + b"\r\n") * 50)
+    assert response.count(b"HTTP/1.1 200 OK") == 1
+    assert b"Connection: close\r\n" in response
+
+
+SLOW_HEADS = {"silent": b"", "in the first line": b"GET /met", "between two headers": GET}
+
+
+@pytest.mark.parametrize("begun", SLOW_HEADS.values(), ids=SLOW_HEADS)
+def test_a_head_has_a_deadline_that_no_byte_puts_off(
+    start: Start, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    with from_address(start()) as line:
+        line.sendall(begun)
+
+        def ends() -> bool:
+            try:
+                line.sendall(b"a" if begun else b"")
+            except ConnectionError:
+                return True
+            return is_closed(line)
+
+        assert until(ends, 10, what="the connection ends though bytes come")
+
+
+def test_a_response_that_is_not_read_has_a_deadline(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "RESPONSE_SECONDS", 0.3)
+    server = start(status=lambda: {"large": "a" * 10_000_000})
+    with from_address(server) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert line.recv(8) == b"HTTP/1.1"
+        assert held_by(server)
+        assert until(lambda: not held_by(server), 10, what="the server closes the connection")
+
+
+def held_by(server: Server) -> Sequence[str]:
+    """The open connections at the server's port, as Linux lists them."""
+    port = f":{address(server)[1]:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [peer for _, local, peer, state, *_ in lines if local.endswith(port) and state == "01"]
+
+
+def test_the_oldest_connection_of_who_has_most_makes_room_for_a_new_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS", 5)
+    monkeypatch.setattr(connections, "LEAST_SECONDS", 0.05)
+    server = start()
+    rejected: list[str] = []
+    server.rejected = rejected.append
+    with ExitStack() as stack:
+        modest = stack.enter_context(from_address(server, "127.0.0.2"))
+        greedy = [stack.enter_context(from_address(server, "127.0.0.3")) for _ in range(10)]
+        until(lambda: sum(map(is_closed, greedy)) >= 6, 10, what="six of the ten are closed")
+        assert [is_closed(line) for line in greedy] == [True] * 6 + [False] * 4
+        assert get(server, "/healthz").status_code == 200
+        assert set(rejected) == {"room"}
+        modest.setblocking(True)
+        modest.sendall(GET + b"\r\n")
+        assert modest.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+
+
+def test_responses_that_are_not_read_hold_little_memory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HELD_BYTES", 25_000_000)
+    server = start(status=lambda: {"large": "a" * 10_000_000})
+    with ExitStack() as stack:
+        for _ in range(5):
+            line = stack.enter_context(from_address(server))
+            line.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert line.recv(8) == b"HTTP/1.1"
+        assert len(held_by(server)) == 2
+        assert len(get(server, "/status").content) > 10_000_000, "who reads gets all of it"
+
+
+def test_probes_are_answered_while_every_maker_of_responses_is_busy(start: Start) -> None:
+    released = threading.Event()
+
+    def wait() -> Mapping[str, Any]:
+        assert released.wait(SECONDS)
+        return {}
+
+    server = start(status=wait)
+    with ExitStack() as stack:
+        lines = [stack.enter_context(from_address(server)) for _ in range(connections.WORKERS + 3)]
+        for line in lines:
+            line.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert [get(server, path).status_code for path in ("/readyz", "/healthz")] == [200, 200]
+        released.set()
+        assert {line.makefile("rb").readline() for line in lines} == {b"HTTP/1.1 200 OK\r\n"}
+
+
+def test_the_loop_keeps_three_of_four_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (100, 100))
+    assert connections.most_connections() == 25
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (20_000, 20_000))
+    assert connections.most_connections() == connections.CONNECTIONS
+
+
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
@@ -293,3 +507,15 @@ def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
             assert requests.get(f"{url}/healthz", verify=str(cert), timeout=SECONDS).status_code == 200
             assert b"HTTP" not in plain.recv(4096)
             silent.close()
+
+
+@needs_openssl
+@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "half a handshake"])
+def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    cert, key = certificate(tmp_path, "one")
+    with served(page(tmp_path, *grid()), AccessFiles(cert=cert, key=key)) as url:
+        host, port = url.removeprefix("https://").split(":")
+        with socket.create_connection((host, int(port)), timeout=SECONDS) as line:
+            line.sendall(begun)
+            assert line.recv(1) == b"", "the server ends the connection"

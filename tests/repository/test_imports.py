@@ -56,6 +56,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
         ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
         ("jinja2", {"provisioner.telemetry.page"}),
+        ("tornado", {"provisioner.telemetry.connections"}),
         (
             "prometheus_client",
             {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},

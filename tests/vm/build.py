@@ -31,7 +31,7 @@ TESTS = "/usr/local/tests"
 
 REQUIREMENTS = (
     *("pytest", "pytest-timeout", "aiohttp", "requests", "urllib3", "kubernetes", "google-auth"),
-    *("tinydb", "pyyaml", "pydantic", "jinja2", "prometheus-client", "rich", "shtab"),
+    *("tinydb", "pyyaml", "pydantic", "jinja2", "prometheus-client", "rich", "shtab", "tornado"),
 )
 EXPORTED = "rw,sync,no_subtree_check,root_squash"
 FILES = {

@@ -100,6 +100,21 @@ def process() -> list[Question]:
     ]
 
 
+def readers() -> list[Question]:
+    """The readers of metrics and status page."""
+    return [
+        ask(
+            "Turned away by the HTTP server",
+            "Per second. token: wrong tokens; rate: tokens of clients that sent too many wrong ones; request: a body, "
+            "a line that is too long, a method that is not GET; room: connections closed to make room for others.",
+            f"sum by (reason) (rate({chosen('server_rejections_total')}[5m]))",
+            "{{reason}}",
+            "cps",
+            24,
+        ),
+    ]
+
+
 BOARD = Board(
     "provisioner",
     "HostFactory provisioner",
@@ -113,5 +128,6 @@ BOARD = Board(
         ("Errors", errors("instance")),
         ("Speed", speed("instance")),
         ("Process", process()),
+        ("Readers", readers()),
     ],
 )

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.telemetry.access import Access, AccessError, AccessFiles, is_meant
+from provisioner.telemetry.access import (
+    CLIENTS,
+    LOGIN_SECONDS,
+    LOGINS,
+    Access,
+    AccessError,
+    AccessFiles,
+    FailedLogins,
+    is_meant,
+)
 
 TOKEN = "s3cret-täken"
 
@@ -85,3 +94,52 @@ def test_on_the_loopback_no_page_of_another_host_can_read_ours_by_a_name_that_le
     host: str, meant: bool
 ) -> None:
     assert is_meant(host, "127.0.0.1:0") is meant
+
+
+# --- wrong tokens -----------------------------------------------------------------------------------------------------
+
+
+class Attempts(FailedLogins):
+    """Wrong tokens by a clock that the test sets forward."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        super().__init__(lambda: self.now)
+
+    def of(self, client: str, count: int) -> None:
+        for _ in range(count):
+            self.add(client)
+
+
+def test_a_client_is_limited_by_its_own_wrong_tokens_and_for_a_minute() -> None:
+    attempts = Attempts()
+    attempts.of("a", LOGINS - 1)
+    assert not attempts.are_too_many("a")
+    attempts.of("a", 1)
+    assert [attempts.are_too_many(client) for client in "ab"] == [True, False]
+    attempts.now += LOGIN_SECONDS
+    assert not attempts.are_too_many("a")
+
+
+def test_clients_without_number_count_as_one() -> None:
+    attempts = Attempts()
+    for number in range(CLIENTS + LOGINS):
+        attempts.of(f"client {number}", 1)
+    assert attempts.are_too_many("one more")
+    assert not attempts.are_too_many("client 0")
+
+
+def test_wrong_tokens_are_logged_once_a_minute_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
+    attempts = Attempts()
+    attempts.of("a", 5)
+    attempts.now += LOGIN_SECONDS
+    attempts.of("b", 1)
+    logged = [(record.levelname, vars(record)["client"], vars(record)["failed"]) for record in caplog.records]
+    assert logged == [("WARNING", "a", 1), ("WARNING", "b", 5)]
+
+
+@pytest.mark.parametrize(("given", "failed"), [("", 0), ("Bearer x", 1), (basic("x"), 1), (f"Bearer {TOKEN}", 0)])
+def test_a_login_fails_only_where_a_token_was_sent(token: Path, given: str, failed: int) -> None:
+    rejected: list[str] = []
+    Access(AccessFiles(token), rejected.append).allows(header(given), "a")
+    assert rejected == ["token"] * failed

@@ -1,0 +1,306 @@
+"""Connections to the HTTP server: one request each, bounded in number, size and time, in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from ipaddress import IPv6Address, IPv6Network
+from ssl import SSLContext
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerConnectionDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
+
+log = logging.getLogger(__name__)
+
+HEAD_SECONDS = 10.0
+"""From the connection to the end of the request's head, TLS handshake included."""
+RESPONSE_SECONDS = 30.0
+"""From the end of the request's head until the client has taken the response."""
+HEAD_BYTES, LINE_BYTES = 32_768, 8_192
+"""Most bytes of a request's head, and of a line in it."""
+HELD_BYTES = 32 * 1024 * 1024
+"""Most bytes of responses that clients have not taken yet."""
+CONNECTIONS, SHARE = 256, 4
+"""Most connections, and never more than one of so many file descriptors: the loop needs the others."""
+LEAST_SECONDS = 0.5
+"""Age before which no connection is closed to make room: time for a TLS handshake and a question. Others wait."""
+WORKERS = 2
+"""Threads that make responses: few, as the loop's own thread waits while Python runs one of them."""
+STOP_SECONDS = 2.0
+"""Time for responses under way at the end."""
+
+TEXT = "text/plain; charset=utf-8"
+
+SECURITY = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+"""Headers of every response; the status page allows its own style besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A client's question: its path, query, the headers that matter, and the client's network."""
+
+    path: str
+    query: str = ""
+    accept: str = ""
+    authorization: str = ""
+    host: str = ""
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The response of a path."""
+
+    status: HTTPStatus
+    type: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The makers of responses."""
+
+    respond: Callable[[Question], Response]
+    at_once: Callable[[Question], bool]
+    """True for a question whose response needs no time and no file: no other one holds it up."""
+    rejected: Callable[[str], None]
+    """Called with "request" for a request that is refused for its form, with "room" for a connection that is closed
+    to make room for another one."""
+
+
+class Connections:
+    """All connections of a listening socket, from ``start`` to ``stop``."""
+
+    def __init__(self, listening: socket.socket, tls: SSLContext | None, answers: Answers) -> None:
+        self._socket, self._tls, self._answers = listening, tls, answers
+        self._end: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server", daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the socket and every connection."""
+        self._end.set_result(None)
+        self._thread.join()
+
+    async def _serve(self) -> None:
+        workers = ThreadPoolExecutor(WORKERS, "respond")
+        limits = {"idle_connection_timeout": HEAD_SECONDS, "max_header_size": HEAD_BYTES, "chunk_size": LINE_BYTES}
+        lines = _Lines(self._answers.rejected)
+        server = HTTPServer(_Exchanges(self._answers, lines, workers), no_keep_alive=True, **limits)
+        taking = asyncio.ensure_future(self._take(server, lines))
+        await asyncio.wrap_future(self._end)
+        taking.cancel()
+        self._socket.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await server.close_all_connections()
+        workers.shutdown(wait=False, cancel_futures=True)
+
+    async def _take(self, server: HTTPServer, lines: _Lines) -> None:
+        """Take one connection after the other; those that are there already have their turn in between."""
+        while True:
+            try:
+                connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
+                await lines.make_room()
+                stream = self._stream(connection)
+            except OSError as error:  # the client is gone, or the process has no descriptor left
+                log.debug("Connection cannot be taken", extra={"error": str(error)})
+                await asyncio.sleep(0.1)
+                continue
+            lines.add(stream, address[0])
+            server.handle_stream(stream, address)
+            await asyncio.sleep(0)
+
+    def _stream(self, connection: socket.socket) -> IOStream:
+        if self._tls is None:
+            return _Stream(connection)
+        try:
+            return _TlsStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
+        except OSError:
+            connection.close()
+            raise
+
+
+class _Stream(IOStream):
+    """Ends with what was sent, also where the client has sent more than was read."""
+
+    def close_fd(self) -> None:
+        """Send the end before the socket is closed, which would reset it."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+        super().close_fd()
+
+
+class _TlsStream(_Stream, SSLIOStream):
+    """The same by TLS."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """An open connection."""
+
+    client: str
+    since: float
+    held: int = 0
+    """Bytes of its response."""
+
+
+class _Lines:
+    """The open connections, the oldest first. For a new one the oldest of the client that has most is closed."""
+
+    def __init__(self, rejected: Callable[[str], None]) -> None:
+        self._rejected = rejected
+        self._open: dict[IOStream, _Line] = {}
+        self._most = most_connections()
+
+    async def make_room(self) -> None:
+        """Wait until another connection may be open; close one for it if there are too many."""
+        self._forget_closed()
+        if len(self._open) < self._most:
+            return
+        await asyncio.sleep(self._open[self._next(self._open)].since + LEAST_SECONDS - time.monotonic())
+        self._forget_closed()
+        if len(self._open) >= self._most:
+            self._close_one(self._open)
+
+    def add(self, stream: IOStream, host: str) -> None:
+        """Take a connection."""
+        self._open[stream] = _Line(network_of(host), time.monotonic())
+
+    def client(self, stream: IOStream) -> str:
+        """The client of a connection; empty where that was closed."""
+        return self._open[stream].client if stream in self._open else ""
+
+    def hold(self, stream: IOStream, size: int) -> None:
+        """Let a connection send a response of this size."""
+        if stream in self._open:
+            self._open[stream].held = size
+        held = {other: line for other, line in self._open.items() if line.held and not other.closed()}
+        while sum(line.held for line in held.values()) > HELD_BYTES and len(held) > 1:
+            del held[self._close_one(held)]
+
+    def _forget_closed(self) -> None:
+        self._open = {stream: line for stream, line in self._open.items() if not stream.closed()}
+
+    def _next(self, among: Mapping[IOStream, _Line]) -> IOStream:
+        """The connection that is to be closed first."""
+        ((greediest, _),) = Counter(line.client for line in among.values()).most_common(1)
+        return next(stream for stream, line in among.items() if line.client == greediest)
+
+    def _close_one(self, among: Mapping[IOStream, _Line]) -> IOStream:
+        stream = self._next(among)
+        stream.close()
+        self._rejected("room")
+        return stream
+
+
+def most_connections() -> int:
+    """Return how many connections may be open at a time."""
+    return min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE)
+
+
+def network_of(host: str) -> str:
+    """Return the address of a client; by IPv6 its network, in which it has as many addresses as it likes."""
+    if ":" not in host:
+        return host
+    address = IPv6Address(host.partition("%")[0])
+    return str(address.ipv4_mapped or IPv6Network((address, 64), strict=False))
+
+
+class _Exchanges(HTTPServerConnectionDelegate):
+    """Makes what answers each request."""
+
+    def __init__(self, answers: Answers, lines: _Lines, workers: ThreadPoolExecutor) -> None:
+        self.answers, self.lines, self.workers = answers, lines, workers
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """Expect the head of a request."""
+        return _Exchange(self, request_conn)
+
+
+class _Exchange(HTTPMessageDelegate):
+    """One request and its response. The response is complete before a body would be read, so no body ever is."""
+
+    def __init__(self, shared: _Exchanges, connection: Any) -> None:
+        self._shared, self._connection = shared, connection
+        self._stream: IOStream = connection.stream
+
+    def headers_received(self, start_line: Any, headers: HTTPHeaders) -> Awaitable[None]:
+        """Answer a request by its head."""
+        return self._answer(start_line, headers)
+
+    async def _answer(self, start: RequestStartLine, headers: HTTPHeaders) -> None:
+        try:
+            async with asyncio.timeout(RESPONSE_SECONDS):
+                response = self._refusal(start, headers) or await self._response(start.path, headers)
+                self._shared.lines.hold(self._stream, len(response.body))
+                fields = {"Content-Type": response.type, "Content-Length": str(len(response.body))}
+                await self._connection.write_headers(
+                    ResponseStartLine("HTTP/1.1", response.status, response.status.phrase),
+                    HTTPHeaders({**fields, **SECURITY, **response.headers}),
+                    b"" if start.method == "HEAD" else response.body,
+                )
+                self._connection.finish()
+        except (TimeoutError, StreamClosedError):
+            self._stream.close()
+
+    def _refusal(self, start: RequestStartLine, headers: HTTPHeaders) -> Response | None:
+        """The response to a request whose form is refused."""
+        lines = (start.path, *(f"{name}: {value}" for name, value in headers.get_all()))
+        if start.method not in ("GET", "HEAD"):
+            allowed = {"Allow": "GET, HEAD"}
+            response = Response(HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"only GET and HEAD\n", allowed)
+        elif "Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0":
+            response = Response(HTTPStatus.BAD_REQUEST, TEXT, b"no request has a body\n")
+        elif max(map(len, lines)) > LINE_BYTES:
+            response = Response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TEXT, b"a line of the head is too long\n")
+        else:
+            return None
+        self._shared.answers.rejected("request")
+        return response
+
+    async def _response(self, target: str, headers: HTTPHeaders) -> Response:
+        path, _, query = target.partition("?")
+        accept, authorization, host = (headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
+        question = Question(path, query, accept, authorization, host, self._shared.lines.client(self._stream))
+        if self._shared.answers.at_once(question):
+            return self._made(question)
+        return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._made, question)
+
+    def _made(self, question: Question) -> Response:
+        """The response to a question, unless its client is gone."""
+        if self._stream.closed():
+            return Response(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"")
+        try:
+            return self._shared.answers.respond(question)
+        except Exception as error:
+            log.exception("Answer failed", extra={"path": question.path})
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{type(error).__name__}: {error}\n".encode())

@@ -1,0 +1,105 @@
+"""The cost of an attack to the process that is attacked: descriptors, memory, and the wait for its probes."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+
+from tests.support.processes import cpu_seconds, mebibytes
+
+PROBE_SECONDS = 15.0
+"""A probe that takes longer has failed."""
+EVERY = 0.25
+"""Seconds between two probes."""
+
+
+@dataclass
+class Damage:
+    """The cost so far."""
+
+    descriptors: int = 0
+    """The most that were open."""
+    threads: int = 0
+    """The most threads."""
+    mebibytes: float = 0.0
+    """The most above those before the attack."""
+    cpu: float = 0.0
+    """Processor seconds since the attack began."""
+    probes: list[float] = field(default_factory=list)
+    """Seconds of each probe that was answered."""
+    failed: list[str] = field(default_factory=list)
+    """Why each other probe was not answered."""
+
+    def __str__(self) -> str:
+        slowest = max(self.probes, default=0)
+        return (
+            f"{self.descriptors} descriptors, {self.threads} threads, +{self.mebibytes:.0f} MiB, "
+            f"{self.cpu:.0f} s of CPU, {len(self.probes)} probes answered, the slowest in {slowest:.2f} s, "
+            f"{len(self.failed)} not {sorted(set(self.failed)) or ''}"
+        )
+
+
+def probe(port: int, tls: bool, path: str = "/readyz") -> int:
+    """The status of the response to a probe. Raises OSError."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = (
+        HTTPSConnection("127.0.0.1", port, timeout=PROBE_SECONDS, context=context)
+        if tls
+        else HTTPConnection("127.0.0.1", port, timeout=PROBE_SECONDS)
+    )
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@contextmanager
+def attacked(name: str, connections: int, pid: int, port: int, *, tls: bool = False) -> Iterator[Damage]:
+    """The damage so far to a process, of an attack that goes on meanwhile, in a process of its own."""
+    damage, ended = Damage(), threading.Event()
+    begun, used = mebibytes(pid, "VmRSS"), cpu_seconds(pid)
+
+    def measure() -> None:
+        while not ended.wait(0.1):
+            damage.descriptors = max(damage.descriptors, len(os.listdir(f"/proc/{pid}/fd")))
+            damage.threads = max(damage.threads, len(os.listdir(f"/proc/{pid}/task")))
+            damage.mebibytes = max(damage.mebibytes, mebibytes(pid, "VmRSS") - begun)
+            damage.cpu = cpu_seconds(pid) - used
+
+    def ask() -> None:
+        while not ended.wait(EVERY):
+            asked = time.monotonic()
+            try:
+                status = probe(port, tls)
+            except OSError as error:
+                damage.failed.append(type(error).__name__)
+            else:
+                damage.failed += [] if status == 200 else [str(status)]
+                damage.probes += [time.monotonic() - asked] if status == 200 else []
+
+    script = Path(__file__).with_name("attacks.py")
+    words = [sys.executable, script, name, str(connections), str(port), *(["tls"] if tls else [])]
+    threads = [threading.Thread(target=work) for work in (measure, ask)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as attackers:
+        try:
+            assert attackers.stdout is not None
+            assert attackers.stdout.readline() == b"under way\n"
+            for thread in threads:
+                thread.start()
+            yield damage
+        finally:
+            ended.set()
+            attackers.kill()
+            for thread in threads:
+                thread.join()

@@ -1,0 +1,106 @@
+"""Attacks on the HTTP server of a loop: it keeps descriptors and memory, answers probes, and carries out a request."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from provisioner.tools.playground import Playground
+from tests.hostile.attacks import ATTACKS
+from tests.hostile.damage import attacked
+from tests.support.waiting import until
+
+DESCRIPTORS = 1024
+"""The limit of the loop's process, as most systems set it."""
+KEPT = 512
+"""Descriptors that an attack leaves to the loop."""
+MEBIBYTES = 200
+REQUEST_SECONDS = 10
+PROBES = 10
+"""Probes that are asked during an attack."""
+CONNECTIONS = {
+    "slow_head": 1150,
+    "big_head": 100,
+    "half_handshake": 1150,
+    "slow_reader": 200,
+    "pipelined": 100,
+    "body_after_get": 50,
+    "chunks_after_get": 50,
+}
+
+pytestmark = pytest.mark.slow
+
+
+class Victim(Playground):
+    """A loop whose process may open as many files as on most systems; by TLS if there is a certificate."""
+
+    pid = 0
+
+    def __init__(self, cert: Path | None = None) -> None:
+        super().__init__()
+        self._cert = cert
+
+    def start_loop(self) -> subprocess.Popen[str]:
+        """Start a loop, with the certificate in its settings."""
+        if self._cert is not None:
+            file = self.config / "provisioner.yaml"
+            server = {"tls_cert": str(self._cert), "tls_key": str(self._cert.with_suffix(".key"))}
+            file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"server": server}))
+        return super().start_loop()
+
+    def begin_loop(self) -> subprocess.Popen[str]:
+        """Start a loop with few descriptors."""
+        process = super().begin_loop()
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        self.pid = process.pid
+        return process
+
+
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def victim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    if request.param == "plain":
+        with Victim() as made:
+            yield made
+        return
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl (Debian package openssl)")
+    cert = tmp_path_factory.mktemp("tls") / "loop.crt"
+    options = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=loop"
+    about = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", cert.with_suffix(".key"), "-out", cert]
+    subprocess.run(["openssl", "req", *options.split(), *about], check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REQUESTS_CA_BUNDLE", str(cert))
+        with Victim(cert) as made:
+            yield made
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_costs_little_and_a_request_is_carried_out_meanwhile(victim: Victim, name: str) -> None:
+    address, pid = urlsplit(victim.url), victim.pid
+    assert address.port is not None
+    tls = address.scheme == "https"
+    if name == "half_handshake" and not tls:
+        pytest.skip("is an attack on TLS")
+    hf = victim.hf
+
+    def open_descriptors() -> int:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+
+    before = open_descriptors()
+    with attacked(name, CONNECTIONS[name], pid, address.port, tls=tls) as damage:
+        request = hf.request(hf.templates()[0], 1)
+        until(lambda: hf.status(request)["status"] == "complete", REQUEST_SECONDS, what="the request is carried out")
+        until(lambda: len(damage.probes) + len(damage.failed) >= PROBES, 120, what="the probes are asked")
+    print(f"{name}, {address.scheme}: {damage}")
+    assert damage.failed == []
+    assert damage.descriptors <= DESCRIPTORS - KEPT
+    assert damage.mebibytes < MEBIBYTES
+    until(lambda: open_descriptors() <= before + 5, 15, what="the descriptors are free again")
