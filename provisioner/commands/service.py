@@ -119,7 +119,7 @@ class Service:
             page.respond,
             AccessFiles(readers.token_file, readers.tls_cert, readers.tls_key),
         )
-        self.server.rejected = metrics.server.rejected
+        self.server.rejected = lambda reason: metrics.server.rejections.labels(reason).inc()
 
     def heed_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""

@@ -40,37 +40,31 @@ NOBODY_ASKED = AccessFiles()
 
 LOGINS, LOGIN_SECONDS = 10, 60.0
 """Wrong tokens that a client may send in so many seconds; its further ones are not compared until they are over."""
-CLIENTS = 1000
-"""Clients whose wrong tokens are counted one by one; all others count as one client."""
 
 
 class FailedLogins:
-    """The wrong tokens of each client since a moment that is at most ``LOGIN_SECONDS`` ago."""
+    """The wrong tokens of each client in the ``LOGIN_SECONDS`` since the first of them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since = clock()
+        self._end = 0.0
         self._failed: Counter[str] = Counter()
-        self._unlogged = 0
-        self._logged: float | None = None
 
     def are_too_many(self, client: str) -> bool:
         """Return True if no further token of this client is compared."""
-        if self._clock() - self._since >= LOGIN_SECONDS:
-            self._failed, self._since = Counter(), self._clock()
-        return self._failed[self._counted_as(client)] >= LOGINS
+        return self._current()[client] >= LOGINS
 
     def add(self, client: str) -> None:
-        """Count a wrong token. Log at most one line in ``LOGIN_SECONDS``."""
-        self._failed[self._counted_as(client)] += 1
-        self._unlogged += 1
-        now = self._clock()
-        if self._logged is None or now - self._logged >= LOGIN_SECONDS:
-            log.warning("Wrong token sent", extra={"client": client, "failed": self._unlogged})
-            self._logged, self._unlogged = now, 0
+        """Count a wrong token. The first of them is logged, so at most one in ``LOGIN_SECONDS``."""
+        if not self._current():
+            self._end = self._clock() + LOGIN_SECONDS
+            log.warning("Wrong token sent", extra={"client": client})
+        self._failed[client] += 1
 
-    def _counted_as(self, client: str) -> str:
-        return client if client in self._failed or len(self._failed) < CLIENTS else ""
+    def _current(self) -> Counter[str]:
+        if self._clock() >= self._end:
+            self._failed = Counter()
+        return self._failed
 
 
 class Access:

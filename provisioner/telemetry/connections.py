@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,15 +18,8 @@ from ipaddress import IPv6Address, IPv6Network
 from ssl import SSLContext
 from typing import Any
 
+from tornado import httputil
 from tornado.httpserver import HTTPServer
-from tornado.httputil import (
-    HTTPConnection,
-    HTTPHeaders,
-    HTTPMessageDelegate,
-    HTTPServerConnectionDelegate,
-    RequestStartLine,
-    ResponseStartLine,
-)
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
 log = logging.getLogger(__name__)
@@ -81,23 +74,26 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The makers of responses."""
-
-    respond: Callable[[Question], Response]
-    at_once: Callable[[Question], bool]
-    """True for a question whose response needs no time and no file: no other one holds it up."""
-    rejected: Callable[[str], None]
-    """Called with "request" for a request that is refused for its form, with "room" for a connection that is closed
-    to make room for another one."""
-
-
-class Connections:
+class Connections(httputil.HTTPServerConnectionDelegate):
     """All connections of a listening socket, from ``start`` to ``stop``."""
 
-    def __init__(self, listening: socket.socket, tls: SSLContext | None, answers: Answers) -> None:
-        self._socket, self._tls, self._answers = listening, tls, answers
+    def __init__(
+        self,
+        listening: socket.socket,
+        tls: SSLContext | None,
+        respond: Callable[[Question], Response],
+        rejected: Callable[[str], None],
+        prompt: Collection[str],
+    ) -> None:
+        """``prompt`` are paths whose response needs no time and no file: no other response holds it up.
+
+        ``rejected`` is called with "request" for a request that is refused for its form, with "room" for a connection
+        that is closed to make room for another one.
+        """
+        self._socket, self._tls = listening, tls
+        self.respond, self.rejected, self.prompt = respond, rejected, prompt
+        self.open = _Open(rejected)
+        self.workers = ThreadPoolExecutor(WORKERS, "respond")
         self._end: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server", daemon=True)
 
@@ -110,32 +106,34 @@ class Connections:
         self._end.set_result(None)
         self._thread.join()
 
+    def start_request(self, server_conn: object, request_conn: httputil.HTTPConnection) -> _Exchange:
+        """Expect the head of a request."""
+        return _Exchange(self, request_conn)
+
     async def _serve(self) -> None:
-        workers = ThreadPoolExecutor(WORKERS, "respond")
         limits = {"idle_connection_timeout": HEAD_SECONDS, "max_header_size": HEAD_BYTES, "chunk_size": LINE_BYTES}
-        lines = _Lines(self._answers.rejected)
-        server = HTTPServer(_Exchanges(self._answers, lines, workers), no_keep_alive=True, **limits)
-        taking = asyncio.ensure_future(self._take(server, lines))
+        server = HTTPServer(self, no_keep_alive=True, **limits)
+        taking = asyncio.ensure_future(self._take(server))
         await asyncio.wrap_future(self._end)
         taking.cancel()
         self._socket.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await server.close_all_connections()
-        workers.shutdown(wait=False, cancel_futures=True)
+        self.workers.shutdown(wait=False, cancel_futures=True)
 
-    async def _take(self, server: HTTPServer, lines: _Lines) -> None:
+    async def _take(self, server: HTTPServer) -> None:
         """Take one connection after the other; those that are there already have their turn in between."""
         while True:
             try:
                 connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
-                await lines.make_room()
+                await self.open.make_room()
                 stream = self._stream(connection)
             except OSError as error:  # the client is gone, or the process has no descriptor left
                 log.debug("Connection cannot be taken", extra={"error": str(error)})
                 await asyncio.sleep(0.1)
                 continue
-            lines.add(stream, address[0])
+            self.open.add(stream, address[0])
             server.handle_stream(stream, address)
             await asyncio.sleep(0)
 
@@ -173,7 +171,7 @@ class _Line:
     """Bytes of its response."""
 
 
-class _Lines:
+class _Open:
     """The open connections, the oldest first. For a new one the oldest of the client that has most is closed."""
 
     def __init__(self, rejected: Callable[[str], None]) -> None:
@@ -183,13 +181,14 @@ class _Lines:
 
     async def make_room(self) -> None:
         """Wait until another connection may be open; close one for it if there are too many."""
-        self._forget_closed()
-        if len(self._open) < self._most:
-            return
-        await asyncio.sleep(self._open[self._next(self._open)].since + LEAST_SECONDS - time.monotonic())
-        self._forget_closed()
-        if len(self._open) >= self._most:
-            self._close_one(self._open)
+        while True:
+            self._open = {stream: line for stream, line in self._open.items() if not stream.closed()}
+            if len(self._open) < self._most:
+                return
+            if time.monotonic() - self._open[self._next(self._open)].since >= LEAST_SECONDS:
+                self._close_one(self._open)
+            else:
+                await asyncio.sleep(0.01)
 
     def add(self, stream: IOStream, host: str) -> None:
         """Take a connection."""
@@ -206,9 +205,6 @@ class _Lines:
         held = {other: line for other, line in self._open.items() if line.held and not other.closed()}
         while sum(line.held for line in held.values()) > HELD_BYTES and len(held) > 1:
             del held[self._close_one(held)]
-
-    def _forget_closed(self) -> None:
-        self._open = {stream: line for stream, line in self._open.items() if not stream.closed()}
 
     def _next(self, among: Mapping[IOStream, _Line]) -> IOStream:
         """The connection that is to be closed first."""
@@ -235,44 +231,33 @@ def network_of(host: str) -> str:
     return str(address.ipv4_mapped or IPv6Network((address, 64), strict=False))
 
 
-class _Exchanges(HTTPServerConnectionDelegate):
-    """Makes what answers each request."""
-
-    def __init__(self, answers: Answers, lines: _Lines, workers: ThreadPoolExecutor) -> None:
-        self.answers, self.lines, self.workers = answers, lines, workers
-
-    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        """Expect the head of a request."""
-        return _Exchange(self, request_conn)
-
-
-class _Exchange(HTTPMessageDelegate):
+class _Exchange(httputil.HTTPMessageDelegate):
     """One request and its response. The response is complete before a body would be read, so no body ever is."""
 
-    def __init__(self, shared: _Exchanges, connection: Any) -> None:
+    def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection
         self._stream: IOStream = connection.stream
 
-    def headers_received(self, start_line: Any, headers: HTTPHeaders) -> Awaitable[None]:
+    def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> Awaitable[None]:
         """Answer a request by its head."""
         return self._answer(start_line, headers)
 
-    async def _answer(self, start: RequestStartLine, headers: HTTPHeaders) -> None:
+    async def _answer(self, start: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> None:
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 response = self._refusal(start, headers) or await self._response(start.path, headers)
-                self._shared.lines.hold(self._stream, len(response.body))
+                self._shared.open.hold(self._stream, len(response.body))
                 fields = {"Content-Type": response.type, "Content-Length": str(len(response.body))}
                 await self._connection.write_headers(
-                    ResponseStartLine("HTTP/1.1", response.status, response.status.phrase),
-                    HTTPHeaders({**fields, **SECURITY, **response.headers}),
+                    httputil.ResponseStartLine("HTTP/1.1", response.status, response.status.phrase),
+                    httputil.HTTPHeaders({**fields, **SECURITY, **response.headers}),
                     b"" if start.method == "HEAD" else response.body,
                 )
                 self._connection.finish()
         except (TimeoutError, StreamClosedError):
             self._stream.close()
 
-    def _refusal(self, start: RequestStartLine, headers: HTTPHeaders) -> Response | None:
+    def _refusal(self, start: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> Response | None:
         """The response to a request whose form is refused."""
         lines = (start.path, *(f"{name}: {value}" for name, value in headers.get_all()))
         if start.method not in ("GET", "HEAD"):
@@ -284,14 +269,14 @@ class _Exchange(HTTPMessageDelegate):
             response = Response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TEXT, b"a line of the head is too long\n")
         else:
             return None
-        self._shared.answers.rejected("request")
+        self._shared.rejected("request")
         return response
 
-    async def _response(self, target: str, headers: HTTPHeaders) -> Response:
+    async def _response(self, target: str, headers: httputil.HTTPHeaders) -> Response:
         path, _, query = target.partition("?")
         accept, authorization, host = (headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
-        question = Question(path, query, accept, authorization, host, self._shared.lines.client(self._stream))
-        if self._shared.answers.at_once(question):
+        question = Question(path, query, accept, authorization, host, self._shared.open.client(self._stream))
+        if path in self._shared.prompt:
             return self._made(question)
         return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._made, question)
 
@@ -300,7 +285,7 @@ class _Exchange(HTTPMessageDelegate):
         if self._stream.closed():
             return Response(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"")
         try:
-            return self._shared.answers.respond(question)
+            return self._shared.respond(question)
         except Exception as error:
             log.exception("Answer failed", extra={"path": question.path})
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, TEXT, f"{type(error).__name__}: {error}\n".encode())

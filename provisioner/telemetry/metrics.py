@@ -330,18 +330,14 @@ class ServerMetrics:
     """The HTTP server."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._rejections = Counter(
+        self.rejections = Counter(
             "hf_provisioner_server_rejections_total",
             "Logins, requests and connections that the HTTP server turned away.",
             ["reason"],
             registry=registry,
         )
         for reason in REJECTIONS:
-            self._rejections.labels(reason)
-
-    def rejected(self, reason: str) -> None:
-        """Count one of ``REJECTIONS``."""
-        self._rejections.labels(reason).inc()
+            self.rejections.labels(reason)
 
 
 class UsageMetrics:

@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 
 from provisioner.settings.advice import is_loopback
 from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, AccessFiles, is_meant
-from provisioner.telemetry.connections import TEXT, Answers, Connections, Question, Response
+from provisioner.telemetry.connections import TEXT, Connections, Question, Response
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,10 @@ class Server:
         self._socket.setblocking(False)
         if not is_loopback(self._listen) and self._files.token is None:
             log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
-        answers = Answers(self.respond, lambda question: question.path in PROBES, lambda reason: self.rejected(reason))
-        self._connections = Connections(self._socket, self._access.context, answers)
+        context = self._access.context
+        self._connections = Connections(
+            self._socket, context, self.respond, lambda reason: self.rejected(reason), PROBES
+        )
         self._connections.start()
 
     def stop(self) -> None:

@@ -426,6 +426,21 @@ def test_the_oldest_connection_of_who_has_most_makes_room_for_a_new_one(
         assert modest.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
 
 
+def test_a_young_connection_is_not_closed_and_a_new_one_waits_for_room(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "LEAST_SECONDS", 3600.0)
+    server = start()
+    with from_address(server) as first, from_address(server), from_address(server) as third:
+        third.sendall(GET + b"\r\n")
+        assert not is_closed(first)
+        first.setblocking(True)
+        for line in (first, third):
+            line.sendall(GET + b"\r\n" if line is first else b"")
+            assert line.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+
+
 def test_responses_that_are_not_read_hold_little_memory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HELD_BYTES", 25_000_000)
     server = start(status=lambda: {"large": "a" * 10_000_000})

@@ -28,7 +28,7 @@ def work(metrics: Metrics, pool: str, template: str) -> None:
     metrics.backends.errors.labels(pool, "create", ErrorClass.QUOTA).inc()
     metrics.store.lock_wait.observe(0.01)
     metrics.store.bytes.replace({"intent.json": 100})
-    metrics.server.rejected("token")
+    metrics.server.rejections.labels("token").inc()
     metrics.usage.seconds.replace({pool: 100})
     metrics.usage.per_hour.replace({(): 1})
     metrics.usage.month.replace({(): 1})
