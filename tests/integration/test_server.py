@@ -470,6 +470,32 @@ def test_probes_are_answered_while_every_maker_of_responses_is_busy(start: Start
         assert {line.makefile("rb").readline() for line in lines} == {b"HTTP/1.1 200 OK\r\n"}
 
 
+def test_no_response_is_made_for_a_connection_that_was_closed_for_others(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"WORKERS": 1, "CONNECTIONS": 2, "LEAST_SECONDS": 0.2}.items():
+        monkeypatch.setattr(connections, name, value)
+    released, made = threading.Event(), []
+
+    def wait() -> Mapping[str, Any]:
+        made.append(len(made))
+        assert released.wait(SECONDS)
+        return {}
+
+    server = start(status=wait)
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(from_address(server)) for _ in range(2))
+        first.sendall(b"GET /status HTTP/1.1\r\n\r\n")
+        until(lambda: made, 10, what="the first response is being made")
+        second.sendall(b"GET /status HTTP/1.1\r\n\r\n")
+        others = [stack.enter_context(from_address(server)) for _ in range(2)]
+        until(lambda: is_closed(first) and is_closed(second), 10, what="both make room")
+        released.set()
+        others[0].sendall(b"GET /status HTTP/1.1\r\n\r\n")
+        assert others[0].makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+    assert len(made) == 2
+
+
 def test_the_loop_keeps_three_of_four_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (100, 100))
     assert connections.most_connections() == 25
