@@ -232,7 +232,7 @@ def network_of(host: str) -> str:
 
 
 class _Exchange(httputil.HTTPMessageDelegate):
-    """One request and its response. The response is complete before a body would be read, so no body ever is."""
+    """One request and its response. The connection ends with it, before a body or a second request would be read."""
 
     def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection
@@ -253,9 +253,10 @@ class _Exchange(httputil.HTTPMessageDelegate):
                     httputil.HTTPHeaders({**fields, **SECURITY, **response.headers}),
                     b"" if start.method == "HEAD" else response.body,
                 )
-                self._connection.finish()
         except (TimeoutError, StreamClosedError):
-            self._stream.close()
+            log.debug("Response was not taken", extra={"path": start.path})
+        finally:
+            self._connection.detach().close()  # closed only, Tornado goes on with requests it has read
 
     def _refusal(self, start: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> Response | None:
         """The response to a request whose form is refused."""

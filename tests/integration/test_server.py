@@ -361,10 +361,16 @@ def test_a_head_that_is_too_large_ends_the_connection_before_it_is_read(start: S
     assert get(server, "/healthz").status_code == 200
 
 
-def test_a_connection_carries_one_request(start: Start) -> None:
-    response = exchanged(start(), (GET + b"\r\n") * 50)
+def test_a_connection_carries_one_request_and_no_other_is_looked_at(start: Start) -> None:
+    server = start()
+    rejected: list[str] = []
+    server.rejected = rejected.append
+    response = exchanged(server, (GET + b"\r\n") + (GET.replace(b"GET", b"PUT") + b"\r\n") * 50)
     assert response.count(b"HTTP/1.1 200 OK") == 1
     assert b"Connection: close\r\n" in response
+    for _ in range(3):
+        assert get(server, "/metrics").status_code == 200
+    assert rejected == []
 
 
 SLOW_HEADS = {"silent": b"", "in the first line": b"GET /met", "between two headers": GET}
