@@ -1,9 +1,12 @@
-"""Who counts as one client of the HTTP server."""
+"""The clients of the HTTP server, and the page that names its bounds."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from provisioner.telemetry import access, connections
 from provisioner.telemetry.connections import network_of
 
 
@@ -19,3 +22,20 @@ from provisioner.telemetry.connections import network_of
 )
 def test_a_client_is_its_address_or_its_network_of_ipv6(host: str, network: str) -> None:
     assert network_of(host) == network
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"| TLS handshake and head of a request | {connections.HEAD_SECONDS:g} s,",
+        f"| head of a request | {connections.HEAD_BYTES // 1024} kB |",
+        f"| a line of the head | {connections.LINE_BYTES // 1024} kB |",
+        f"has taken the response | {connections.RESPONSE_SECONDS:g} s |",
+        f"have not taken yet | {connections.HELD_BYTES >> 20} MiB |",
+        f"| connections | {connections.CONNECTIONS}, and 1/{connections.SHARE} of",
+        f"is {connections.LEAST_SECONDS:g} s old",
+        f"After {access.LOGINS} wrong tokens within {access.LOGIN_SECONDS:g} s",
+    ],
+)
+def test_the_page_names_the_bounds_of_the_code(words: str) -> None:
+    assert words in (Path(__file__).parents[3] / "docs" / "status-page.md").read_text()
