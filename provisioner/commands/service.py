@@ -120,6 +120,8 @@ class Service:
             AccessFiles(readers.token_file, readers.tls_cert, readers.tls_key),
         )
         self.server.rejected = lambda reason: metrics.server.rejections.labels(reason).inc()
+        if readers.token_file is not None:
+            metrics.server.expect_logins()
 
     def heed_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""

@@ -45,9 +45,8 @@ RESULTS = ("ok", "failed")
 WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
 """What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
 KINDS = ("request", "return")
-REJECTIONS = ("token", "rate", "request", "room")
-"""Why the HTTP server turns somebody away: a wrong token, one that is not compared after many wrong ones, a request of
-a form that is refused, a connection that is closed to make room for another one."""
+LOGIN_REJECTIONS = ("token", "rate")
+"""Reasons of the HTTP server to refuse a login: a wrong token, and one that is not compared after many wrong ones."""
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
 CALL_BUCKETS = (0.1, 1, 10)
 START_BUCKETS = (5, 30, 60, 180, 600)
@@ -327,7 +326,7 @@ class StoreMetrics:
 
 
 class ServerMetrics:
-    """The HTTP server."""
+    """The HTTP server. Most loops never need the series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.rejections = Counter(
@@ -336,7 +335,10 @@ class ServerMetrics:
             ["reason"],
             registry=registry,
         )
-        for reason in REJECTIONS:
+
+    def expect_logins(self) -> None:
+        """Export the series of failed logins as zero."""
+        for reason in LOGIN_REJECTIONS:
             self.rejections.labels(reason)
 
 

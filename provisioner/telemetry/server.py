@@ -74,7 +74,7 @@ class Server:
         self._socket: socket.socket | None = None
         self._connections: Connections | None = None
         self.rejected: Callable[[str], None] = lambda reason: None
-        """Called with one of ``metrics.REJECTIONS`` for each login, request and connection that is turned away."""
+        """Called with the reason for each login, request and connection that is turned away."""
 
     @property
     def url(self) -> str:
