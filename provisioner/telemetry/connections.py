@@ -127,24 +127,24 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         while True:
             try:
                 connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
-                await self.open.make_room()
-                stream = self._stream(connection)
-            except OSError as error:  # the client is gone, or the process has no descriptor left
+            except OSError as error:  # the process has no descriptor left
                 log.debug("Connection cannot be taken", extra={"error": str(error)})
                 await asyncio.sleep(0.1)
                 continue
-            self.open.add(stream, address[0])
-            server.handle_stream(stream, address)
+            await self.open.make_room()
+            try:
+                stream = self._stream(connection)
+            except OSError:  # the client is gone
+                connection.close()
+            else:
+                self.open.add(stream, address[0])
+                server.handle_stream(stream, address)
             await asyncio.sleep(0)
 
     def _stream(self, connection: socket.socket) -> IOStream:
         if self._tls is None:
             return _Stream(connection)
-        try:
-            return _TlsStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
-        except OSError:
-            connection.close()
-            raise
+        return _TlsStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
 
 
 class _Stream(IOStream):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 from collections import Counter
@@ -476,6 +478,24 @@ def test_probes_are_answered_while_every_maker_of_responses_is_busy(start: Start
         assert {line.makefile("rb").readline() for line in lines} == {b"HTTP/1.1 200 OK\r\n"}
 
 
+def test_connections_are_taken_again_after_the_process_had_no_descriptor_left(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "provisioner")
+    server = start()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as line:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (line.fileno() + 1, hard))
+        try:
+            line.connect(address(server))
+            until(lambda: "Connection cannot be taken" in caplog.text, 10, what="no descriptor is left")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        line.settimeout(SECONDS)
+        line.sendall(GET + b"\r\n")
+        assert line.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+
+
 def test_no_response_is_made_for_a_connection_that_was_closed_for_others(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -566,3 +586,16 @@ def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with socket.create_connection((host, int(port)), timeout=SECONDS) as line:
             line.sendall(begun)
             assert line.recv(1) == b"", "the server ends the connection"
+
+
+@needs_openssl
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_clients_that_reset_their_connections_disturb_no_other(tmp_path: Path, begun: bytes) -> None:
+    cert, key = certificate(tmp_path, "one")
+    with served(page(tmp_path, *grid()), AccessFiles(cert=cert, key=key)) as url:
+        host, port = url.removeprefix("https://").split(":")
+        for _ in range(50):
+            with socket.create_connection((host, int(port)), timeout=SECONDS) as line:
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                line.sendall(begun)
+        assert requests.get(f"{url}/healthz", verify=str(cert), timeout=SECONDS).status_code == 200
