@@ -12,7 +12,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -483,14 +483,18 @@ def test_connections_are_taken_again_after_the_process_had_no_descriptor_left(
 ) -> None:
     caplog.set_level("DEBUG", "provisioner")
     server = start()
+    assert get(server, "/healthz").status_code == 200, "it has all that it needs"
+    until(lambda: not held_by(server), 10, what="that connection is over")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as line:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (line.fileno() + 1, hard))
-        try:
-            line.connect(address(server))
-            until(lambda: "Connection cannot be taken" in caplog.text, 10, what="no descriptor is left")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with socket.socket() as line, ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (line.fileno() + 5, hard))
+        with suppress(OSError):
+            while True:
+                stack.callback(os.close, os.dup(line.fileno()))
+        line.connect(address(server))
+        until(lambda: "Connection cannot be taken" in caplog.text, 10, what="no descriptor is left")
+        stack.close()
         line.settimeout(SECONDS)
         line.sendall(GET + b"\r\n")
         assert line.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
