@@ -397,13 +397,12 @@ def test_a_head_has_a_deadline_that_no_byte_puts_off(
 
 
 def test_a_response_that_is_not_read_has_a_deadline(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "RESPONSE_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "RESPONSE_SECONDS", 2.0)
     server = start(status=lambda: {"large": "a" * 10_000_000})
     with from_address(server) as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert line.recv(8) == b"HTTP/1.1"
-        assert held_by(server)
         assert until(lambda: not held_by(server), 10, what="the server closes the connection")
 
 
