@@ -8,9 +8,11 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import google.auth
 import google.auth.credentials
+import requests
 from google.auth import identity_pool, pluggable
 from google.auth._cloud_sdk import get_application_default_credentials_path
 from google.auth.environment_vars import CREDENTIALS
@@ -19,7 +21,9 @@ from google.auth.transport.requests import Request
 from google.oauth2 import service_account
 
 from provisioner.backends import BackendError
+from provisioner.backends.connections import bounded_session
 from provisioner.backends.network import ANOTHER_LOGIN, signature, wants_another_login
+from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -37,8 +41,13 @@ RETRY_SECONDS = 5.0
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
 
-UNUSABLE = (GoogleAuthError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+UNUSABLE = (GoogleAuthError, OSError, *ODD_RESPONSES)
 """What Google's library raises for a file that holds no credentials."""
+
+
+def _request() -> Any:
+    """Return the way by which Google's library asks token servers and the metadata server."""
+    return partial(Request(bounded_session(requests.Session())), timeout=TOKEN_SECONDS)
 
 
 def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) -> google.auth.credentials.Credentials:
@@ -46,7 +55,7 @@ def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) ->
     try:
         if key_file is not None:
             return _in_file(key_file, scopes)
-        return google.auth.default(scopes=scopes)[0]
+        return google.auth.default(scopes=scopes, request=_request())[0]
     except UNUSABLE as error:
         if wants_another_login(error):
             raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
@@ -160,17 +169,18 @@ class GoogleToken:
         """Reads nothing yet: missing credentials make looks fail, not the loop."""
         self._key_file = key_file
         self._credentials: FollowedCredentials | None = None
+        self._request = _request()
 
     def header(self) -> str:
         """The value of the Authorization header; BackendError when there is no token to be had."""
         if self._credentials is None:
             self._credentials = FollowedCredentials(self._key_file, CLUSTER_SCOPES)
         try:
-            self._credentials.keep_valid(partial(Request(), timeout=TOKEN_SECONDS))
+            self._credentials.keep_valid(self._request)
         except TransportError as error:
             if wants_another_login(error):
                 raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
             raise BackendError(ErrorClass.UNAVAILABLE, f"no Google token: {error}") from error
-        except GoogleAuthError as error:
+        except (GoogleAuthError, *ODD_RESPONSES) as error:
             raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error
         return f"Bearer {self._credentials.source.token}"

@@ -6,7 +6,6 @@ the plugins that it runs.
 
 from __future__ import annotations
 
-import math
 import os
 import ssl
 import time
@@ -16,8 +15,6 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.model import ErrorClass
@@ -48,10 +45,6 @@ NO_ADDRESS = (
     "is written as %40 is for @"
 )
 """Said without the address, which may hold a password."""
-
-IDLE_SECONDS = 5.0
-"""A connection that was idle for longer is made anew: that takes milliseconds. A firewall that has forgotten it drops
-what is sent without a word, and costs the whole time-out of a call."""
 
 MOST_WAIT = 300.0
 """Seconds for which a server's Retry-After is heeded at most: API servers ask for one second."""
@@ -96,31 +89,6 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 def wants_another_login(error: BaseException) -> bool:
     """Whether a call failed as the proxy does not know us: another would get the same, and may lock the account."""
     return TUNNEL_REFUSED in str(error)
-
-
-class _Fresh(urllib3.HTTPConnectionPool):
-    """Connections that are kept for ``IDLE_SECONDS``."""
-
-    def _get_conn(self, timeout: float | None = None) -> Any:
-        connection = super()._get_conn(timeout)
-        if time.monotonic() - getattr(connection, "idle_since", math.inf) > IDLE_SECONDS:
-            connection.close()  # it is opened again by the request
-        return connection
-
-    def _put_conn(self, conn: Any) -> None:
-        if conn is not None:
-            conn.idle_since = time.monotonic()
-        super()._put_conn(conn)
-
-
-class _FreshTLS(_Fresh, urllib3.HTTPSConnectionPool):
-    pass
-
-
-def kept_shortly(connections: urllib3.PoolManager) -> urllib3.PoolManager:
-    """The same connections, none of which is used after ``IDLE_SECONDS`` without a call."""
-    connections.pool_classes_by_scheme = {"http": _Fresh, "https": _FreshTLS}
-    return connections
 
 
 def seconds_until(retry_after: str | None) -> float | None:

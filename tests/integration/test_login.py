@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from base64 import urlsafe_b64decode
+from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +26,7 @@ from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, Rea
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import FollowedCredentials, GoogleToken
 from provisioner.model import Create, ErrorClass
+from tests.support.network.authority import Authority
 from tests.support.waiting import until
 
 VERSION = "client.authentication.k8s.io/v1"
@@ -36,7 +37,7 @@ EPOCH = 1_900_000_000.0
 class Guard:
     """A server that knows some tokens, and hands out Google's: ``granted`` is what it gives for a signed assertion."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         self.tokens: set[str] = set()
         self.heard: list[str] = []
         self.grants = 0
@@ -72,25 +73,30 @@ class Guard:
             def log_message(self, *_: object) -> None:
                 """Nothing: ``heard`` holds what tests need."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self.server.server_port}"
+        self.authority = Authority(directory)
+        plain, secure = self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+        secure.socket = self.authority.context("127.0.0.1").wrap_socket(secure.socket, server_side=True)
+        self.plain = f"http://127.0.0.1:{plain.server_port}"
+        self.address = f"https://127.0.0.1:{secure.server_port}"
 
 
 @pytest.fixture
-def guard() -> Iterator[Guard]:
-    made = Guard()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,))
-    thread.start()
+def guard(tmp_path: Path) -> Iterator[Guard]:
+    made = Guard(tmp_path)
+    threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in made.servers]
+    for thread in threads:
+        thread.start()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    for server, thread in zip(made.servers, threads, strict=True):
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def write_kubeconfig(path: Path, server: str, user: Mapping[str, Any]) -> Path:
+    trusted = {"certificate-authority": str(file) for file in path.parent.glob("Bank-Root.pem")}
     document = {
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, **trusted}}],
         "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
@@ -118,6 +124,12 @@ def refused(do: Callable[[], object]) -> BackendError:
     with pytest.raises(BackendError) as caught:
         do()
     return caught.value
+
+
+def test_a_kubeconfig_sends_no_token_over_plain_http(guard: Guard, tmp_path: Path) -> None:
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.plain, {"token": "secret"})))
+    assert "over plain HTTP none are sent" in refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
+    assert guard.heard == [""]
 
 
 # --- exec plugins -----------------------------------------------------------------------------------------------------
@@ -194,7 +206,13 @@ def test_a_plugin_is_told_of_the_cluster_and_has_no_terminal(guard: Guard, tmp_p
     assert json.loads((tmp_path / "runs.info").read_text()) == {
         "apiVersion": VERSION,
         "kind": "ExecCredential",
-        "spec": {"interactive": False, "cluster": {"server": guard.address}},
+        "spec": {
+            "interactive": False,
+            "cluster": {
+                "server": guard.address,
+                "certificate-authority-data": b64encode(guard.authority.file.read_bytes()).decode(),
+            },
+        },
     }
     assert (tmp_path / "runs.args").read_text() == "--a b\n"
     assert (tmp_path / "runs.stdin").read_text() == ""
@@ -214,6 +232,10 @@ BROKEN = {
         "gave no token",
     ),
     "that hangs": ("sleep 30", "gave no answer within 0.3 s"),
+    "that closes its output and hangs": ("exec >&- 2>&-; sleep 30", "gave no answer within 0.3 s"),
+    "that prints without end": ("exec cat /dev/zero", "printed more than 1024 KiB"),
+    "that complains without end": ("exec cat /dev/zero >&2", "printed more than 1024 KiB"),
+    "that nests": (f"printf '{'[' * 5000}'", "did not print an ExecCredential"),
 }
 
 
@@ -247,7 +269,7 @@ def test_a_plugin_that_is_missing_says_what_to_do_and_only_looks_and_creates_fai
     tmp_path: Path, more: dict[str, str], words: str
 ) -> None:
     user = user_of("gke-gcloud-auth-plugin-that-is-not-there", tmp_path / "runs", **more)
-    settings = pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", "http://127.0.0.1:1", user))
+    settings = pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", "https://127.0.0.1:1", user))
     backend = GkeBackend(settings, provisioner="demo")
     backend.start(lambda: None)
     try:
@@ -304,12 +326,12 @@ def test_the_official_client_is_not_asked_at_each_call() -> None:
 
 
 def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:
-    api = connect(pool(tmp_path, endpoint=guard.address))
+    api = connect(pool(tmp_path, endpoint=guard.plain))
     for _ in range(2):
         error = refused(lambda: api.get("/api/v1/namespaces/n/pods"))
         assert error.failure.error is ErrorClass.DENIED
         assert error.failure.text == (
-            f"{guard.address} wants credentials (HTTP 401), and over plain HTTP none are sent: "
+            f"{guard.plain} wants credentials (HTTP 401), and over plain HTTP none are sent: "
             "let the pool's 'endpoint' begin with https://, or name a 'kubeconfig' instead"
         )
 
@@ -369,7 +391,7 @@ def key_file(tmp_path: Path, guard: Guard, private_key: str) -> Path:
     """The key file of a service account whose tokens come from the guard."""
     path = tmp_path / "key.json"
     account = {"type": "service_account", "client_email": "hf@example.iam", "private_key_id": "1"}
-    path.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{guard.address}/token"}))
+    path.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{guard.plain}/token"}))
     return path
 
 
@@ -456,7 +478,7 @@ def test_a_key_that_google_does_not_take_is_denied_in_its_words(guard: Guard, tm
 
 def test_nothing_is_sent_in_the_clear(guard: Guard, tmp_path: Path, key_file: Path) -> None:
     guard.tokens = {""}
-    assert ask(at_endpoint(tmp_path, endpoint=f"{guard.address}/", credentials=key_file))
+    assert ask(at_endpoint(tmp_path, endpoint=f"{guard.plain}/", credentials=key_file))
     assert (guard.heard, guard.grants) == ([""], 0)
 
 

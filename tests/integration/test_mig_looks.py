@@ -412,7 +412,7 @@ def test_a_response_that_drips_ends_with_its_time_not_with_its_last_byte() -> No
         with pytest.raises(BackendError) as raised:
             backend.observe(1.0, {})
         assert raised.value.failure.error is ErrorClass.TIMEOUT
-        assert "has not ended in time" in raised.value.failure.text
+        assert "instanceGroupManagers: no complete response within 1 s" in raised.value.failure.text
         backend.close()
 
 

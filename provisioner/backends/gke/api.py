@@ -5,7 +5,6 @@ The official client's typed models would cost three times the processor time of 
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -18,12 +17,16 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, SharedFlow
+from provisioner.backends.connections import MOST_PAGES, body_of
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.responses import json_object
 from provisioner.model import ErrorClass, Failure
 
 CONNECT_SECONDS = 5.0
 """A server that does not accept a connection within this is not there."""
+LIST_SECONDS = 300.0
+"""Seconds that all pages of a list may take: after so long a server has forgotten the version that they are of."""
 UNKNOWN_USER = 401
 """HTTP status."""
 NOT_FOR_US = frozenset({403, 404, 405})
@@ -154,14 +157,23 @@ class KubeApi:
 
     def items(self, path: str, query: Mapping[str, str | int], *, accept: str = JSON) -> Iterator[Any]:
         """The items of a list, page by page; each page raises as ``get``."""
-        following: Mapping[str, str | int] = {}
-        while True:
-            page = self.get(path, {**query, **following}, accept=accept)
+        for page in self.pages(path, query, accept=accept):
             yield from page.get("items") or ()
+
+    def pages(self, path: str, query: Mapping[str, str | int], *, accept: str = JSON) -> Iterator[Document]:
+        """The pages of a list, each of which raises as ``get``; BackendError for a list without an end."""
+        following: Mapping[str, str | int] = {}
+        deadline = time.monotonic() + LIST_SECONDS
+        for _ in range(MOST_PAGES):
+            page = self.get(path, {**query, **following}, accept=accept)
+            yield page
             mark = (page.get("metadata") or {}).get("continue")
             if not mark:
                 return
+            if time.monotonic() > deadline:
+                raise BackendError(ErrorClass.TIMEOUT, f"{path}: the list has not ended within {LIST_SECONDS:g} s")
             following = {"continue": str(mark)}
+        raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def send(
         self,
@@ -173,22 +185,17 @@ class KubeApi:
         accept: str = JSON,
     ) -> Document:
         """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
-        reply = self._request(method, _target(path, query), body, self.times.call, accept=accept, preload_content=True)
+        reply, content = self._request(method, _target(path, query), body, self.times.call, accept=accept)
         if reply.status >= 300:
-            raise refusal(reply.status, reply.data, reply.headers.get("Retry-After"))
-        return parse(reply.data)
+            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
+        return parse(content)
 
     def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
         """An open response to be read as it comes; reading raises an urllib3 error when it falls silent."""
-        reply = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, preload_content=False)
-        if reply.status < 300:
-            return reply
-        try:
-            raise refusal(reply.status, reply.read(), reply.headers.get("Retry-After"))
-        except urllib3.exceptions.HTTPError as error:
-            raise BackendError(*unanswered(error)) from error
-        finally:
-            reply.close()
+        reply, content = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, stream=True)
+        if reply.status >= 300:
+            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
+        return reply
 
     def _request(
         self,
@@ -198,8 +205,9 @@ class KubeApi:
         read_seconds: float,
         *,
         accept: str,
-        preload_content: bool,
-    ) -> urllib3.response.BaseHTTPResponse:
+        stream: bool = False,
+    ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
+        """The response and its body, which is left to be read where the response is a ``stream`` and no refusal."""
         (way, authorization), began = self.access.now(), time.monotonic()
         headers = {"Accept": accept, **authorization}
         if body is not None:
@@ -213,8 +221,9 @@ class KubeApi:
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
                 retries=False,
                 redirect=False,
-                preload_content=preload_content,
+                preload_content=False,
             )
+            content = b"" if stream and reply.status < 300 else body_of(reply)
         except urllib3.exceptions.HTTPError as error:
             if isinstance(error, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
                 self.access.failed(way)
@@ -223,7 +232,7 @@ class KubeApi:
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
-        return reply
+        return reply, content
 
 
 def _target(path: str, query: Mapping[str, str | int] | None) -> str:
@@ -267,12 +276,9 @@ def _error_class(status: int, reason: str, message: str) -> ErrorClass:
 def parse(body: bytes) -> Document:
     """The JSON object in a response; BackendError when there is none: half a response is no response."""
     try:
-        document = json.loads(body)
+        return json_object(body)
     except ValueError as error:
         raise BackendError(ErrorClass.UNAVAILABLE, words(f"the answer is not JSON: {error}")) from error
-    if not isinstance(document, dict):
-        raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is not a JSON object: {type(document).__name__}")
-    return document
 
 
 def words(text: str) -> str:

@@ -24,6 +24,7 @@ from provisioner.backends.gke.pod_watch import pods_path
 from provisioner.backends.gke.pods import Identity, altered, is_terminating
 from provisioner.backends.gke.rehearsal import TRIED, rehearse
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.responses import understood
 from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
@@ -79,6 +80,7 @@ class GkeBackend:
         """A live watch lists the pods again."""
         self._list_after = when
 
+    @understood()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Everything of ours in the namespace.
 
@@ -141,6 +143,7 @@ class GkeBackend:
             self._resolver.close()
         self._api.access.close()
 
+    @understood()
     def rehearse(self, template: str) -> list[Finding]:
         """Try a pod under a name that no machine has, and ask for the rights that the loop needs."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
@@ -162,6 +165,7 @@ class GkeBackend:
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
         return altered({"metadata": asked, "spec": {"restartPolicy": spec.restarts} if spec else {}}, pod)
 
+    @understood(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
         """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""
         asked: PodSpec | None = spec
@@ -194,6 +198,7 @@ class GkeBackend:
             raise BackendError(ErrorClass.OTHER, f'pod "{create.name}" exists already and is being deleted')
         return pod
 
+    @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete one pod, and no namesake: what is not there any more, or is another's, is a success."""
         uid = delete.uid or self._uid(delete)

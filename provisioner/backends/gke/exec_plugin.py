@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
 import subprocess
 import time
@@ -17,11 +18,14 @@ from typing import Any
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import words
+from provisioner.backends.responses import ODD_RESPONSES, json_object
 from provisioner.interrupts import ended_first
 from provisioner.model import ErrorClass
 
 PLUGIN_SECONDS = 30.0
 """How long a plugin may run: it may ask a token server, and try again."""
+MOST_OUTPUT = 1 << 20
+"""Bytes that a plugin may print: a token has a few thousand."""
 EARLY_SECONDS = 30.0
 """A token is renewed so long before its end, or after three quarters of a shorter life: a create that is refused for
 an old token costs a slot."""
@@ -94,19 +98,39 @@ class ExecPlugin:
         ) as process:
             try:
                 with ended_first(process.pid):
-                    output, stderr = process.communicate(timeout=PLUGIN_SECONDS)
-            except subprocess.TimeoutExpired:
+                    output, stderr = self._outputs(process)
+            except (subprocess.TimeoutExpired, BackendError):
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
             return process.returncode, output, stderr
 
+    def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+        """Both outputs of a plugin that has ended. Raise TimeoutExpired, or BackendError for a large output."""
+        deadline = time.monotonic() + PLUGIN_SECONDS
+        pieces: dict[Any, bytes] = {process.stdout: b"", process.stderr: b""}
+        with selectors.DefaultSelector() as waiting:
+            for pipe in pieces:
+                waiting.register(pipe, selectors.EVENT_READ)
+            while waiting.get_map():
+                if not (ready := waiting.select(max(0.0, deadline - time.monotonic()))):
+                    raise subprocess.TimeoutExpired(self._command, PLUGIN_SECONDS)
+                for pipe in (key.fileobj for key, _ in ready):
+                    piece = os.read(pipe.fileno(), MOST_OUTPUT)  # type: ignore[union-attr]
+                    pieces[pipe] += piece
+                    if len(pieces[pipe]) > MOST_OUTPUT:
+                        raise self._failed(f"printed more than {MOST_OUTPUT >> 10} KiB")
+                    if not piece:
+                        waiting.unregister(pipe)
+        process.wait(max(0.0, deadline - time.monotonic()))
+        return pieces[process.stdout], pieces[process.stderr]
+
     def _status(self, output: bytes) -> Mapping[str, Any]:
         """What is in a plugin's output. Its words may be secret: they are not repeated."""
         try:
-            credential = json.loads(output)
+            credential = json_object(output)
             version, status = credential["apiVersion"], credential["status"]
             token = status.get("token")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ODD_RESPONSES as error:
             raise self._failed("did not print an ExecCredential") from error
         if version != self._version:
             raise self._failed(f"speaks {version!r}, but the kubeconfig says {self._version!r}")
@@ -124,6 +148,6 @@ def _renewal(begun: float, expires: object) -> float:
         return float("inf")
     try:
         ends = datetime.fromisoformat(expires).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return begun
     return ends - min(EARLY_SECONDS, (ends - begun) / 4)

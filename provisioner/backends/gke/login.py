@@ -26,11 +26,12 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST
+from provisioner.backends.connections import bounded
 from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes, Way, words
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken, credentials_wanted
-from provisioner.backends.network import authorities, kept_shortly, proxy_login, signature
+from provisioner.backends.network import authorities, proxy_login, signature
 from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
     configuration.proxy_headers = proxy_login(configuration.proxy) or configuration.proxy_headers
     files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]
     signed += signature(files)
-    connections = kept_shortly(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
+    connections = bounded(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
     usable = True
     if configuration.host.startswith("https:"):
         try:
@@ -236,7 +237,9 @@ def _credentials(pool: GkePool, context: str | None, configuration: Any) -> Cred
     if pool.endpoint is not None:
         return _at_endpoint(pool, pool.endpoint, configuration)
     if pool.kubeconfig is not None:
-        return _in_kubeconfig(pool.kubeconfig, context, configuration)
+        found = _in_kubeconfig(pool.kubeconfig, context, configuration)
+        secret = configuration.host.startswith("https://")
+        return found if secret else Anonymous(configuration.host, "let the kubeconfig's 'server' do so")
     kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     return TokenFile(Path(incluster_config.SERVICE_TOKEN_FILENAME))
 
@@ -245,10 +248,11 @@ def _credentials(pool: GkePool, context: str | None, configuration: Any) -> Cred
 
 
 class Anonymous:
-    """No credentials: over plain HTTP nobody's secrets are sent."""
+    """No credentials: over plain HTTP no secret is sent."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: str, otherwise: str) -> None:
+        """``otherwise``: what else to do if the server wants credentials."""
+        self._endpoint, self._otherwise = endpoint, otherwise
 
     def header(self) -> str:
         """An empty value: there is nobody to name."""
@@ -256,13 +260,13 @@ class Anonymous:
 
     def rejected(self) -> None:
         """The server wants to know who we are; always BackendError."""
-        raise credentials_wanted(self._endpoint, "name a 'kubeconfig' instead")
+        raise credentials_wanted(self._endpoint, self._otherwise)
 
 
 def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
     configuration.host = endpoint.rstrip("/")
     if endpoint.startswith("http://"):
-        return Anonymous(endpoint)
+        return Anonymous(endpoint, "name a 'kubeconfig' instead")
     if pool.ca_file is not None:
         try:
             ssl.create_default_context(cafile=str(pool.ca_file))

@@ -13,6 +13,7 @@ from provisioner.backends.gke.pod_watch import PodWatch, list_pods
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.spot_nodes import SpotNodes
+from provisioner.backends.responses import text
 
 
 class Namespace:
@@ -59,7 +60,7 @@ class Namespace:
     def identity(self) -> str:
         """What tells it from a namespace of the same name in another cluster; empty where we may not read it."""
         try:
-            uid = self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"]
+            uid = text(self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"])
             return f"namespace {self._name} (uid {uid})"
         except KubeError as error:
             if error.status in NOT_FOR_US:

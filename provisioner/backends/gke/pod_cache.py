@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from provisioner.backends import CAUSE_SECONDS
+from provisioner.backends import CAUSE_SECONDS, BackendError
+from provisioner.backends.connections import MOST_PAGES
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
 from provisioner.backends.gke.pods import (
@@ -34,8 +35,16 @@ UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 MOST_ASKED = 500
 """Names that one look asks the server for, a call each: thousands of pods may go at once."""
 
+MOST_PODS = 500 * MOST_PAGES
+"""Pods in a list, and in a cache: as many as the largest GKE cluster has."""
+
 FAILED = "FailedScaleUp"
 """Reason of the autoscaler's Events on pods for which it could not get a node."""
+
+
+def too_many() -> BackendError:
+    """The error for a namespace whose pods do not end."""
+    return BackendError(ErrorClass.OTHER, f"the server has more than {MOST_PODS} pods of ours")
 
 
 def refined(scheduler: Failure, autoscaler: Failure) -> Failure:
@@ -188,6 +197,8 @@ class PodCache:
     def _put(self, reading: Reading) -> str:
         """Remember what was read of a pod; its name."""
         (machine, ending), name = reading, reading[0].name
+        if len(self._pods) >= MOST_PODS and name not in self._pods:
+            raise too_many()
         old, (ending_before, since) = self._pods.get(name), self._endings.get(name, (None, 0.0))
         self._created.pop(name, None)
         self._left.discard(name)
@@ -277,9 +288,13 @@ class PodList:
         """``nodes`` hears of the pods' nodes, and tells which are on Spot."""
         self._nodes = nodes
         self._readings: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
+        self._taken = 0
 
     def take(self, kind: str, pod: Pod) -> None:
         """One pod of the list (``ADDED``), or what became of it before the list was complete."""
+        self._taken += 1
+        if self._taken > MOST_PODS:
+            raise too_many()
         for pool, readings in self._readings.items():
             reading = None if kind == "DELETED" else pool.read(pod, self._nodes.is_spot)
             if reading is not None:

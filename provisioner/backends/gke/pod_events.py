@@ -15,6 +15,7 @@ from provisioner.backends.gke.api import KubeApi, words
 from provisioner.backends.gke.pod_cache import FAILED, PodCaches
 from provisioner.backends.gke.pods import NOT_PREPARED, Wait
 from provisioner.backends.gke.readings import Readings
+from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ class PodEvents:
         stages = {wait.placed for wait in waiting}
         reasons = [*(OF_NO_NODE if False in stages else ()), *(OF_A_NODE if True in stages else ())]
         try:
-            told = explanations(self._list(reasons), waiting)
+            with understood():
+                told = explanations(self._list(reasons), waiting)
         except BackendError as error:
             log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})
             self._readings.put_off(error.retry_after or 0.0)

@@ -9,19 +9,21 @@ The caches count as live only while this thread can vouch for them.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.api import Document, KubeApi, KubeError, unanswered
+from provisioner.backends.connections import BODY_BYTES, LINE_BYTES
+from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered, words
 from provisioner.backends.gke.pod_cache import PodCaches, PodList
+from provisioner.backends.responses import ODD_RESPONSES, json_object, text
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -123,9 +125,10 @@ class PodWatch:
             except NoStreamedLists as error:
                 self._api.streams_lists = False
                 log.info("Server streams no lists, asking for pages", extra={**self._where, "text": str(error)})
-            except Disordered as error:
+            except (Disordered, *ODD_RESPONSES) as error:
                 self._version = ""
-                self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, str(error)))
+                text = str(error) if isinstance(error, Disordered) else f"an event is not understood: {error!r}"
+                self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, words(text)))
             except BackendError as error:
                 if isinstance(error, KubeError) or error.failure.error is ErrorClass.TIMEOUT:
                     self._version = ""  # Unlike after a stream that broke off, the caches may be worthless.
@@ -210,6 +213,8 @@ class PodWatch:
         if not isinstance(version, str) or not version:
             raise Disordered(f"a {kind} event without a version")
         if pods is not None and not _ends_list(kind, pod):
+            if time.monotonic() > self._begun + LIST_SECONDS:
+                raise BackendError(ErrorClass.TIMEOUT, f"the streamed list has not ended within {LIST_SECONDS:g} s")
             pods.take(kind, pod)
             return pods
         if pods is not None:
@@ -251,26 +256,27 @@ def pods_path(namespace: str) -> str:
 
 def list_pods(api: KubeApi, namespace: str, selector: str, pods: PodList) -> str:
     """Put every pod into ``pods``; the list's version. BackendError when it is not complete."""
-    query: dict[str, str | int] = {"labelSelector": selector, "limit": PAGE}
-    while True:
-        page = api.get(pods_path(namespace), query)
+    version = ""
+    for page in api.pages(pods_path(namespace), {"labelSelector": selector, "limit": PAGE}):
         metadata, items = page.get("metadata"), page.get("items")
         if not isinstance(metadata, dict) or not isinstance(items, list) or not metadata.get("resourceVersion"):
             raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")
         for pod in items:
             pods.take("ADDED", pod)
-        if not metadata.get("continue"):
-            return str(metadata["resourceVersion"])
-        query["continue"] = str(metadata["continue"])
+        version = text(metadata["resourceVersion"])
+    return version
 
 
-def events(stream: urllib3.response.BaseHTTPResponse) -> Iterator[Document]:
+def events(stream: Any) -> Iterator[Document]:
     """The events of a watch as they come; ends with the stream; BackendError when it breaks off or falls silent."""
     rest = b""
     try:
         for chunk in stream.stream(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > LINE_BYTES:
+                raise stream.allowance.large(f"{LINE_BYTES >> 20} MiB")
             for line in lines:
+                stream.allowance.renew(BODY_BYTES)
                 if line.strip():
                     yield _event(line)
     except urllib3.exceptions.HTTPError as error:
@@ -280,12 +286,9 @@ def events(stream: urllib3.response.BaseHTTPResponse) -> Iterator[Document]:
 def _event(line: bytes) -> Document:
     """One line of a watch. An ERROR event with status 410 or a line that is no event means: list again."""
     try:
-        event = json.loads(line)
+        return json_object(line)
     except ValueError as error:
         raise Disordered(f"an event that is not JSON: {error}") from error
-    if not isinstance(event, dict):
-        raise Disordered("an event that is no JSON object")
-    return event
 
 
 def _ends_list(kind: str, pod: Document) -> bool:

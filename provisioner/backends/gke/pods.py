@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import words
+from provisioner.backends.responses import ODD_RESPONSES, seconds, text
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 Pod = Mapping[str, Any]
@@ -164,9 +165,9 @@ class Identity:
         """The machine that a pod is; None when it is not ours; BackendError when it cannot be read."""
         try:
             return machine_of(pod, is_spot) if self.owns(pod) else None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except ODD_RESPONSES as error:
             raise BackendError(
-                ErrorClass.UNAVAILABLE, f"the server described a pod as no server does: {error!r}"
+                ErrorClass.UNAVAILABLE, words(f"the server described a pod as no server does: {error!r}")
             ) from error
 
     def owns(self, pod: Pod) -> bool:
@@ -198,13 +199,14 @@ def machine_of(pod: Pod, is_spot: IsSpot = not_known) -> Reading:
     """What a pod says of its machine."""
     cause = partial(_cause, pod, is_spot)
     metadata, status = pod["metadata"], pod.get("status") or {}
-    phase, ip = _phase(pod), str(status.get("podIP") or "")
+    created = metadata.get("creationTimestamp")
+    phase, ip = _phase(pod), text(status.get("podIP") or "")
     machine = Machine(
-        name=metadata["name"],
+        name=text(metadata["name"]),
         phase=phase,
-        fingerprint=Fingerprint(metadata.get("uid") or "", _shared(metadata.get("creationTimestamp") or ""), ip=ip),
+        fingerprint=Fingerprint(text(metadata.get("uid") or ""), _shared(text(created or "")), ip=ip),
         ip=ip,
-        launched=_epoch(status.get("startTime") or metadata.get("creationTimestamp")),
+        launched=_epoch(status.get("startTime") or created),
         failure=None if phase is Phase.RUNNING else _failure(pod),
         cause=cause() if phase in (Phase.STOPPING, Phase.GONE) else None,
         gated=phase is Phase.PENDING and bool(_gates(pod)),
@@ -309,10 +311,10 @@ def _ending(pod: Pod, phase: Phase, cause: Callable[[], LossCause]) -> Ending | 
     status, metadata = pod.get("status") or {}, pod["metadata"]
     if phase is Phase.STOPPING:
         grace = 0 if _has_ended(pod) else metadata.get("deletionGracePeriodSeconds") or 0
-        return Ending(cause(), float(grace))
+        return Ending(cause(), seconds(grace))
     if phase is not Phase.GONE and _disruption(status):
         grace = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
-        return Ending(cause(), float(grace))
+        return Ending(cause(), seconds(grace))
     return None
 
 
@@ -325,7 +327,7 @@ def _hindrance(metadata: Mapping[str, Any]) -> Failure | None:
 def _expiry(pod: Pod) -> float | None:
     """Return the epoch at which ``activeDeadlineSeconds`` ends the pod; None without one, or before its start."""
     longest, started = (pod.get("spec") or {}).get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
-    return None if longest is None or not started else float(_epoch(started) + longest)
+    return None if longest is None or not started else _epoch(started) + seconds(longest)
 
 
 def node_of(pod: Pod) -> str:

@@ -15,6 +15,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
 from provisioner.backends.gke.readings import Readings
+from provisioner.backends.responses import understood
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ class SpotNodes:
         """Learn of each node that was met before this reading whether it is on Spot."""
         met = list(self._nodes)
         try:
-            spot = frozenset(self._list())
+            with understood():
+                spot = frozenset(self._list())
         except BackendError as error:
             refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
             self._readings.put_off(float("inf") if refused else error.retry_after or 0.0)

@@ -31,6 +31,7 @@ from google.cloud import compute_v1
 
 from provisioner.backends import BackendError, Finding, MachineSize, MayStart
 from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.connections import bounded_session
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.admissions import Admissions
 from provisioner.backends.mig.errors import (
@@ -44,8 +45,9 @@ from provisioner.backends.mig.inspection import GroupInspection
 from provisioner.backends.mig.instances import Member
 from provisioner.backends.mig.observer import GroupObserver, read_members
 from provisioner.backends.mig.project import Project, Projects
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, GroupAddress, credentials_for, end_in_time
+from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, GroupAddress, credentials_for
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.responses import understood
 from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import name_pattern
 
@@ -105,6 +107,7 @@ class MigBackend:
     def start(self, wake: Callable[[], None]) -> None:
         """A group cannot be watched; Pub/Sub is what may say that something changed."""
 
+    @understood()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """The members of the group whose names have our shape, and those sought that the group has let go.
 
@@ -206,6 +209,7 @@ class MigBackend:
     def _members(self, deadline: float) -> dict[str, Member]:
         return read_members(self._project.reads, self._address, deadline)
 
+    @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
         api, id_ = self._api(), self._unspent_id(names)
@@ -248,6 +252,7 @@ class MigBackend:
             members = {}
         return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in members}
 
+    @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
         """One deleteInstances. Its operation is not waited for: the next looks show what it did."""
         if error := operation_error(self._api().delete(urls)):
@@ -301,7 +306,7 @@ class _Api:
         zonal = bool(self._address.zone)
         kind = compute_v1.InstanceGroupManagersClient if zonal else compute_v1.RegionInstanceGroupManagersClient
         self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._address.root))
-        end_in_time(self._client.transport._session)
+        bounded_session(self._client.transport._session)
         self._body = ("" if zonal else "region_") + "instance_group_managers_{}_instances_request_resource"
 
     def create(self, names: Sequence[str], id_: str) -> Mapping[str, Any]:

@@ -6,8 +6,7 @@ a managed instance; and through two families of exceptions (Google's and those o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +29,6 @@ CALL_ERRORS = (
 )
 """Everything that a call to Compute raises: network faults come through google-cloud-compute as they are, and some
 through ``requests`` as well."""
-
-ODD_RESPONSES = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-"""What reading a response of another shape than the documented one raises: a failed look, not a crash."""
 
 TEXT_LIMIT = 500
 """Characters kept of Compute's words: they are stored with each slot and shown to people."""
@@ -217,12 +213,3 @@ def _class_of(error: BaseException) -> ErrorClass:
     if isinstance(error, auth_errors.GoogleAuthError) and not isinstance(error, auth_errors.TransportError):
         return ErrorClass.DENIED
     return ErrorClass.UNAVAILABLE
-
-
-@contextmanager
-def understood() -> Iterator[None]:
-    """A response of another shape than the documented one is a BackendError."""
-    try:
-        yield
-    except ODD_RESPONSES as error:
-        raise BackendError(ErrorClass.OTHER, f"answer not understood: {type(error).__name__}: {error}") from error

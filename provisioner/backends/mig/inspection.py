@@ -17,12 +17,12 @@ from provisioner.backends.mig.checks import (
     name_findings,
     template_findings,
 )
-from provisioner.backends.mig.errors import understood
 from provisioner.backends.mig.instances import custom_size, zones
 from provisioner.backends.mig.observer import read_members
 from provisioner.backends.mig.project import Project
 from provisioner.backends.mig.reads import GroupAddress, Json
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
 

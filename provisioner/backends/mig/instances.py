@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.backends.mig.errors import attempt_error
+from provisioner.backends.responses import seconds, text
 from provisioner.backends.spot import SPOT_GRACE_SECONDS
 from provisioner.model import NO_ROOM, ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
@@ -104,12 +105,12 @@ def instance_url(zone: str, name: str) -> str:
 
 def read_member(item: Json, zone: str) -> Member:
     """A member; ``zone`` is that of a zonal group, empty for a regional one."""
-    url = item.get("instance", "")
-    status = item.get("instanceStatus", "")
-    action = item.get("currentAction", "NONE")
+    url = text(item.get("instance", ""))
+    status = text(item.get("instanceStatus", ""))
+    action = text(item.get("currentAction", "NONE"))
     error = attempt_error(item) if status in ATTEMPT_STATUSES or action == "DELETING" else None
     return Member(
-        name=item.get("name") or url.rpartition("/")[2],
+        name=text(item.get("name") or url.rpartition("/")[2]),
         id=str(item.get("id", "")),
         zone=url.partition("/zones/")[2].partition("/")[0] or zone,
         status=status,
@@ -128,16 +129,16 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
     scheduling = item.get("scheduling") or {}
     notice = (scheduling.get("preemptionNoticeDuration") or {}).get("seconds")
     return Instance(
-        name=item["name"],
+        name=text(item["name"]),
         id=str(item.get("id", "")),
-        status=item.get("status", ""),
-        created=item.get("creationTimestamp", ""),
-        started=item.get("lastStartTimestamp", ""),
-        ip=network.get("networkIP") or (address if ipv6 else ""),
-        ipv6=address,
-        public_ip=access.get("natIP", ""),
+        status=text(item.get("status", "")),
+        created=text(item.get("creationTimestamp", "")),
+        started=text(item.get("lastStartTimestamp", "")),
+        ip=text(network.get("networkIP") or (address if ipv6 else "")),
+        ipv6=text(address),
+        public_ip=text(access.get("natIP", "")),
         spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
-        grace=SPOT_GRACE_SECONDS if notice is None else float(notice),
+        grace=SPOT_GRACE_SECONDS if notice is None else seconds(notice),
         expires=_end(item),
     )
 
@@ -155,7 +156,7 @@ def _end(item: Json) -> float | None:
         (scheduling.get("maxRunDuration") or {}).get("seconds"),
         _epoch(item.get("lastStartTimestamp", "")),
     )
-    return told or (started + float(longest) if longest is not None and started else None)
+    return told or (started + seconds(longest) if longest is not None and started else None)
 
 
 def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.checks import missing, missing_place
-from provisioner.backends.mig.errors import understood
 from provisioner.backends.mig.instances import (
     LEAVING_ACTIONS,
     Member,
@@ -32,6 +31,7 @@ from provisioner.backends.mig.problems import Entries, Problems
 from provisioner.backends.mig.project import ListResult, Project, SharedList
 from provisioner.backends.mig.reads import ComputeReads, GroupAddress, Json
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 from provisioner.names import name_pattern
 

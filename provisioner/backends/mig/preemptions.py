@@ -13,6 +13,7 @@ from typing import Any
 
 from provisioner.backends import CAUSE_SECONDS, BackendError
 from provisioner.backends.mig.instances import PREEMPTION
+from provisioner.backends.responses import understood
 from provisioner.model import LossCause, Machine, Phase
 
 log = logging.getLogger(__name__)
@@ -70,9 +71,8 @@ class Preemptions:
         """The names of those that Google took away; ``zones`` are asked where an end names none."""
         ends = [end for end in ends if end.name not in self._asked]
         asked = {zone for end in ends for zone in ([end.zone] if end.zone else zones)}
-        taken = [operation for zone in sorted(asked) for operation in self._of(zone)]
-        ids = {str(operation.get("targetId", "")) for operation in taken}
-        names = {str(operation.get("targetLink", "")).rpartition("/")[2] for operation in taken}
+        taken = [one for zone in sorted(asked) for one in self._of(zone)]
+        ids, names = {id_ for id_, _ in taken}, {name for _, name in taken}
         return frozenset(end.name for end in ends if (end.id in ids if end.id else end.name in names))
 
     def remember(self, gone: Collection[str], there: Collection[str]) -> None:
@@ -87,9 +87,14 @@ class Preemptions:
             del self._gone[oldest]
         return dict.fromkeys(self._gone, LossCause.PREEMPTED)
 
-    def _of(self, zone: str) -> Iterable[Json]:
+    def _of(self, zone: str) -> Iterable[tuple[str, str]]:
+        """The id and the name of each instance that was preempted in a zone lately."""
         try:
-            return self._read(zone, time.monotonic() + READ_SECONDS)
+            with understood():
+                return [
+                    (str(operation.get("targetId", "")), str(operation.get("targetLink", "")).rpartition("/")[2])
+                    for operation in self._read(zone, time.monotonic() + READ_SECONDS)
+                ]
         except BackendError as error:
             facts = {"pool": self._pool, "zone": zone, "text": error.failure.text}
             log.warning("Why instances ended could not be read", extra=facts)

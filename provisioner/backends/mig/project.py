@@ -14,9 +14,9 @@ from functools import partial
 
 from provisioner.backends import BackendError
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.errors import understood
 from provisioner.backends.mig.reads import USUAL_TIMES, ComputeReads, ComputeTimes, GroupAddress, Json, credentials_for
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.responses import understood
 from provisioner.model import Failure
 from provisioner.schema.site import Compute
 

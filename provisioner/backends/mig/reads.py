@@ -6,7 +6,6 @@ Raises BackendError for an unreachable part, a page that fails, a body that is n
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,17 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import google.auth.credentials
-import requests
 from google.auth.transport.requests import AuthorizedSession
-from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
+from provisioner.backends.connections import MOST_PAGES, bounded_session
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
 from provisioner.backends.mig.settings import MigPool
-from provisioner.backends.network import kept_shortly
 from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.responses import json_object, text
 from provisioner.model import ErrorClass
 
 Json = dict[str, Any]
@@ -32,14 +30,8 @@ Json = dict[str, Any]
 PAGE = 500
 """The most a page of Compute holds."""
 
-PIECE = 65536
-"""Most bytes of a response that are taken at once."""
-
 SAME_PAGE = 3
 """How often a page may be empty and name itself as the next, before the look is given up."""
-
-CONNECTIONS = 32
-"""Kept open at once: the calls and zones of all pools of a project share them."""
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
@@ -149,8 +141,7 @@ class ComputeReads:
         self._project = f"projects/{project}"
         self._prefix = f"{prefix}-"
         self._budget = budget
-        self._session = AuthorizedSession(credentials)
-        end_in_time(self._session)
+        self._session = bounded_session(AuthorizedSession(credentials))
         self.clock = PlaceClock()
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
@@ -226,17 +217,18 @@ class ComputeReads:
     ) -> list[Json]:
         entries: list[Json] = []
         token, tokens = "", Counter[str]()
-        while True:
+        for _ in range(MOST_PAGES):
             paging = {"maxResults": str(PAGE), **({"pageToken": token} if token else {})}
             page = self._call(method, path, {"fields": fields, **params, **paging}, deadline, kind)
             _refuse_partial(page)
             entries.extend(page.get(items) or [])
-            token = page.get("nextPageToken") or ""
+            token = text(page.get("nextPageToken") or "")
             if not token:
                 return entries
             tokens[token] += 1
             if tokens[token] > SAME_PAGE:
                 raise BackendError(ErrorClass.OTHER, f"{path}: the pages do not go on after {token!r}")
+        raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
         """One response, a JSON object of the ``kind`` that is expected."""
@@ -259,73 +251,21 @@ class ComputeReads:
         self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
         content = response.content
         try:
-            body = json.loads(content)
-        except ValueError:
-            body = None
+            body, odd = json_object(content), ""
+        except ValueError as error:
+            body, odd = {}, f" ({error})"
         if response.status_code != 200:
-            said = http_error(response.status_code, body, content.decode(errors="replace"))
+            said = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
             refusal = raised(said, response.headers.get("Retry-After"))
             self._budget.heed(refusal)
             raise refusal
-        if not isinstance(body, dict) or (kind and body.get("kind") != kind):
-            raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}: {content[:80]!r}")
+        if odd or (kind and body.get("kind") != kind):
+            raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}{odd}: {content[:80]!r}")
         return body
 
 
-class _WholeResponses(HTTPAdapter):
-    """Reads each response to its end in the time that there is for a piece of it: the one that requests heeds.
-
-    Its connections are not used after they were idle for long.
-    """
-
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options)
-        kept_shortly(self.poolmanager)
-
-    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        return kept_shortly(super().proxy_manager_for(*arguments, **options))
-
-    def send(
-        self,
-        request: requests.PreparedRequest,
-        stream: bool = False,
-        timeout: Any = None,
-        verify: Any = True,
-        cert: Any = None,
-        proxies: Any = None,
-    ) -> requests.Response:
-        """Raises BackendError when it has not ended by then."""
-        seconds = timeout[1] if isinstance(timeout, tuple) else timeout
-        deadline = time.monotonic() + (seconds or float("inf"))
-        response = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
-        try:
-            response._content = _whole(response, deadline, request.path_url.partition("?")[0])
-        except BaseException:
-            response.close()
-            raise
-        return response
-
-
-def end_in_time(session: requests.Session) -> None:
-    """No response of this session takes longer than its time-out, however slowly its bytes come."""
-    tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession's own, for its credentials
-    for one in filter(None, (session, tokens)):
-        for scheme in ("https://", "http://"):
-            one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=CONNECTIONS))
-
-
-def _whole(response: requests.Response, deadline: float, path: str) -> bytes:
-    """The whole body of the response; BackendError when it has not ended by ``deadline``."""
-    pieces = []
-    while piece := response.raw.read1(PIECE, decode_content=True):
-        pieces.append(piece)
-        if time.monotonic() > deadline:
-            raise BackendError(ErrorClass.TIMEOUT, f"{path}: the answer has not ended in time")
-    return b"".join(pieces)
-
-
 def _by_name(items: list[Json]) -> dict[str, Json]:
-    return {item["name"]: item for item in items}
+    return {text(item["name"]): item for item in items}
 
 
 def _refuse_partial(page: Json) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 FACE = "provisioner.simulator.compute.api"
-COMPUTE = "provisioner.backends.mig.reads"
+COMPUTE = "provisioner.backends.connections"
 KUBERNETES = "provisioner.backends.gke.api"
 PUBSUB = ("provisioner.backends.events", "provisioner.backends.subscription")
 

@@ -18,8 +18,8 @@ CALLS: set[str] = set()
 """The calls that this process has made."""
 
 
-TOKENS = ("/token", ":generateAccessToken")
-"""Ends of the paths at token servers, which need no role: connections to them are kept as those to Compute are."""
+COMPUTE = "/compute/"
+"""Begins the path of each call to Compute. Sessions ask token servers and the metadata server, too, which need no role."""
 
 
 def see(call: str) -> None:
@@ -34,13 +34,13 @@ def see(call: str) -> None:
 
 
 def watch_compute(module: Any) -> None:
-    """Record every request of ``backends/mig/reads.py`` from now on."""
+    """Record every request that passes ``backends/connections.py`` from now on."""
     adapter = module._WholeResponses
     send = adapter.send
 
     def seen(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
         path = request.path_url.partition("?")[0]
-        if not path.endswith(TOKENS):
+        if path.startswith(COMPUTE):
             see(compute_call(request.method, path))
         return send(self, request, *arguments, **options)
 

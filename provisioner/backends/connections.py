@@ -1,0 +1,246 @@
+"""The connections of all HTTP clients. A response has so much time and so many bytes as a whole, however it comes.
+
+The clients of Kubernetes rest on the pools here, those of Google (Compute Engine, token servers, the metadata server)
+on sessions with the adapter here, which has such pools.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import math
+import socket
+import time
+from functools import partial
+from typing import Any, TypeVar
+
+import requests
+import urllib3
+import urllib3.connection
+from requests.adapters import HTTPAdapter
+
+IDLE_SECONDS = 5.0
+"""A connection that was idle for longer is made anew: that takes milliseconds. A firewall that has forgotten it drops
+what is sent without a word, and costs the whole time-out of a call."""
+
+LONGEST_SECONDS = 120.0
+"""The time of a response that its caller does not limit: the usual time-out of Google's clients."""
+
+HEAD_BYTES = 1 << 18
+"""Bytes before a response's body, with each ``100 Continue``. Servers take 8 to 64 kB of a request's head, and send
+less."""
+
+BODY_BYTES = 20 << 20
+"""Bytes of a response's body, unpacked. A page of 500 pods of 20 kB each, the largest list that we ask for, has half of
+that; a whole one of the largest group has 6 MB."""
+
+MOST_VALUES = 1_500_000
+"""Values of a document, as commas and brackets count them: the smallest, empty lists, take twenty times as many bytes
+in memory as in a response. A page of 500 pods of 20 kB each has half of that."""
+
+LINE_BYTES = 4 << 20
+"""Bytes of a piece of a stream, such as an event of a watch: an API server takes no object of more than 3 MB."""
+
+MOST_PAGES = 400
+"""Pages of a list. With 500 objects each they hold the 200,000 pods that the largest GKE cluster has."""
+
+PIECE = 1 << 16
+"""Bytes of a body that are taken at once."""
+
+SIZE = 32
+"""Connections that a session keeps: the calls and zones of all pools of a project share them."""
+
+T = TypeVar("T", bound=urllib3.PoolManager)
+
+
+class LateResponse(urllib3.exceptions.ReadTimeoutError):
+    """A response has not ended in its time."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
+
+
+class LargeResponse(urllib3.exceptions.HTTPError):
+    """A response is larger than it may be."""
+
+
+class Allowance:
+    """The time and the bytes that a response has left."""
+
+    def __init__(self, call: str, seconds: float | None) -> None:
+        """``call``: address, method and path, for people."""
+        self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
+        self.renew(HEAD_BYTES)
+
+    def renew(self, size: int) -> None:
+        """Begin another part of the response, which has the same time again."""
+        self._deadline = time.monotonic() + self._seconds
+        self.resize(size)
+
+    def resize(self, size: int) -> None:
+        """Let what follows have so many bytes in the time that is left."""
+        self._size = self._left = size
+
+    def seconds(self) -> float:
+        """The seconds that are left. Raises LateResponse if there are none."""
+        if (left := self._deadline - time.monotonic()) <= 0:
+            raise self.late()
+        return left
+
+    def take(self, count: int) -> None:
+        """Count bytes. Raises LargeResponse for the first that is too many."""
+        self._left -= count
+        if self._left < 0:
+            raise self.large(f"{self._size >> 10} KiB")
+
+    def late(self) -> LateResponse:
+        """The error for a response without an end."""
+        return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
+
+    def large(self, size: str) -> LargeResponse:
+        """The error for a response, or a part of one, of more than ``size``."""
+        return LargeResponse(f"{self._call}: the response, or a part of it, has more than {size}")
+
+
+class _Source(io.RawIOBase):
+    """What comes from a socket, within its allowance."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, allowance: Allowance) -> None:
+        self._raw, self._sock, self._allowance = raw, sock, allowance
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(self._allowance.seconds())
+        try:
+            count: int = self._raw.readinto(buffer)
+        except TimeoutError as error:
+            raise self._allowance.late() from error
+        self._allowance.take(count)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """A response, also that of a proxy to CONNECT, that reads no more than it may."""
+
+    def __init__(self, allowance: Allowance, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.allowance = allowance
+        self.fp = io.BufferedReader(_Source(self.fp.detach(), sock, allowance))
+
+    def begin(self) -> None:
+        super().begin()
+        self.allowance.resize(BODY_BYTES)
+
+
+class _Bounded(urllib3.connection.HTTPConnection):
+    """A connection whose read time-out is the time of the whole response."""
+
+    _called = "CONNECT"
+
+    def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
+        self._called = f"{method} {url.partition('?')[0]}"
+        super().putrequest(method, url, *arguments, **options)
+
+    def connect(self) -> None:
+        self._allow()
+        super().connect()
+
+    def getresponse(self) -> Any:
+        allowance = self._allow()
+        response = super().getresponse()
+        response.allowance = allowance  # type: ignore[attr-defined]
+        return response
+
+    def _allow(self) -> Allowance:
+        allowance = Allowance(f"{self.host}:{self.port}: {self._called}", self.timeout)
+        self.response_class = partial(_Response, allowance)  # type: ignore[assignment]
+        return allowance
+
+
+class _BoundedTLS(_Bounded, urllib3.connection.HTTPSConnection):
+    pass
+
+
+class _Fresh(urllib3.HTTPConnectionPool):
+    """Connections that are kept for ``IDLE_SECONDS``."""
+
+    ConnectionCls = _Bounded
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        connection = super()._get_conn(timeout)
+        if time.monotonic() - getattr(connection, "idle_since", math.inf) > IDLE_SECONDS:
+            connection.close()  # it is opened again by the request
+        return connection
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None:
+            conn.idle_since = time.monotonic()
+        super()._put_conn(conn)
+
+
+class _FreshTLS(_Fresh, urllib3.HTTPSConnectionPool):
+    ConnectionCls = _BoundedTLS
+
+
+def bounded(connections: T) -> T:
+    """The same connections, bounded, and none of them used after ``IDLE_SECONDS`` without a call."""
+    connections.pool_classes_by_scheme = {"http": _Fresh, "https": _FreshTLS}
+    return connections
+
+
+def body_of(response: Any) -> bytes:
+    """The whole body of a response, unpacked. Raises an error of urllib3 if it does not end as it should."""
+    pieces, size = [], 0
+    try:
+        while piece := response.read1(PIECE, decode_content=True):
+            pieces.append(piece)
+            size += len(piece)
+            if size > BODY_BYTES:
+                raise response.allowance.large(f"{BODY_BYTES >> 20} MiB")
+    except BaseException:
+        response.close()
+        raise
+    body = b"".join(pieces)
+    if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise response.allowance.large(f"{MOST_VALUES} values")
+    return body
+
+
+class _WholeResponses(HTTPAdapter):
+    """Reads each response to its end, follows no redirect, and tries nothing again."""
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        bounded(self.poolmanager)
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        return bounded(super().proxy_manager_for(*arguments, **options))
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+        try:
+            response = super().send(request, *arguments, **{**options, "stream": True})
+            response._content = body_of(response.raw)
+        except urllib3.exceptions.HTTPError as error:
+            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            kind = requests.exceptions.ReadTimeout if late else requests.exceptions.ConnectionError
+            raise kind(error, request=request) from error
+        if response.is_redirect:
+            where = f"{request.url}".partition("?")[0]
+            text = f"{request.method} {where}: HTTP {response.status_code}, a redirect, which is not followed"
+            raise requests.exceptions.TooManyRedirects(text, request=request, response=response)
+        return response
+
+
+def bounded_session(session: requests.Session) -> requests.Session:
+    """The same session, and that of its credentials, with bounded responses."""
+    tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession's own, for its credentials
+    for one in filter(None, (session, tokens)):
+        for scheme in ("https://", "http://"):
+            one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=SIZE))
+    return session

@@ -1,0 +1,71 @@
+"""How responses of clouds are read: as JSON of a bearable size, whose parts are what they should be. No I/O."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from provisioner.backends import BackendError
+from provisioner.model import ErrorClass
+
+MOST_CHARACTERS = 1024
+"""Characters of a text that identifies something: names, uids and addresses have at most 253."""
+
+LONGEST_DURATION = 1e10
+"""Seconds: three centuries."""
+
+ODD_RESPONSES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""Errors that a response of another shape than the documented one causes where it is read."""
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+
+
+def json_object(content: bytes) -> dict[str, Any]:
+    """Return the JSON object in a response. Raise ValueError if there is none, or one that is too deep."""
+    try:
+        document = _DECODER.decode(content.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"it is not a JSON object but a {type(document).__name__}")
+    return document
+
+
+def text(value: object) -> str:
+    """Return a text that identifies something. Raise TypeError for another type, ValueError for a long text."""
+    if not isinstance(value, str):
+        raise TypeError(f"a text was expected, not {type(value).__name__}")
+    if len(value) > MOST_CHARACTERS:
+        raise ValueError(f"a text of {len(value)} characters identifies nothing")
+    return value
+
+
+def seconds(value: Any) -> float:
+    """Return a duration. Raise TypeError or ValueError if it is none, or one of centuries."""
+    duration = float(value)
+    if not abs(duration) <= LONGEST_DURATION:
+        raise ValueError(f"{duration} s are no duration")
+    return duration
+
+
+@contextmanager
+def understood(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
+    """Raise BackendError of the class ``odd`` for a response of another shape than the documented one.
+
+    After a call that changes something that is UNAVAILABLE: the call may have been carried out.
+    """
+    try:
+        yield
+    except ODD_RESPONSES as error:
+        raise BackendError(odd, f"answer not understood: {type(error).__name__}: {error}"[:MOST_CHARACTERS]) from error
