@@ -1,4 +1,4 @@
-"""Ctrl-C: a command ends at once, with exit code 130 and without a traceback, also while Python still imports.
+"""The end of a process, which waits for no thread. Ctrl-C ends a command at once, with exit code 130 and no traceback.
 
 What would outlive the process (other processes, temporary directories) is begun inside ``orderly``, or inside
 ``ended_first`` where a thread waits for a process.
@@ -58,14 +58,14 @@ def heed_no_more() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def end() -> None:
+def end(code: int = INTERRUPTED) -> None:
     """End the process, after what is left to be ended. Threads are not waited for: they wait for clouds."""
     heed_no_more()
     end_processes()
     for undo in tuple(reversed(_orderly)):
         undo()
     atexit._run_exitfuncs()
-    os._exit(INTERRUPTED)
+    os._exit(code)
 
 
 def end_processes() -> None:

@@ -23,6 +23,9 @@ IDLE_SECONDS = 5.0
 """A connection that was idle for longer is made anew: that takes milliseconds. A firewall that has forgotten it drops
 what is sent without a word, and costs the whole time-out of a call."""
 
+CONNECT_SECONDS = 5.0
+"""A server that does not accept a connection within this is not there."""
+
 LONGEST_SECONDS = 120.0
 """The time of a response that its caller does not limit: the usual time-out of Google's clients."""
 
@@ -36,7 +39,7 @@ that; a whole one of the largest group has 6 MB."""
 
 MOST_VALUES = 1_500_000
 """Values of a document, as commas and brackets count them: the smallest, empty lists, take twenty times as many bytes
-in memory as in a response. A page of 500 pods of 20 kB each has half of that."""
+in memory as in a response. A page of 500 pods of 20 kB each has a million if field managers' entries fill it."""
 
 LINE_BYTES = 4 << 20
 """Bytes of a piece of a stream, such as an event of a watch: an API server takes no object of more than 3 MB."""
@@ -67,10 +70,11 @@ class LargeResponse(urllib3.exceptions.HTTPError):
 class Allowance:
     """The time and the bytes that a response has left."""
 
-    def __init__(self, call: str, seconds: float | None) -> None:
-        """``call``: address, method and path, for people."""
+    def __init__(self, call: str, seconds: float | None, began: float) -> None:
+        """``call``: address, method and path, for people. ``began``: the monotonic time of the request."""
         self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
-        self.renew(HEAD_BYTES)
+        self._deadline = began + self._seconds
+        self.resize(HEAD_BYTES)
 
     def renew(self, size: int) -> None:
         """Begin another part of the response, which has the same time again."""
@@ -139,8 +143,10 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Bounded(urllib3.connection.HTTPConnection):
-    """A connection whose read time-out is the time of the whole response."""
+    """A connection whose read time-out is the time of the whole call."""
 
+    began = 0.0
+    """Monotonic time of the request."""
     _called = "CONNECT"
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
@@ -158,7 +164,7 @@ class _Bounded(urllib3.connection.HTTPConnection):
         return response
 
     def _allow(self) -> Allowance:
-        allowance = Allowance(f"{self.host}:{self.port}: {self._called}", self.timeout)
+        allowance = Allowance(f"{self.host}:{self.port}: {self._called}", self.timeout, self.began)
         self.response_class = partial(_Response, allowance)  # type: ignore[assignment]
         return allowance
 
@@ -173,9 +179,10 @@ class _Fresh(urllib3.HTTPConnectionPool):
     ConnectionCls = _Bounded
 
     def _get_conn(self, timeout: float | None = None) -> Any:
-        connection = super()._get_conn(timeout)
+        connection: Any = super()._get_conn(timeout)
         if time.monotonic() - getattr(connection, "idle_since", math.inf) > IDLE_SECONDS:
             connection.close()  # it is opened again by the request
+        connection.began = time.monotonic()
         return connection
 
     def _put_conn(self, conn: Any) -> None:
@@ -223,8 +230,11 @@ class _WholeResponses(HTTPAdapter):
         return bounded(super().proxy_manager_for(*arguments, **options))
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+        timeout = options.get("timeout")
+        connect, whole = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+        options |= {"stream": True, "timeout": (min(connect or CONNECT_SECONDS, CONNECT_SECONDS), whole)}
         try:
-            response = super().send(request, *arguments, **{**options, "stream": True})
+            response = super().send(request, *arguments, **options)
             response._content = body_of(response.raw)
         except urllib3.exceptions.HTTPError as error:
             late = isinstance(error, urllib3.exceptions.ReadTimeoutError)

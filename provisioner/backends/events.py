@@ -39,7 +39,7 @@ FIRST_PAUSE = 1.0
 LAST_PAUSE = 300.0
 """Seconds before a broken stream is opened again; doubles with each break."""
 
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 """How long the end of the stream is waited for: where nothing answers, the library takes minutes to give up."""
 
 STEADY_SECONDS = 60.0

@@ -183,4 +183,6 @@ class GoogleToken:
             raise BackendError(ErrorClass.UNAVAILABLE, f"no Google token: {error}") from error
         except (GoogleAuthError, *ODD_RESPONSES) as error:
             raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error
-        return f"Bearer {self._credentials.source.token}"
+        if not isinstance(token := self._credentials.source.token, str):
+            raise BackendError(ErrorClass.DENIED, "no Google token: the token server gave something else")
+        return f"Bearer {token}"

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from provisioner.commands.options import FINE, PROBLEM, add_shared, config_file, state_directory
-from provisioner.interrupts import INTERRUPTED, Latch
+from provisioner.interrupts import INTERRUPTED, end
 
 if TYPE_CHECKING:
     from provisioner.settings.tree import Settings
@@ -66,10 +66,10 @@ def dry_run(settings: Settings, state: LoopState, *, once: bool) -> None:
     """Print the plan of each cycle until interrupted, and carry nothing out. Raises StateError, BackendError."""
     from provisioner.commands.plan import plan_document, preview
 
-    ending = Latch()
-    signal.signal(signal.SIGTERM, lambda *_: ending.set())
+    signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     while True:
         looks, plan = preview(settings, state)
         print(json.dumps({"time": round(time.time(), 3), **plan_document(plan, looks)}), flush=True)
-        if once or ending.wait(settings.loop.interval_seconds):
+        if once:
             return
+        time.sleep(settings.loop.interval_seconds)

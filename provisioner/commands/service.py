@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -14,7 +15,9 @@ from prometheus_client import CollectorRegistry
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.registry import longest_call, make_backends
 from provisioner.commands.looks import all_at_once
+from provisioner.commands.options import FINE
 from provisioner.extras import extra, needing
+from provisioner.interrupts import INTERRUPTED, end
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
@@ -35,17 +38,22 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 10.0
 """How long the places are asked about their settings. A start waits no longer: what is wrong shows itself later."""
 
+END_SECONDS = 9
+"""Seconds after SIGTERM or Ctrl-C by which the process ends, also in the midst of a wait that has no other bound."""
+
 
 def live_findings(backends: Mapping[str, Backend], seconds: float, what: str = "") -> list[Finding]:
-    """Return the findings on the pools' places; ``what`` as of ``ask_all``."""
+    """Return the findings on the pools' places, each asked for so many seconds; ``what`` as of ``ask_all``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
-    return ask_all({name: partial(backend.check, seconds) for name, backend in checkable.items()}, what)
+    return ask_all({name: partial(backend.check, seconds) for name, backend in checkable.items()}, what, seconds)
 
 
-def ask_all(questions: Mapping[str, Callable[[], list[Finding]]], what: str = "") -> list[Finding]:
+def ask_all(
+    questions: Mapping[str, Callable[[], list[Finding]]], what: str = "", seconds: float = math.inf
+) -> list[Finding]:
     """Findings on all pools by name, asked at the same time; one on each that does not answer, too.
 
-    ``what`` as of ``all_at_once``.
+    ``what`` and ``seconds`` as of ``all_at_once``.
     """
 
     def of(name: str) -> list[Finding]:
@@ -54,8 +62,9 @@ def ask_all(questions: Mapping[str, Callable[[], list[Finding]]], what: str = ""
         except BackendError as error:
             return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
 
-    answers = all_at_once({name: partial(of, name) for name in questions}, what)
-    return [finding for findings in answers.values() for finding in findings]
+    answers = all_at_once({name: partial(of, name) for name in questions}, what, seconds)
+    silent = f"cannot be checked: no answer within {seconds:g} s"
+    return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
 
 
 class Service:
@@ -67,6 +76,7 @@ class Service:
         self.registry = CollectorRegistry()
         self.interrupted = False
         """True once Ctrl-C has ended the loop."""
+        self._begun = False
         self._settings = settings
         self._state = state
         metrics = Metrics(self.registry, settings.id)
@@ -126,12 +136,16 @@ class Service:
     def heed_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""
 
-        def interrupted(*_: object) -> None:
-            self.interrupted = True
+        def ended(code: int) -> None:
+            self.interrupted = self.interrupted or code == INTERRUPTED
+            if not self._begun:  # only questions are under way
+                end(code)
+            signal.signal(signal.SIGALRM, lambda *_: end(code))
+            signal.alarm(END_SECONDS)
             self.stop()
 
-        signal.signal(signal.SIGINT, interrupted)
-        signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        signal.signal(signal.SIGINT, lambda *_: ended(INTERRUPTED))
+        signal.signal(signal.SIGTERM, lambda *_: ended(FINE))
         signal.signal(signal.SIGHUP, lambda *_: self._loop.wakeups.wake(Wake.SIGNAL))
 
     def stop(self) -> None:
@@ -150,6 +164,7 @@ class Service:
         """Run until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
         calm_collector()
         self._check_places()
+        self._begun = True
         self.server.start()
         about = {"id": self._settings.id, "pid": os.getpid(), "metrics": f"{self.server.url}/metrics"}
         log.info("Provisioner started", extra=about)

@@ -29,6 +29,9 @@ from provisioner.state.interfaces import LoopState
 log = logging.getLogger(__name__)
 
 
+SETTLE_SECONDS = 5.0
+"""Seconds that the calls in hand get when the loop is asked to end. The next loop sees what became of the others."""
+
 COLLECTOR = (100_000, 50, 100)
 """Thresholds of Python's garbage collector. What the loop makes is acyclic and mostly stays: with the usual 700 the
 collector costs more than the plan of ten thousand slots, and its cost grows faster than they do."""
@@ -223,10 +226,13 @@ class Loop:
                 self._first_looks()
             self._cycles(reconciler, once)
         finally:
+            # --once waits for its calls: there is no later cycle that asks what came of them.
+            settled = actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)
+            if not settled:
+                log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
+            self._finish(reconciler, settled=settled)
             if self._hints:
                 self._hints.close()
-            if actors.settle(self._pace.longest_cycle):
-                self._finish(reconciler)
             stop_all(self._observers.values())
 
     def _first_looks(self) -> None:
@@ -279,8 +285,11 @@ class Loop:
             if former != self._mute:
                 log.error("Heartbeat could not be written", extra={"error": self._mute})
 
-    def _finish(self, reconciler: Reconciler) -> None:
-        """Record and report what the last calls came to, so that a successor need not ask again, nor wait."""
+    def _finish(self, reconciler: Reconciler, *, settled: bool) -> None:
+        """Record and report what the last calls came to, so that a successor need not ask again.
+
+        Nor need it wait if all are ``settled``.
+        """
         try:
             results, closes = reconciler.settle()
             if results and self._last is not None:
@@ -289,7 +298,8 @@ class Loop:
                 self._report(last)
                 record_ends(last, reconciler.limits.prefix, self._backends)
             check_turn(self._state, self._epoch)
-            self._state.loop_lock.sign_off()
+            if settled:
+                self._state.loop_lock.sign_off()
         except (StateError, SupersededError) as error:
             log.warning("The last outcomes were not recorded", extra={"error": str(error)})
 

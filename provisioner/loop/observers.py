@@ -13,8 +13,11 @@ from provisioner.model import ErrorClass, Failure, Look, Unobserved
 
 log = logging.getLogger(__name__)
 
-LOOK_ENDS = 5.0
-"""Seconds that looks under way get when the loop ends: nobody needs what they would show."""
+LOOK_ENDS = 1.0
+"""Seconds that a look under way gets when the loop ends, which has no use for it."""
+
+CLOSE_SECONDS = 2.0
+"""Seconds that all looks under way and all connections get. What is left ends with the process."""
 
 FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.NOT_FOUND})
 """Why a pool cannot be seen until a person mends something: another look will not."""
@@ -112,9 +115,12 @@ class Observer:
 
 
 def stop_all(observers: Collection[Observer]) -> None:
-    """End them all at once: each may be in a look whose cloud does not answer."""
+    """End them all at once: each may be in a look, or hold connections, whose cloud does not answer."""
     for observer in observers:
         observer.end()
-    deadline = time.monotonic() + LOOK_ENDS
-    for observer in observers:
-        observer.stop(max(0.0, deadline - time.monotonic()))
+    threads = [threading.Thread(target=observer.stop, daemon=True) for observer in observers]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + CLOSE_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner.loop.loop import Pace
-from provisioner.loop.observers import LOOK_ENDS
+from provisioner.commands.service import END_SECONDS
 from tests.support.checks.shell import faults_of
 from tests.support.waiting import PATIENCE
 
@@ -104,9 +103,9 @@ def test_there_is_one_place() -> None:
     assert service()["ExecStart"] == f"{prefix}/bin/provisioner run"
 
 
-def test_calls_in_hand_end_before_the_process_is_killed() -> None:
+def test_the_process_ends_before_it_is_killed() -> None:
     deployment = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "deployment.yaml").read_text())
-    needed = Pace().longest_cycle + LOOK_ENDS
+    needed = END_SECONDS
 
     assert needed < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert needed < float(service()["TimeoutStopSec"])

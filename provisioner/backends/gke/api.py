@@ -17,14 +17,12 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, SharedFlow
-from provisioner.backends.connections import MOST_PAGES, body_of
+from provisioner.backends.connections import CONNECT_SECONDS, MOST_PAGES, body_of
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import json_object
 from provisioner.model import ErrorClass, Failure
 
-CONNECT_SECONDS = 5.0
-"""A server that does not accept a connection within this is not there."""
 LIST_SECONDS = 300.0
 """Seconds that all pages of a list may take: after so long a server has forgotten the version that they are of."""
 UNKNOWN_USER = 401

@@ -19,7 +19,7 @@ CALLS: set[str] = set()
 
 
 COMPUTE = "/compute/"
-"""Begins the path of each call to Compute. Sessions ask token servers and the metadata server, too, which need no role."""
+"""Begins the path of each call to Compute. Token servers and the metadata server are asked, too, and need no role."""
 
 
 def see(call: str) -> None:

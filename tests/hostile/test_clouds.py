@@ -1,0 +1,336 @@
+"""Clouds, and what stands before them, that answer without an end, too much, or nonsense."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.backends import Backend, BackendError, connections, google_auth
+from provisioner.backends.gke.api import KubeApi, KubeTimes
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.pod_cache import PodCaches
+from provisioner.backends.gke.pod_watch import PodWatch
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.google_auth import GoogleToken
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.backends.mig.settings import MigPool
+from provisioner.commands import service
+from provisioner.model import Create, ErrorClass
+from tests.conformance.stage import SECONDS, Case, Grid, stage
+from tests.support.clients.kube_access import Plain
+from tests.support.clouds.hostile import BOUNDLESS, LARGE, NONSENSE, TIMELESS, HostileCloud, whole
+from tests.support.waiting import PATIENCE, until
+
+ROOT = Path(__file__).parents[2]
+SHORT = 0.5
+"""Seconds that a call may take in these tests."""
+NAME = "hf-abcdefghij-000001"
+ENDED_BY_SIGTERM = 10.0
+"""Seconds within which SIGTERM ends a loop."""
+
+
+def gke(directory: Path, address: str) -> GkeBackend:
+    (directory / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+    pool = GkePool(name="gke", endpoint=address, pod_spec=directory / "pod.yaml", namespace="grid", observe_seconds=1)
+    return GkeBackend(pool, provisioner="demo", times=KubeTimes(call=SHORT))
+
+
+def mig(_: Path, address: str) -> MigBackend:
+    place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a"}
+    pool = MigPool(name="mig", endpoint=address, observe_seconds=1, lag_seconds=1, **place)
+    return MigBackend(pool, prefix="hf", times=ComputeTimes(call=SHORT, admission=SHORT))
+
+
+def look(backend: Backend) -> str:
+    with pytest.raises(BackendError) as caught:
+        backend.observe(1.0, {NAME: "u"})
+    return caught.value.failure.text
+
+
+def create(backend: Backend) -> str:
+    (outcome,) = backend.create([Create(NAME, backend.pool, "small", "abcdefghij")], lambda: True)
+    assert outcome.failure is not None
+    return outcome.failure.text
+
+
+BACKENDS: dict[str, Callable[[Path, str], Backend]] = {"gke": gke, "mig": mig}
+CALLS: dict[str, Callable[[Backend], str]] = {"look": look, "create": create}
+EVERY_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+EVERY_BACKEND = pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+
+
+@EVERY_CALL
+@EVERY_BACKEND
+@pytest.mark.parametrize("answer", TIMELESS.values(), ids=TIMELESS)
+def test_a_response_without_an_end_fails_in_the_time_of_a_call(
+    tmp_path: Path, make: Any, call: Any, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with HostileCloud(answer) as cloud:
+        text = call(made := make(tmp_path, cloud.address))
+        made.close()
+    place = cloud.address.removeprefix("http://")
+    assert re.search(rf"{place}: (GET|POST) /\S+: no complete response within 0\.5 s", text), text
+    assert "unexpected" not in caplog.text
+
+
+@EVERY_BACKEND
+@pytest.mark.parametrize("answer", BOUNDLESS.values(), ids=BOUNDLESS)
+def test_a_large_response_is_refused_with_its_place_call_and_limit(tmp_path: Path, make: Any, answer: Any) -> None:
+    with HostileCloud(answer) as cloud:
+        made = make(tmp_path, cloud.address)
+        text = look(made)
+        made.close()
+    place = cloud.address.removeprefix("http://")
+    said = (
+        rf"{place}: GET /\S+: (the response, or a part of it, has more than \d+ (KiB|MiB|values)|no complete response)"
+    )
+    assert re.search(said, text), text
+
+
+GROWTH = """
+import resource, sys
+from pathlib import Path
+from tests.hostile.test_clouds import BACKENDS, look
+made = BACKENDS[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+look(made)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("answer", BOUNDLESS.values(), ids=BOUNDLESS)
+def test_a_large_response_takes_less_than_200_mib(tmp_path: Path, kind: str, answer: Any) -> None:
+    with HostileCloud(answer) as cloud:
+        done = subprocess.run(
+            [sys.executable, "-c", GROWTH, kind, str(tmp_path), cloud.address],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60 * PATIENCE,
+            check=False,
+        )
+    assert done.stdout, done.stderr
+    assert int(done.stdout) < min(200, LARGE)
+
+
+@EVERY_CALL
+@EVERY_BACKEND
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_is_a_failed_call_and_no_internal_error(
+    tmp_path: Path, make: Any, call: Any, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with HostileCloud(answer) as cloud:
+        made = make(tmp_path, cloud.address)
+        assert call(made)
+        made.close()
+    assert "unexpected" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@EVERY_CALL
+@EVERY_BACKEND
+def test_a_redirect_is_not_followed(tmp_path: Path, make: Any, call: Any) -> None:
+    with HostileCloud(lambda: iter([whole(b"{}")])) as other:
+        head = f"HTTP/1.1 307 Moved\r\nLocation: {other.address}/x\r\n".encode()
+        with HostileCloud(lambda: iter([whole(b"{}", head)])) as cloud:
+            made = make(tmp_path, cloud.address)
+            assert "307" in call(made)
+            made.close()
+        assert cloud.asked
+        assert other.asked == []
+
+
+def test_a_list_of_500_pods_of_20_kb_each_is_taken(tmp_path: Path) -> None:
+    """Half of the bytes that a response may have, and as many values as such pods can have."""
+    fields = {f"f:field-{number}": {"f:value": {}, ".": {}} for number in range(490)}
+    entry = {"manager": "kubelet", "fieldsV1": fields}
+    pods = [{"metadata": {"name": f"x-{n}", "uid": f"{n}", "managedFields": [entry]}} for n in range(500)]
+    body = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": pods}).encode()
+    assert len(body) > 10_000_000
+    names = json.dumps({"metadata": {"uid": "u", "name": "grid"}}).encode()
+    answers = iter([body, names])
+    with HostileCloud(lambda: iter([whole(next(answers))])) as cloud:
+        backend = gke(tmp_path, cloud.address)
+        backend._api.times = KubeTimes()
+        assert backend.observe(1.0, {}).machines == {}
+        backend.close()
+
+
+# --- watches ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_of_a_watch_has_a_greatest_length_and_the_look_fails(caplog: pytest.LogCaptureFixture) -> None:
+    with HostileCloud(BOUNDLESS["a body of 600 MiB"]) as cloud:
+        watch = PodWatch(KubeApi(Plain(cloud.address), KubeTimes(first_look=SECONDS)), "grid", "a=b", PodCaches())
+        watch.start()
+        with pytest.raises(BackendError, match=r"GET \S+/pods: the response, or a part of it, has more than 4 MiB"):
+            watch.check()
+        watch.close()
+    assert "unexpectedly" not in caplog.text
+
+
+def test_a_line_of_a_watch_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HostileCloud(TIMELESS["a body that drips"]) as cloud:
+        times = KubeTimes(silence=SHORT, first_look=SECONDS)
+        watch = PodWatch(KubeApi(Plain(cloud.address), times), "grid", "a=b", PodCaches())
+        watch.start()
+        with pytest.raises(BackendError, match="no complete response within") as caught:
+            watch.check()
+        watch.close()
+    assert caught.value.failure.error is ErrorClass.TIMEOUT
+
+
+# --- token servers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signing_key() -> str:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    private = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return key.private_bytes(serialization.Encoding.PEM, *private).decode()
+
+
+TOKENS = {
+    "lives for no number of seconds": b'{"access_token":"t","expires_in":"soon"}',
+    "lives for ever": b'{"access_token":"t","expires_in":1e300}',
+    "is no text": b'{"access_token":[[]],"expires_in":3600}',
+    "is not there": b"{}",
+    "is a list": b"[]",
+    "is nested": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [*(lambda body=body: iter([whole(body)]) for body in TOKENS.values()), *TIMELESS.values(), *BOUNDLESS.values()],
+    ids=[*TOKENS, *TIMELESS, *BOUNDLESS],
+)
+def test_a_token_server_is_believed_as_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signing_key: str, answer: Any
+) -> None:
+    monkeypatch.setattr(google_auth, "TOKEN_SECONDS", SHORT)
+    with HostileCloud(answer) as cloud:
+        account = {"type": "service_account", "client_email": "x@example.iam", "private_key": signing_key}
+        (tmp_path / "key.json").write_text(json.dumps({**account, "token_uri": f"{cloud.address}/token"}))
+        with pytest.raises(BackendError, match="no Google token"):
+            GoogleToken(tmp_path / "key.json").header()
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Any]:
+    with stage() as running:
+        yield running
+
+
+HOSTILE: dict[str, dict[str, object]] = {
+    "mig": {"kind": "mig", "project": "p-roject", "zone": "us-central1-a", "group": "hf-a"},
+    "gke": {"kind": "gke", "namespace": "grid", "pod_spec": "pod.yaml"},
+}
+
+
+def test_a_place_that_does_not_answer_holds_up_neither_start_nor_end_nor_other_pools(
+    tmp_path: Path, cloud: Any
+) -> None:
+    with (
+        HostileCloud(TIMELESS["a head that drips"]) as bad,
+        Grid(tmp_path, cloud, Case(1, "", lambda _: None, loop=False)) as hf,
+    ):
+        pools = hf.settings["pools"]
+        assert isinstance(pools, dict)
+        hf.configure(pools=pools | {name: one | {"endpoint": bad.address} for name, one in HOSTILE.items()})
+        environment = {**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)}
+        with subprocess.Popen(
+            [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as loop:
+            try:
+                asked = hf.request("T2", 2)
+                until(lambda: hf._published(asked, lambda answer: answer.ended), 2 * SECONDS, what="the request ends")
+                assert hf.status(asked)[0]["status"] == "complete"
+                loop.send_signal(signal.SIGTERM)
+                until(lambda: loop.poll() is not None, ENDED_BY_SIGTERM, what="SIGTERM ends the loop")
+                said = loop.stderr.read() if loop.stderr else ""
+            finally:
+                loop.kill()
+        assert (loop.returncode, "Traceback" in said) == (0, False), said
+        assert "Provisioner ended" in said
+
+
+def test_sigterm_ends_a_loop_that_has_only_begun_to_ask(tmp_path: Path, cloud: Any) -> None:
+    with HostileCloud(TIMELESS["silence"]) as bad, Grid(tmp_path, cloud, Case(2, "", lambda _: None, loop=False)) as hf:
+        pools = hf.settings["pools"]
+        assert isinstance(pools, dict)
+        hf.configure(pools=pools | {"mig": HOSTILE["mig"] | {"endpoint": bad.address}})
+        with subprocess.Popen(
+            [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"],
+            env={**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as loop:
+            try:
+                until(lambda: bad.asked, SECONDS, what="a question is under way")
+                loop.send_signal(signal.SIGTERM)
+                until(lambda: loop.poll() is not None, ENDED_BY_SIGTERM, what="SIGTERM ends the loop")
+                said = loop.stderr.read() if loop.stderr else ""
+            finally:
+                loop.kill()
+        assert (loop.returncode, "Traceback" in said) == (0, False), said
+
+
+def test_a_name_server_that_does_not_answer_holds_up_no_start(
+    tmp_path: Path, cloud: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, resolve = threading.Event(), socket.getaddrinfo
+
+    def hang(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host == "hangs.example":
+            released.wait(60 * PATIENCE)
+            raise socket.gaierror("released")
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(service, "CHECK_SECONDS", SHORT)
+    with Grid(tmp_path, cloud, Case(3, "", lambda _: None, loop=False)) as hf:
+        pools = hf.settings["pools"]
+        assert isinstance(pools, dict)
+        hf.configure(pools=pools | {"mig": HOSTILE["mig"] | {"endpoint": "http://hangs.example"}})
+        try:
+            hf.start_loop()
+            hf.complete(1)
+            hf.stop_loop()
+        finally:
+            released.set()
+
+
+def test_the_bound_of_a_response_is_the_same_for_all_clients() -> None:
+    """A pool or session that is made otherwise has none: only the module of connections makes them."""
+    makers = re.compile(r"\b(requests\.Session\(|PoolManager\(|HTTPAdapter\(|urlopen\(\s*[\"']http)")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (ROOT / "provisioner" / "backends").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if makers.search(line) and "bounded_session(" not in line and path.name != Path(connections.__file__).name
+    ]
+    assert found == []
