@@ -102,7 +102,8 @@ class Observer:
         except BackendError as error:
             failure, self._left_alone = error.failure, error.retry_after or 0.0
         except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
-            log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
+            if not self._ended:  # what was closed under a look fails in many ways
+                log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
         if self._told is not failure.error and not self._ended:
             self._told = failure.error

@@ -111,7 +111,7 @@ def read_member(item: Json, zone: str) -> Member:
     error = attempt_error(item) if status in ATTEMPT_STATUSES or action == "DELETING" else None
     return Member(
         name=text(item.get("name") or url.rpartition("/")[2]),
-        id=str(item.get("id", "")),
+        id=text(str(item.get("id", ""))),
         zone=url.partition("/zones/")[2].partition("/")[0] or zone,
         status=status,
         action=action,
@@ -130,7 +130,7 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
     notice = (scheduling.get("preemptionNoticeDuration") or {}).get("seconds")
     return Instance(
         name=text(item["name"]),
-        id=str(item.get("id", "")),
+        id=text(str(item.get("id", ""))),
         status=text(item.get("status", "")),
         created=text(item.get("creationTimestamp", "")),
         started=text(item.get("lastStartTimestamp", "")),
@@ -290,8 +290,8 @@ def resting(group: Json) -> int:
 
 def spec(group: Json) -> str:
     """The instance templates in use; they cannot be changed, only replaced, so their names say all."""
-    urls = [version.get("instanceTemplate", "") for version in group.get("versions") or []]
-    urls = urls or [group.get("instanceTemplate", "")]
+    urls = [text(version.get("instanceTemplate", "")) for version in group.get("versions") or []]
+    urls = urls or [text(group.get("instanceTemplate", ""))]
     return ",".join(url.partition("/projects/")[2] or url for url in urls)
 
 

@@ -128,10 +128,17 @@ def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
     never.set()
 
 
-def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends"),
+        RuntimeError("cannot schedule new futures after shutdown"),
+    ],
+)
+def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     place = SlowPlace()
     place.slow.clear()
-    place.error = BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
+    place.error = error
     observer = Observer(place, LoopClock(), lambda: None)
     observer.start()
     until(lambda: place.looks, 30, what="a look under way")

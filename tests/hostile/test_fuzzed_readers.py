@@ -1,0 +1,384 @@
+"""Responses that are almost right: whatever is wrong in one, the observation holds sound values or has failed.
+
+HOSTILE_EXAMPLES sets how many responses each reader is given.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke import backend as gke_backend
+from provisioner.backends.gke.api import KubeApi, refusal
+from provisioner.backends.gke.backend import GkeBackend
+from provisioner.backends.gke.pod_cache import PodCache, PodCaches
+from provisioner.backends.gke.pod_events import PodEvents
+from provisioner.backends.gke.pod_watch import Disordered, NoStreamedLists, PodWatch
+from provisioner.backends.gke.pods import Identity, Wait
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.spot_nodes import SpotNodes
+from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.errors import http_error, raised
+from provisioner.backends.mig.reads import ComputeReads
+from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.network import seconds_until
+from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.responses import ODD_RESPONSES, json_object, understood
+from provisioner.model import Create, Snapshot
+from tests.support.clients.kube_access import Plain
+
+EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", "250"))
+FUZZED = settings(
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+REQUEST = "abcdefghij"
+NAMES = [f"hf-{REQUEST}-{number:06}" for number in range(4)]
+IDENTITY = Identity("demo", "gke")
+TIME = "2026-11-26T10:00:00Z"
+
+JUNK: Sequence[Any] = (
+    *(None, True, False, 0, -1, 10**18, 10**400, 1e308, -1e308, 0.5, "", "x" * 5000, "\x1b[31m\u202e", "NaN", "inf"),
+    *("RUNNING", "DELETING", "Failed", "True", "9" * 5000, "0001-01-01T00:00:00Z", "9999-12-31", "²", "a/b"),
+    *([], {}, [[]], [{}], {"a": {}}, [None], [1], ["x"], {"": None}),
+)
+SEEDS = st.integers(0, 2**40)
+"""Of the alterations: what is asked for, and in which order, is decided by what was read before."""
+
+
+def mutated(document: Any, chance: random.Random) -> Any:
+    """The document with up to three parts that are replaced by something else, doubled, or left out."""
+    document = copy.deepcopy(document)
+    for _ in range(chance.randint(0, 3)):
+        holder: Any = {"": document}
+        here, key = document, ""
+        while isinstance(here, dict | list) and here and chance.random() < 0.85:
+            holder, key = here, chance.choice(list(here) if isinstance(here, dict) else range(len(here)))
+            here = holder[key]
+        if holder == {"": document}:
+            continue
+        what = chance.randrange(6)
+        if what == 0 and isinstance(holder, dict):
+            del holder[key]
+        elif what == 1 and isinstance(holder, list):
+            holder.append(copy.deepcopy(here))
+        else:
+            holder[key] = copy.deepcopy(chance.choice(JUNK))
+    return document
+
+
+def sound(value: Any) -> bool:
+    """Whether all that a value holds is of its type, finite, and no longer than people can bear."""
+    if is_dataclass(value):
+        return all(
+            sound(getattr(value, field.name)) and fits(getattr(value, field.name), str(field.type))
+            for field in fields(value)
+        )
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and sound(one) for key, one in value.items())
+    if isinstance(value, tuple | frozenset):
+        return all(map(sound, value))
+    if isinstance(value, float):
+        return math.isfinite(value) and abs(value) < 1e12
+    return not isinstance(value, str) or len(value) <= 1500
+
+
+TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+}
+
+
+def fits(value: Any, declared: str) -> bool:
+    return isinstance(value, TYPES.get(declared, object))
+
+
+# --- Kubernetes -------------------------------------------------------------------------------------------------------
+
+
+ENDS = {"deletionTimestamp": TIME, "deletionGracePeriodSeconds": 30, "finalizers": ["f"]}
+
+
+def pod(number: int, **status: Any) -> dict[str, Any]:
+    name = NAMES[number]
+    own = IDENTITY.labels(Create(name, "gke", "small", REQUEST))
+    condition = {"type": "Ready", "status": "True", "reason": "r", "message": "m"}
+    terminated = {"exitCode": 1, "reason": "Error", "message": "m"}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "grid",
+            "uid": f"uid-{number}",
+            "resourceVersion": str(10 + number),
+            "creationTimestamp": TIME,
+            "labels": own,
+            "annotations": {"k8s.io/initial-events-end": "true", "hf-provisioner/containers": "main"},
+            "managedFields": [{"manager": IDENTITY.manager}],
+            **(
+                {"deletionTimestamp": TIME, "deletionGracePeriodSeconds": 30, "finalizers": ["f"]}
+                if number == 2
+                else {}
+            ),
+        },
+        "spec": {
+            "nodeName": "node",
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": 600,
+            "terminationGracePeriodSeconds": 30,
+            "containers": [{"name": "main", "restartPolicyRules": [{"exitCodes": {"operator": "In", "values": [1]}}]}],
+            "nodeSelector": {"a": "b"},
+            "tolerations": [{"key": "k"}],
+            "schedulingGates": [{"name": "g"}],
+        },
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "startTime": TIME,
+            "reason": "",
+            "conditions": [condition, {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+            "containerStatuses": [{"name": "main", "state": {"terminated": terminated}, "lastState": {}}],
+            **status,
+        },
+    }
+
+
+PODS = [pod(0), pod(1, phase="Pending", podIP=""), pod(2), pod(3, phase="Failed", reason="Evicted")]
+POD_LIST = {"kind": "PodList", "metadata": {"resourceVersion": "20"}, "items": PODS}
+NAMESPACE = {"kind": "Namespace", "metadata": {"name": "grid", "uid": "n"}}
+EVENT = {
+    "reason": "FailedScaleUp",
+    "message": "GCE quota exceeded",
+    "involvedObject": {"uid": "uid-1"},
+    "lastTimestamp": TIME,
+    "series": {"lastObservedTime": TIME},
+}
+EVENTS = {"kind": "EventList", "metadata": {}, "items": [EVENT, {**EVENT, "reason": "NotTriggerScaleUp"}]}
+NODES = {"kind": "PartialObjectMetadataList", "metadata": {}, "items": [{"metadata": {"name": "node"}}]}
+
+
+class CannedKube(KubeApi):
+    """An API server whose responses stand here, each of them altered by ``alter``."""
+
+    alter: Callable[[Any], Any] = staticmethod(lambda document: document)
+
+    def _request(self, method: str, target: str, *_: Any, **__: Any) -> Any:
+        path = target.partition("?")[0]
+        found = {"pods": POD_LIST, "events": EVENTS, "nodes": NODES, "grid": NAMESPACE}
+        content = json.dumps(self.alter(found.get(path.rpartition("/")[2], PODS[0]))).encode()
+        return SimpleNamespace(status=200, headers={}), content
+
+
+def kube() -> CannedKube:
+    return CannedKube(Plain("http://127.0.0.1:1"))
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    (tmp_path / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+    return tmp_path / "pod.yaml"
+
+
+def looks(backend: Any, alter: Callable[[Callable[[Any], Any]], None], changed: Callable[[Any], Any]) -> Iterator[Any]:
+    """A look at what is right, and two looks at what is altered; of those that succeeded what they hold."""
+    for number, change in enumerate((copy.deepcopy, changed, changed)):
+        alter(change)
+        with suppress(BackendError):
+            yield backend.observe(1000.0 + number, {NAMES[0]: "uid-0", NAMES[3]: "", "other": "u"})
+
+
+@FUZZED
+@given(SEEDS)
+def test_a_look_at_pods(spec: Path, seed: int) -> None:
+    api, chance = kube(), random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gke_backend, "connect", lambda *_: api)
+        pool = GkePool(name="gke", endpoint="http://x", pod_spec=spec, namespace="grid")
+        backend = GkeBackend(pool, provisioner="demo")
+    seen = list(looks(backend, lambda change: setattr(api, "alter", change), lambda one: mutated(one, chance)))
+    assert seen, "the first is right"
+    assert isinstance(seen[0], Snapshot)
+    assert len(seen[0].machines) == len(PODS)
+    assert [one for one in seen if not sound(one)] == []
+    (outcome,) = backend.create([Create(NAMES[0], "gke", "small", REQUEST)], lambda: True)
+    assert outcome.failure is None or "Error" not in outcome.failure.text.partition(":")[0]
+
+
+@FUZZED
+@given(SEEDS)
+def test_a_watch(seed: int) -> None:
+    cache, chance = PodCache(IDENTITY), random.Random(seed)
+    caches = PodCaches()
+    caches.add(cache)
+    lines = [
+        json.dumps(mutated({"type": kind, "object": one}, chance)).encode() + b"\n"
+        for kind, one in [("ADDED", PODS[0]), ("MODIFIED", PODS[1]), ("BOOKMARK", PODS[2]), ("DELETED", PODS[0])]
+    ]
+    api = kube()
+    stream = SimpleNamespace(
+        stream=lambda _: iter(lines), close=lambda: None, allowance=SimpleNamespace(renew=lambda _: None)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CannedKube, "stream", lambda *_: stream)
+        watch = PodWatch(api, "grid", IDENTITY.selector, caches)
+        watch._closing.wait = lambda *_: True  # type: ignore[method-assign]
+        for begin in (None, caches.empty_list()):
+            with suppress(BackendError, Disordered, NoStreamedLists, *ODD_RESPONSES):
+                watch._follow({}, begin)
+    assert all(map(sound, cache.machines(1.0).values()))
+
+
+@FUZZED
+@given(SEEDS)
+def test_what_is_said_of_pods_and_nodes(seed: int) -> None:
+    api, chance = kube(), random.Random(seed)
+    api.alter = lambda one: mutated(one, chance)
+    caches, told = PodCaches(), []
+    caches.explain = lambda words: told.append(words) is None  # type: ignore[method-assign]
+    PodEvents(api, "grid", caches)._read([Wait("uid-1", False), Wait("uid-1", True)])
+    nodes = SpotNodes(api)
+    nodes.meet("node")
+    nodes._read()
+    assert nodes.is_spot("node") in (None, True, False)
+    assert all(sound(failure) for words in told for failure in words.values())
+
+
+@FUZZED
+@given(
+    st.integers(300, 599),
+    st.binary(max_size=20) | st.sampled_from(JUNK).map(lambda one: json.dumps({"message": one}).encode()),
+)
+def test_a_refusal_of_an_api_server(status: int, body: bytes) -> None:
+    assert sound(refusal(status, body, None).failure)
+
+
+@FUZZED
+@given(st.text(max_size=60) | st.from_regex(r"[A-Z][a-z]{2}, \d{1,4} [A-Z][a-z]{2} \d{1,6} \d{1,4}:\d\d:\d\d \w{0,4}"))
+def test_headers(text: str) -> None:
+    clock = PlaceClock()
+    clock.hear(text, 0.1)
+    assert (clock.now() is None) is (clock.ahead() is None)
+    assert 0.0 <= (seconds_until(text) or 0.0) <= 300.0
+
+
+# --- Compute Engine ---------------------------------------------------------------------------------------------------
+
+PROJECT = "projects/demo-project"
+TEMPLATE = f"https://x/{PROJECT}/global/instanceTemplates/t"
+GROUP = {
+    "kind": "compute#instanceGroupManager",
+    "name": "hf-a",
+    "targetSize": 3,
+    "currentActions": {"none": 2, "creating": 1},
+    "instanceTemplate": TEMPLATE,
+    "versions": [{"instanceTemplate": TEMPLATE}],
+    "updatePolicy": {"type": "OPPORTUNISTIC"},
+    "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING", "forceUpdateOnRepair": "NO"},
+    "distributionPolicy": {"targetShape": "ANY", "zones": [{"zone": "https://x/zones/us-central1-a"}]},
+    "autoHealingPolicies": [{"healthCheck": "h"}],
+    "status": {"autoscaler": f"https://x/{PROJECT}/zones/us-central1-a/autoscalers/a"},
+}
+ERRORS = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "m"}]}
+
+
+def member(number: int, action: str, status: str) -> dict[str, Any]:
+    return {
+        "name": NAMES[number],
+        "instance": f"https://x/{PROJECT}/zones/us-central1-a/instances/{NAMES[number]}",
+        "id": str(100 + number),
+        "instanceStatus": status,
+        "currentAction": action,
+        "lastAttempt": {"errors": ERRORS},
+        "scheduling": {"terminationTimestamp": TIME},
+    }
+
+
+def instance(number: int, status: str) -> dict[str, Any]:
+    return {
+        "kind": "compute#instance",
+        "name": NAMES[number],
+        "id": str(100 + number),
+        "status": status,
+        "creationTimestamp": TIME,
+        "lastStartTimestamp": TIME,
+        "networkInterfaces": [
+            {"networkIP": "10.0.0.1", "accessConfigs": [{"natIP": "1.2.3.4"}], "ipv6AccessConfigs": [{}]}
+        ],
+        "scheduling": {
+            "provisioningModel": "SPOT",
+            "terminationTime": TIME,
+            "maxRunDuration": {"seconds": "600"},
+            "preemptionNoticeDuration": {"seconds": "30"},
+        },
+        "resourceStatus": {"scheduling": {"terminationTimestamp": TIME}},
+    }
+
+
+OPERATION = {"name": "o", "status": "DONE", "error": ERRORS, "httpErrorStatusCode": 400, "httpErrorMessage": "BAD"}
+COMPUTE: Mapping[str, dict[str, Any]] = {
+    "instanceGroupManagers": {"kind": "compute#instanceGroupManagerList", "items": [GROUP]},
+    "hf-a": GROUP,
+    "listManagedInstances": {
+        "managedInstances": [member(0, "NONE", "RUNNING"), member(1, "CREATING", ""), member(2, "DELETING", "STOPPING")]
+    },
+    "instances": {
+        "kind": "compute#instanceList",
+        "items": [instance(0, "RUNNING"), instance(2, "STOPPING"), instance(3, "RUNNING")],
+    },
+    "operations": {
+        "kind": "compute#operationList",
+        "items": [{"targetId": "100", "targetLink": f"https://x/instances/{NAMES[0]}"}],
+    },
+    "o": OPERATION,
+}
+
+
+@FUZZED
+@given(SEEDS)
+def test_a_look_at_a_group(seed: int) -> None:
+    changes: list[Callable[[Any], Any]] = [copy.deepcopy]
+    chance = random.Random(seed)
+
+    def send(_: ComputeReads, __: str, url: str, ___: float, kind: str = "", **____: Any) -> Any:
+        response = json_object(json.dumps(changes[-1](COMPUTE[url.rpartition("/")[2]])).encode())
+        if kind and response.get("kind") != kind:
+            raise BackendError(raised(http_error(400, None, "")).failure.error, "another kind")
+        return response
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ComputeReads, "_send", send)
+        place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a", "endpoint": "http://x"}
+        backend = MigBackend(MigPool(name="mig", observe_seconds=0.001, lag_seconds=0.0, **place), prefix="hf")
+        backend._admissions.expect("o", [NAMES[1]])
+        seen = list(looks(backend, changes.append, lambda one: mutated(one, chance)))
+        for ask in (backend.check, backend.size):
+            with suppress(BackendError):
+                ask(5.0)
+        backend.close()
+    assert seen, "the first is right"
+    assert len(seen[0].machines) == 3
+    assert [one for one in seen if not sound(one)] == []
+
+
+@FUZZED
+@given(st.integers(300, 599), SEEDS)
+def test_a_refusal_of_compute(status: int, seed: int) -> None:
+    error = {"error": {"message": "m", "errors": [{"reason": "quotaExceeded"}], "details": [{"reason": "r"}]}}
+    body = mutated(error, random.Random(seed))
+    with suppress(BackendError), understood():
+        assert sound(raised(http_error(status, body, "text"), None).failure)
