@@ -53,7 +53,8 @@ PIECE = 1 << 16
 SIZE = 32
 """Connections that a session keeps: the calls and zones of all pools of a project share them."""
 
-T = TypeVar("T", bound=urllib3.PoolManager)
+Connections = TypeVar("Connections", bound=urllib3.PoolManager)
+Session = TypeVar("Session", bound=requests.Session)
 
 
 class LateResponse(urllib3.exceptions.ReadTimeoutError):
@@ -195,7 +196,7 @@ class _FreshTLS(_Fresh, urllib3.HTTPSConnectionPool):
     ConnectionCls = _BoundedTLS
 
 
-def bounded(connections: T) -> T:
+def bounded(connections: Connections) -> Connections:
     """The same connections, bounded, and none of them used after ``IDLE_SECONDS`` without a call."""
     connections.pool_classes_by_scheme = {"http": _Fresh, "https": _FreshTLS}
     return connections
@@ -247,7 +248,7 @@ class _WholeResponses(HTTPAdapter):
         return response
 
 
-def bounded_session(session: requests.Session) -> requests.Session:
+def bounded_session(session: Session) -> Session:
     """The same session, and that of its credentials, with bounded responses."""
     tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession's own, for its credentials
     for one in filter(None, (session, tokens)):

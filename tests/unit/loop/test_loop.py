@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Self
 
 import pytest
 
+from provisioner.backends import MayStart
 from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
 from provisioner.backends.registry import built_in
@@ -25,11 +27,13 @@ from provisioner.loop.cycle import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
 from provisioner.model import (
+    Create,
     Lever,
     LeverKind,
     Limits,
     LossCause,
     Memory,
+    Outcome,
     PoolLimits,
     Slot,
     TemplateLimits,
@@ -204,6 +208,29 @@ def test_a_second_loop_stands_by_and_reads_no_hints_until_the_first_ends(
         until(lambda: second.reports and streams[1].began, 30)
         assert second.state.loop_lock.epoch() == 2
     assert streams[1].ended
+
+
+def test_calls_that_hang_hold_up_the_end_for_a_moment_and_a_successor_is_not_told_that_all_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, released = threading.Event(), threading.Event()
+
+    class Hanging(SlowPlace):
+        def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+            asked.set()
+            released.wait(60 * PATIENCE)
+            return []
+
+    monkeypatch.setattr(loops, "SETTLE_SECONDS", 0.05)
+    ask(StateDir(tmp_path), 1)
+    running = Running(tmp_path, Hanging(), pace=replace(QUICK, longest_call=60 * PATIENCE))
+    until(asked.is_set, 30, what="a call is under way")
+    running.end()
+    assert not released.is_set()
+    assert not running.state.loop_lock.holder().get("ended")
+    said = [record for record in caplog.records if record.message.startswith("Calls were under way")]
+    assert [record.__dict__["pools"] for record in said] == [["pool"]]
+    released.set()
 
 
 def test_standing_by_can_be_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
