@@ -1,4 +1,4 @@
-"""The end of a process, which waits for no thread. Ctrl-C ends a command at once, with exit code 130 and no traceback.
+"""The end of a process: no thread holds it up, and Ctrl-C ends a command at once, with exit code 130, no traceback.
 
 What would outlive the process (other processes, temporary directories) is begun inside ``orderly``, or inside
 ``ended_first`` where a thread waits for a process.

@@ -1,14 +1,13 @@
-"""The connections of all HTTP clients. A response has so much time and so many bytes as a whole, however it comes.
+"""The connections of all HTTP clients, which limit the time and the size of each response as a whole.
 
-The clients of Kubernetes rest on the pools here, those of Google (Compute Engine, token servers, the metadata server)
-on sessions with the adapter here, which has such pools.
+Kubernetes is reached by the pools here, and Google (Compute Engine, token servers, the metadata server) by sessions
+with the adapter here, which has such pools.
 """
 
 from __future__ import annotations
 
 import http.client
 import io
-import math
 import socket
 import time
 from functools import partial
@@ -75,16 +74,16 @@ class Allowance:
         """``call``: address, method and path, for people. ``began``: the monotonic time of the request."""
         self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
         self._deadline = began + self._seconds
-        self.resize(HEAD_BYTES)
+        self.allow(HEAD_BYTES)
+
+    def allow(self, size: int) -> None:
+        """Let what follows have so many bytes in the time that is left."""
+        self._size = self._left = size
 
     def renew(self, size: int) -> None:
         """Begin another part of the response, which has the same time again."""
         self._deadline = time.monotonic() + self._seconds
-        self.resize(size)
-
-    def resize(self, size: int) -> None:
-        """Let what follows have so many bytes in the time that is left."""
-        self._size = self._left = size
+        self.allow(size)
 
     def seconds(self) -> float:
         """The seconds that are left. Raises LateResponse if there are none."""
@@ -92,15 +91,15 @@ class Allowance:
             raise self.late()
         return left
 
+    def late(self) -> LateResponse:
+        """The error for a response without an end."""
+        return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
+
     def take(self, count: int) -> None:
         """Count bytes. Raises LargeResponse for the first that is too many."""
         self._left -= count
         if self._left < 0:
             raise self.large(f"{self._size >> 10} KiB")
-
-    def late(self) -> LateResponse:
-        """The error for a response without an end."""
-        return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
 
     def large(self, size: str) -> LargeResponse:
         """The error for a response, or a part of one, of more than ``size``."""
@@ -140,32 +139,35 @@ class _Response(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        self.allowance.resize(BODY_BYTES)
+        self.allowance.allow(BODY_BYTES)
 
 
 class _Bounded(urllib3.connection.HTTPConnection):
-    """A connection whose read time-out is the time of the whole call."""
+    """A connection whose read time-out is the time of the whole response."""
 
-    began = 0.0
-    """Monotonic time of the request."""
-    _called = "CONNECT"
+    _began, _called = 0.0, ""
+
+    @property
+    def is_connected(self) -> bool:
+        """False, too, after ``IDLE_SECONDS`` without a request: the pool connects anew."""
+        return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
-        self._called = f"{method} {url.partition('?')[0]}"
+        self._began, self._called = time.monotonic(), f"{method} {url.partition('?')[0]}"
         super().putrequest(method, url, *arguments, **options)
 
     def connect(self) -> None:
-        self._allow()
+        self._allow(time.monotonic())  # for the response of a proxy
         super().connect()
 
     def getresponse(self) -> Any:
-        allowance = self._allow()
+        allowance = self._allow(self._began)
         response = super().getresponse()
         response.allowance = allowance  # type: ignore[attr-defined]
         return response
 
-    def _allow(self) -> Allowance:
-        allowance = Allowance(f"{self.host}:{self.port}: {self._called}", self.timeout, self.began)
+    def _allow(self, began: float) -> Allowance:
+        allowance = Allowance(f"{self.host}:{self.port}: {self._called or 'CONNECT'}", self.timeout, began)
         self.response_class = partial(_Response, allowance)  # type: ignore[assignment]
         return allowance
 
@@ -174,31 +176,17 @@ class _BoundedTLS(_Bounded, urllib3.connection.HTTPSConnection):
     pass
 
 
-class _Fresh(urllib3.HTTPConnectionPool):
-    """Connections that are kept for ``IDLE_SECONDS``."""
-
+class _Pool(urllib3.HTTPConnectionPool):
     ConnectionCls = _Bounded
 
-    def _get_conn(self, timeout: float | None = None) -> Any:
-        connection: Any = super()._get_conn(timeout)
-        if time.monotonic() - getattr(connection, "idle_since", math.inf) > IDLE_SECONDS:
-            connection.close()  # it is opened again by the request
-        connection.began = time.monotonic()
-        return connection
 
-    def _put_conn(self, conn: Any) -> None:
-        if conn is not None:
-            conn.idle_since = time.monotonic()
-        super()._put_conn(conn)
-
-
-class _FreshTLS(_Fresh, urllib3.HTTPSConnectionPool):
+class _PoolTLS(urllib3.HTTPSConnectionPool):
     ConnectionCls = _BoundedTLS
 
 
 def bounded(connections: Connections) -> Connections:
     """The same connections, bounded, and none of them used after ``IDLE_SECONDS`` without a call."""
-    connections.pool_classes_by_scheme = {"http": _Fresh, "https": _FreshTLS}
+    connections.pool_classes_by_scheme = {"http": _Pool, "https": _PoolTLS}
     return connections
 
 

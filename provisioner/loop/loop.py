@@ -226,11 +226,7 @@ class Loop:
                 self._first_looks()
             self._cycles(reconciler, once)
         finally:
-            # --once waits for its calls: there is no later cycle that asks what came of them.
-            settled = actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)
-            if not settled:
-                log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
-            self._finish(reconciler, settled=settled)
+            self._finish(reconciler, actors)
             if self._hints:
                 self._hints.close()
             stop_all(self._observers.values())
@@ -285,11 +281,11 @@ class Loop:
             if former != self._mute:
                 log.error("Heartbeat could not be written", extra={"error": self._mute})
 
-    def _finish(self, reconciler: Reconciler, *, settled: bool) -> None:
-        """Record and report what the last calls came to, so that a successor need not ask again.
-
-        Nor need it wait if all are ``settled``.
-        """
+    def _finish(self, reconciler: Reconciler, actors: ThreadedActors) -> None:
+        """Record and report what the last calls came to, so that a successor need not ask again, nor wait."""
+        # --once waits for its calls: there is no later cycle that asks what came of them.
+        if not (settled := actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)):
+            log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
         try:
             results, closes = reconciler.settle()
             if results and self._last is not None:

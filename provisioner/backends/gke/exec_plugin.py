@@ -114,13 +114,12 @@ class ExecPlugin:
             while waiting.get_map():
                 if not (ready := waiting.select(max(0.0, deadline - time.monotonic()))):
                     raise subprocess.TimeoutExpired(self._command, PLUGIN_SECONDS)
-                for pipe in (key.fileobj for key, _ in ready):
-                    piece = os.read(pipe.fileno(), MOST_OUTPUT)  # type: ignore[union-attr]
-                    pieces[pipe] += piece
-                    if len(pieces[pipe]) > MOST_OUTPUT:
+                for key, _ in ready:
+                    pieces[key.fileobj] += (piece := os.read(key.fd, MOST_OUTPUT))
+                    if len(pieces[key.fileobj]) > MOST_OUTPUT:
                         raise self._failed(f"printed more than {MOST_OUTPUT >> 10} KiB")
                     if not piece:
-                        waiting.unregister(pipe)
+                        waiting.unregister(key.fileobj)
         process.wait(max(0.0, deadline - time.monotonic()))
         return pieces[process.stdout], pieces[process.stderr]
 

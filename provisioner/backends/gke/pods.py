@@ -321,7 +321,7 @@ def _ending(pod: Pod, phase: Phase, cause: Callable[[], LossCause]) -> Ending | 
 def _hindrance(metadata: Mapping[str, Any]) -> Failure | None:
     """Return whose finalizers hold a terminating pod; None if only its kubelet has to finish."""
     finalizers = ", ".join(metadata.get("finalizers") or ())
-    return _failure_of(ErrorClass.OTHER, f"it waits for its finalizers: {finalizers}") if finalizers else None
+    return _failure_of(ErrorClass.OTHER, words(f"it waits for its finalizers: {finalizers}")) if finalizers else None
 
 
 def _expiry(pod: Pod) -> float | None:
