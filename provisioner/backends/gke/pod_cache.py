@@ -313,7 +313,7 @@ class PodCaches:
 
     def __init__(self, nodes: Nodes = NO_NODES) -> None:
         """``nodes`` hears of the pods' nodes, and tells which are on Spot."""
-        self._nodes = nodes
+        self._nodes, self._lock = nodes, threading.Lock()
         self._wakes: Mapping[PodCache, Callable[[], None]] = {}
         """What to call when a cache has news. Never changed but replaced: the watch reads it in its own thread."""
 
@@ -325,8 +325,9 @@ class PodCaches:
         self._wakes = {**self._wakes, cache: wake}
 
     def remove(self, cache: PodCache) -> None:
-        """Tell this cache nothing more."""
-        self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
+        """Tell this cache nothing more. Pools end at the same time."""
+        with self._lock:
+            self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
     def empty_list(self) -> PodList:
         """An empty list of the pods of all pools."""

@@ -41,10 +41,11 @@ def _gzip() -> Iterator[bytes]:
     yield chunk(packer.compress(b"{}") + packer.flush()) + chunk(b"")
 
 
-def _body(piece: bytes, begin: bytes = b'{"items":"') -> Iterator[bytes]:
+def _body(begin: bytes, piece: bytes, pieces: int) -> Iterator[bytes]:
     yield CHUNKED + b"\r\n" + chunk(begin)
-    for _ in range(LARGE):
+    for _ in range(pieces):
         yield chunk(piece)
+    yield chunk(b"")
 
 
 LISTS = b'{"kind":"PodList","metadata":{"resourceVersion":"1","continue":"t"},"items":[],"nextPageToken":"t"}'
@@ -57,10 +58,10 @@ TIMELESS: dict[str, Callable[[], Iterator[bytes]]] = {
 }
 """Responses that do not end."""
 BOUNDLESS: dict[str, Callable[[], Iterator[bytes]]] = {
-    "a body of 600 MiB": lambda: _body(b"a" * MIB),
+    "a body of 600 MiB": lambda: _body(b'{"items":"', b"a" * MIB, LARGE),
     "a body that unpacks to 600 MiB": _gzip,
     "a flood of 100 Continue": lambda: iter([b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000] * LARGE),
-    "millions of values": lambda: _body(b"[]," * (MIB // 3), b'{"items":['),
+    "millions of values": lambda: _body(b'{"items":[', b"[]," * (MIB // 3), 8),
 }
 """Responses that are too large."""
 NONSENSE: dict[str, Callable[[], Iterator[bytes]]] = {

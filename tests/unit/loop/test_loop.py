@@ -210,7 +210,7 @@ def test_a_second_loop_stands_by_and_reads_no_hints_until_the_first_ends(
     assert streams[1].ended
 
 
-def test_calls_that_hang_hold_up_the_end_for_a_moment_and_a_successor_is_not_told_that_all_have_ended(
+def test_calls_that_hang_hold_up_the_end_for_a_moment_and_the_loop_does_not_sign_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, released = threading.Event(), threading.Event()
