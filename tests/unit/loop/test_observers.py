@@ -119,12 +119,12 @@ def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
 
         def stop(self, seconds: float = 0.0) -> None:
             done.append("stop")
-            never.wait(30 * PATIENCE)
+            never.wait(10 * PATIENCE)
+            done.append("stopped")
 
     monkeypatch.setattr(observers, "CLOSE_SECONDS", 0.2)
     observers.stop_all([Hanging(SlowPlace(), LoopClock(), lambda: None) for _ in range(12)])
     assert done == ["end"] * 12 + ["stop"] * 12
-    assert not never.is_set(), "they hang still"
     never.set()
 
 
