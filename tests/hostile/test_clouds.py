@@ -212,6 +212,7 @@ def test_a_list_of_compute_has_a_number_of_pages(tmp_path: Path, monkeypatch: py
         backend = mig(tmp_path, cloud.address, SECONDS * PATIENCE)
         assert "instanceGroupManagers: the list has more than 3 pages" in look(backend)
         backend.close()
+    assert len([line for line in cloud.asked if line.startswith(b"GET")]) == 3
 
 
 def test_a_list_and_a_cache_hold_a_number_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,27 +372,6 @@ def test_a_place_that_does_not_answer_holds_up_neither_start_nor_end_nor_other_p
         assert "Provisioner ended" in said
 
 
-def test_sigterm_ends_a_loop_that_has_only_begun_to_ask(tmp_path: Path, cloud: Any) -> None:
-    with HostileCloud(TIMELESS["silence"]) as bad, Grid(tmp_path, cloud, Case(2, "", lambda _: None, loop=False)) as hf:
-        pools = hf.settings["pools"]
-        assert isinstance(pools, dict)
-        hf.configure(pools=pools | {"mig": HOSTILE["mig"] | {"endpoint": bad.address}})
-        with subprocess.Popen(
-            [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"],
-            env={**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)},
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as loop:
-            try:
-                until(lambda: bad.asked, SECONDS, what="a question is under way")
-                loop.send_signal(signal.SIGTERM)
-                until(lambda: loop.poll() is not None, ENDED_BY_SIGTERM, what="SIGTERM ends the loop")
-                said = loop.stderr.read() if loop.stderr else ""
-            finally:
-                loop.kill()
-        assert (loop.returncode, "Traceback" in said) == (0, False), said
-
-
 def test_a_name_server_that_does_not_answer_holds_up_no_start(
     tmp_path: Path, cloud: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,27 +397,48 @@ def test_a_name_server_that_does_not_answer_holds_up_no_start(
             released.set()
 
 
-HELD = """
+BEGIN = """
 import sys, time
+from concurrent.futures import ThreadPoolExecutor
 from provisioner import __main__
 from provisioner.commands import service
 from provisioner.loop.loop import Loop
-service.END_SECONDS = 1
-Loop.run = lambda *_, **__: (print("held", flush=True), time.sleep(600))
+{}
 sys.argv = ["provisioner", "run", "--listen", "127.0.0.1:0"]
 __main__.main()
 """
+HELD = {
+    "the questions of the start": "service.CHECK_SECONDS = service.END_SECONDS = 600; print('held', flush=True)",
+    "something without a bound": """
+service.END_SECONDS = 1
+Loop.run = lambda *_, **__: (print("held", flush=True), time.sleep(600))
+""",
+    "threads that Python waits for": """
+service.END_SECONDS = 600
+Loop.run = lambda *_, **__: (ThreadPoolExecutor(1).submit(time.sleep, 600), print("held", flush=True))
+""",
+}
 
 
-def test_a_loop_that_is_held_by_something_without_a_bound_ends_all_the_same(tmp_path: Path, cloud: Any) -> None:
-    with Grid(tmp_path, cloud, Case(4, "", lambda _: None, loop=False)) as hf:
-        environment = {**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)}
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_sigterm_ends_a_loop_that_is_held_up_by(tmp_path: Path, cloud: Any, held: str) -> None:
+    with HostileCloud(TIMELESS["silence"]) as bad, Grid(tmp_path, cloud, Case(4, "", lambda _: None, loop=False)) as hf:
+        pools = hf.settings["pools"]
+        assert isinstance(pools, dict)
+        if "CHECK_SECONDS" in held:
+            hf.configure(pools=pools | {"mig": HOSTILE["mig"] | {"endpoint": bad.address}})
         with subprocess.Popen(
-            [sys.executable, "-c", HELD], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", BEGIN.format(held)],
+            env={**os.environ, **hf.environment, "KUBECONFIG": str(hf.simulator.kubeconfig)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as loop:
             try:
                 assert loop.stdout is not None
                 assert loop.stdout.readline() == "held\n"
+                if "CHECK_SECONDS" in held:
+                    until(lambda: bad.asked, SECONDS, what="a question is under way")
                 loop.send_signal(signal.SIGTERM)
                 until(lambda: loop.poll() is not None, ENDED_BY_SIGTERM, what="SIGTERM ends the loop")
                 said = loop.stderr.read() if loop.stderr else ""
