@@ -63,16 +63,64 @@ bundle=$(cd -- "$(dirname -- "$0")" && pwd)
 base=$root$prefix
 versions=$base/versions
 
+# --- who may change it ------------------------------------------------------------------------------------------------
+
+me=$(id -u)
+private=4294967295 # the group that has the name of the caller and no other member, as useradd makes it; else one that cannot be
+[ "$me" = 0 ] || [ "$(getent group "$(id -g)" | cut -d: -f1,4)" != "$(id -un 2>/dev/null):" ] || private=$(id -g)
+
+loose() { # PATH [OPTION ...]: the first entry there that users other than root and the caller own or may write
+  find "$@" '(' ! -uid 0 ! -uid "$me" -o ! -type l '(' -perm /002 -o -perm /020 ! -gid "$private" ')' ')' -print -quit
+}
+
+refuse_others() { # DIRECTORY [OPTION ...]: unless root and the caller alone may change it, all in it, and the way and links to it
+  at=/ rest=$1 links=0
+  shift
+  while :; do
+    while [ "${rest#/}" != "$rest" ]; do rest=${rest#/}; done
+    next=${at%/}/${rest%%/*}
+    found=''
+    if [ -z "$rest" ]; then
+      found=$(loose "$at" "$@")
+    elif [ ! -e "$next" ] && [ ! -L "$next" ]; then
+      found=$(loose "$at" -maxdepth 0)
+      rest=''
+    else # in a sticky directory of root's, such as /tmp, others do not exchange what is there
+      found=$(loose "$at" -maxdepth 0 ! '(' -uid 0 -perm -1000 ')')
+      [ -n "$found" ] || [ ! -L "$next" ] || found=$(loose "$next" -maxdepth 0)
+    fi
+    [ -z "$found" ] || fail "$found: users other than root$([ "$me" = 0 ] || echo ' and you') may change it" \
+      "($(stat -c 'owner %U, group %G, mode %a' -- "$found")), and so what this runs and removes: chown it, chmod go-w it," \
+      "or take a directory that others cannot change"
+    [ -n "$rest" ] || return 0
+    case $rest in */*) rest=${rest#*/} ;; *) rest='' ;; esac
+    if [ -L "$next" ]; then
+      links=$((links + 1))
+      [ $links -le 40 ] || fail "$at: leads through more than 40 links"
+      next=$(readlink -- "$next")
+      case $next in /*) at=/ ;; esac
+      rest=$next/$rest
+    elif [ "${next##*/}" = .. ]; then
+      at=$(dirname -- "$at")
+    else
+      at=$next
+    fi
+  done
+}
+
 # --- what is there ----------------------------------------------------------------------------------------------------
 
+whole() { # NAME, if that version is there, and no link
+  [ -f "$versions/$1/installed" ] && [ ! -L "$versions/$1" ] && [ ! -L "$versions/$1/installed" ] && echo "$1"
+}
+
 target() { # of a link to versions/NAME: NAME, if that version is whole
-  name=$(readlink -- "$base/$1" 2>/dev/null) && name=${name##*/} && [ -f "$versions/$name/installed" ] && echo "$name"
+  name=$(readlink -- "$base/$1" 2>/dev/null) && whole "${name##*/}"
 }
 
 others() { # whole versions other than the one that runs
-  for each in "$versions"/*/installed; do
-    each=${each%/installed}
-    [ ! -f "$each/installed" ] || [ "${each##*/}" = "$current" ] || echo "${each##*/}"
+  for each in "$versions"/*; do
+    [ "${each##*/}" = "$current" ] || whole "${each##*/}" || :
   done
 }
 
@@ -117,10 +165,15 @@ lock() {
   [ -n "$dry" ] || mkdir -p -- "$versions" 2>/dev/null || fail "$versions: cannot be made: run as root, or name a place of yours with --prefix"
   [ -z "$dry" ] || return 0
   [ -w "$base" ] || fail "$base: may not be written by $(id -un): run as root, or name a place of yours with --prefix"
-  exec 9>"$base/.lock"
+  for each in "$versions" "$base/bin" "$base/.lock"; do
+    [ ! -L "$each" ] || fail "$each: is a link, which install.sh never makes: remove it, then run this again"
+  done
+  exec 9>>"$base/.lock"
   flock -n 9 || fail "$base: another install.sh is at work: wait for it"
   rm -rf -- "$versions"/.new-* "$base"/*.new "$base"/bin/*.new # of one that was killed
-  for each in "$versions"/*/; do [ -e "${each}installed" ] || rm -rf -- "$each"; done
+  for each in "$versions"/*; do # a link goes as a link
+    [ -n "$(whole "${each##*/}")" ] || rm -rf -- "$each"
+  done
 }
 
 find_user() {
@@ -190,19 +243,18 @@ choose() { # the name of this version's directory: one that holds the same alrea
   done
 }
 
-text() { # FILE: one of the system's adapted to prefix and user, an example as it is
-  case ${1%/*} in
-    */vm) sed "s|/opt/provisioner|$prefix|g; s|egoadmin|$hf_user|g" "$1" ;;
-    *) cat -- "$1" ;;
-  esac
+text() { # FILE: one of the system's, adapted to prefix and user
+  sed "s|/opt/provisioner|$prefix|g; s|egoadmin|$hf_user|g" "$1"
 }
 
 put() { # FILE PLACE: ours
   say "  $root$2"
+  refuse_others "$(dirname -- "$root$2")" -maxdepth 0
   [ -z "$dry" ] || return 0
   mkdir -p -- "$(dirname -- "$root$2")"
+  rm -rf -- "$root$2.new" # nothing is written through a link
   text "$1" >"$root$2.new"
-  mv -f -- "$root$2.new" "$root$2"
+  mv -fT -- "$root$2.new" "$root$2"
 }
 
 put_once() { # FILE PLACE: yours from then on
@@ -245,19 +297,16 @@ system_files() { # of the bundle, or of a version
     say "Not root: no service, users and directories were made ($1/vm has their files)"
     return
   fi
-  say 'Files of the system:'
   if [ $locks = loop ]; then
+    say 'Files of the system:'
     put "$1/vm/sysusers.conf" "$sysusers"
     put "$1/vm/tmpfiles.conf" "$tmpfiles"
     for each in $ours; do put "$1/vm/$each" "$units/$each"; done
     put_once "$1/vm/logrotate.conf" "$logrotate"
   else
-    [ ! -e "$root$units/provisioner.service" ] || say '  none of the service: what is there of it is stopped and removed'
+    [ ! -e "$root$units/provisioner.service" ] || say 'The service is stopped and removed'
     drop_service "$1"
   fi
-  (cd -- "$1/share/config" && find . -type f) | sort | while read -r file; do
-    put_once "$1/share/config/$file" "/etc/hostfactory/examples/${file#./}"
-  done
   host && [ $locks = loop ] || return 0
   run systemd-sysusers "$sysusers"
   run systemd-tmpfiles --create "$tmpfiles"
@@ -273,8 +322,15 @@ next_step() {
   [ $locks = scripts ] || tell "Restart the loop: systemctl restart provisioner (the first time: systemctl enable --now provisioner provisioner-backup.timer)"
 }
 
+unlisted() { # files here that SHA256SUMS does not name: those it names are there three times
+  { find . -type f ! -path ./SHA256SUMS -printf '%P\0' && cut -c67- SHA256SUMS SHA256SUMS | tr '\n' '\0'; } | sort -z | uniq -zu
+}
+
 install() {
   [ -e "$bundle/SHA256SUMS" ] || fail "$bundle: is no bundle: unpack one, and run its install.sh"
+  refuse_others "$bundle"
+  strange=$(cd -- "$bundle" && { find . ! -type d ! -type f -print -quit && unlisted; } | tr '\0' '\n' | head -n 1)
+  [ -z "$strange" ] || fail "$bundle: $strange is not what was packed: unpack the bundle again, into a directory of its own"
   (cd -- "$bundle" && sha256sum --check --quiet --strict SHA256SUMS >&2) ||
     fail "$bundle: is not what was packed (see above): unpack the bundle again"
   version=$(cat "$bundle/VERSION")
@@ -329,6 +385,7 @@ uninstall() {
   tell "Uninstalled. State, logs, backups, configuration and users are as they were: /var/lib/hostfactory, /var/log/hostfactory, /var/backups/hostfactory, /etc/hostfactory"
 }
 
+[ "$command" = status ] || refuse_others "$base"
 current=$(target current) || current=''
 previous=$(before) || previous=''
 case $command in

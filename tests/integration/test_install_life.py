@@ -143,16 +143,16 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
     hf, root, old = installed, installed.root, bundles.version
     unit = root / "usr/lib/systemd/system/provisioner.service"
     assert "ExecStart=/opt/provisioner/bin/provisioner run" in unit.read_text()
-    example = root / "etc/hostfactory/examples/demoinst/provisioner.yaml"
-    mine = example.read_text() + "# mine\n"
-    example.write_text(mine)
+    rotation = root / "etc/logrotate.d/provisioner"
+    mine = rotation.read_text() + "# mine\n"
+    rotation.write_text(mine)
     assert f"Version {old} is built already" in done(bundles.old, root=root)
     first, machine = hf.rent()
     answer = hf.told(first)
     dump = hf.work.parent / "before.tar.gz"
     assert hf.provisioner("dump", str(dump)).returncode == 0
 
-    assert f"{example}: left as it is, yours" in done(bundles.new, "upgrade", root=root)
+    assert f"{rotation}: left as it is, yours" in done(bundles.new, "upgrade", root=root)
     assert versions(root) == [old, NEWER]
     assert f"rollback goes to {old}" in done(bundles.new, "status", root=root)
     assert hf.told(first) == answer, "scripts of the new version, while the old loop runs"
@@ -186,7 +186,7 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
     done(bundles.new, "uninstall", root=root)
     assert not (root / PREFIX).exists()
     assert not unit.exists()
-    assert example.read_text() == mine
+    assert rotation.read_text() == mine
     assert {path.name: path.read_bytes() for path in hf.work.glob("*.json")} == state
 
 

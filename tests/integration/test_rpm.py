@@ -25,7 +25,8 @@ pytestmark = [
 PREFIX = "/opt/provisioner"
 UNIT = "/usr/lib/systemd/system/provisioner.service"
 BACKUP = [f"/usr/lib/systemd/system/provisioner-backup.{kind}" for kind in ("service", "timer")]
-EXAMPLE = "/etc/hostfactory/examples/demoinst/provisioner.yaml"
+ROTATION = "/etc/logrotate.d/provisioner"
+EXAMPLE = f"{PREFIX}/share/config/demoinst/provisioner.yaml"
 STATE, LOG = "/var/lib/hostfactory", "/var/log/hostfactory"
 OLDER = "0.0.1"
 
@@ -67,7 +68,7 @@ def test_the_package_is_installed_upgraded_and_erased(
     assert PYTHON in host.run(f"{RPM} -qp --requires {after}").splitlines()
     host.run(f"useradd --create-home egoadmin; {RPM} -i --nodeps {before}")
     listed = host.run(f"{RPM} -ql hostfactory-provisioner").splitlines()
-    assert {f"{PREFIX}/bin/provisioner", f"{PREFIX}/hf_scripts", UNIT, *BACKUP, EXAMPLE} < set(listed)
+    assert {f"{PREFIX}/bin/provisioner", f"{PREFIX}/hf_scripts", UNIT, *BACKUP, ROTATION} < set(listed)
     assert f"{PREFIX}/.lock" not in listed
     assert not any(str(tmp_path) in line for line in listed)
     assert host.run(f"{RPM} -V --nodeps hostfactory-provisioner") == "", "all is as packed, after the scriptlets"
@@ -78,7 +79,7 @@ def test_the_package_is_installed_upgraded_and_erased(
     assert "hostfactory" in host.run("id --groups --name egoadmin").split()
     assert host.run(f"{PREFIX}/bin/provisioner --version").split()[1] == OLDER
 
-    host.run(f"echo '# mine' >>{EXAMPLE}; echo kept | tee {STATE}/memory.json >{LOG}/calls.log")
+    host.run(f"echo '# mine' >>{ROTATION}; echo kept | tee {STATE}/memory.json >{LOG}/calls.log")
     host.run(f"rm {SYSTEMCTL}; printf '%s\\n' '{RECORDS}' >{SYSTEMCTL}; chmod 755 {SYSTEMCTL}")
     host.run(f"{RPM} -U --nodeps {after}")
     told = host.run("cat /var/told").splitlines()
@@ -102,7 +103,7 @@ def test_the_package_is_installed_upgraded_and_erased(
         host.run(f"ls -d {PREFIX} {UNIT} {' '.join(BACKUP)} /usr/lib/sysusers.d/provisioner.conf 2>/dev/null || true")
         == ""
     )
-    assert host.path(f"{EXAMPLE}.rpmsave").read_text().endswith("# mine\n")
+    assert host.path(f"{ROTATION}.rpmsave").read_text().endswith("# mine\n")
     assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"
     assert "hostfactory" in host.run("getent passwd hostfactory")
 
@@ -125,5 +126,5 @@ def test_a_package_for_another_user_asks_for_that_one_and_makes_nobody(
 
 def kept_by_all(host: ScratchHost) -> None:
     """What people and the service have written is as it was."""
-    assert host.path(EXAMPLE).read_text().endswith("# mine\n")
+    assert host.path(ROTATION).read_text().endswith("# mine\n")
     assert host.run(f"cat {STATE}/memory.json {LOG}/calls.log") == "kept\nkept\n"
