@@ -80,6 +80,11 @@ def service(file: Path = UNIT) -> dict[str, str]:
     return dict(unit["Service"])
 
 
+@pytest.mark.parametrize("unit", [UNIT, BACKUP], ids=lambda unit: unit.name)
+def test_a_service_that_dies_leaves_no_core_in_which_tokens_stand(unit: Path) -> None:
+    assert service(unit)["LimitCORE"] == "0"
+
+
 def test_the_service_runs_as_its_own_user_and_writes_its_state_alone() -> None:
     text = UNIT.read_text()
 
