@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import platform
 import re
@@ -12,20 +13,28 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from provisioner import __version__
+from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.looks import WAITING, all_at_once
 from provisioner.commands.options import Document, UsageError, add_shared, show
+from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without, words
 from provisioner.files.regular import read_regular
+from provisioner.files.yaml_text import parse
 from provisioner.hostfactory.environment import SCRIPTS, Directories, DirectoryError
-from provisioner.state.directory import StateDir
+from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS, TemplatesError, load_config, read_json
+from provisioner.schema.problems import Section
+from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
+from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import is_denied, what_to_do
 
 SECONDS = 300.0
@@ -42,20 +51,9 @@ PART_BYTES = 20_000_000
 
 BUNDLE_MODE = 0o600
 
-MASK = "***"
-SECRETS = (
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL), MASK),
-    (re.compile(r"(?<=://)[^/\s@\"']+(?=@)"), MASK),
-    (re.compile(r"(?i)(?<=bearer )[\w.~+/=-]+"), MASK),
-    (
-        re.compile(
-            r"(?i)((?:password|passwd|secret|token|api_?key|userdata)[\"']?\s*[:=]\s*)"
-            r"(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,}\"']+)"
-        ),
-        rf'\1"{MASK}"',
-    ),
-)
-"""Patterns of secrets and their masks: keys, an address's login, tokens, and settings with such names."""
+TEMPLATE_KEYS = {"templates", "pools", "podSpecYaml", "gcp_zone", "gcp_region", "gcp_instance_group", "type"}
+TEMPLATE_KEYS |= OWN_FIELDS | NUMERIC_ATTRIBUTES
+"""Fields and attributes of HostFactory's templates that hold no secret."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="also write a .tar.gz for support: all answers, state files, journal, configuration and the scripts' log, "
-        "secrets masked; no pod spec, no kubeconfig",
+        "without secrets; no pod spec, no kubeconfig",
     )
     add_shared(command, "output")
 
@@ -201,20 +199,23 @@ def _lines(document: Document) -> Iterator[str]:
         if len(lines) > SHOWN:
             yield f"        and {len(lines) - SHOWN} more lines: {one['command']}"
     if document["bundle"]:
-        yield f"Written: {document['bundle']}. Secrets are masked as far as their names tell; look before you send it."
+        yield f"Written: {document['bundle']}. It holds no value of an unknown setting; look before you send it."
 
 
 # --- the bundle -------------------------------------------------------------------------------------------------------
 
 
 def write_bundle(path: Path, results: Sequence[Result], environment: Mapping[str, str]) -> None:
-    """Write the answers and the files behind them, masked, for nobody else to read. Raises UsageError."""
-    texts = {re.sub(r"\W+", "-", one.part.name) + ".txt": one.text for one in results} | {"versions.txt": versions()}
+    """Write the answers and the files behind them, without secrets, for their owner alone. Raises UsageError."""
+    taken: set[str] = set()
+    contents = dict(files(environment, taken))
+    clear = without(taken)
+    contents |= {re.sub(r"\W+", "-", one.part.name) + ".txt": clear(masked(one.text)) for one in results}
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, BUNDLE_MODE)
         with open(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
-            for name, text in [*texts.items(), *files(environment)]:
-                _add(bundle, name, masked(text).encode())
+            for name, text in (contents | {"versions.txt": versions()}).items():
+                _add(bundle, name, text.encode())
     except OSError as error:
         raise UsageError(f"--bundle {path}: {error.strerror}") from error
 
@@ -225,42 +226,72 @@ def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
     bundle.addfile(entry, io.BytesIO(content))
 
 
-def files(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The files that tell what happened, each with its newest content, or with the reason why it cannot be read."""
-    directories = Directories(environment)
-    for path in _paths(directories):
+def files(environment: Mapping[str, str], taken: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and what may be shown of each file; ``taken`` gets what may not."""
+    for path, shown in _paths(Directories(environment), taken):
         try:
-            content = read_regular(str(path))[-PART_BYTES:].decode(errors="replace")
+            content = shown(read_regular(str(path))[-PART_BYTES:].decode(errors="replace"))
         except OSError as error:
             content = f"could not be read: {error.strerror}\n"
         yield f"{path.parent.name}/{path.name}", content
 
 
-def _paths(directories: Directories) -> Iterator[Path]:
-    """State files and journal, the instance's three files, and the scripts' log."""
+def _paths(directories: Directories, taken: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
+    """Yield the instance's files, then state, journal and the scripts' log, with what makes them harmless."""
     try:
         state, conf = Path(directories.state), Path(directories.conf)
-        for pattern in ("*.json", "journal.jsonl*", "loop.lock"):
-            yield from sorted(state.glob(pattern))
-        yield from (conf / name for name in ("provisioner.yaml", *_of_instance(directories)))
+        of_hf = conf / f"{directories.name}prov_config.json"
+        yield conf / "provisioner.yaml", partial(configuration, known=setting_names(), taken=taken)
+        yield of_hf, partial(configuration, known=config_keys(str(of_hf)), taken=taken)
+        yield conf / f"{directories.name}prov_templates.json", partial(configuration, known=TEMPLATE_KEYS, taken=taken)
     except DirectoryError:
         return
-    if directories.logs:
-        yield from sorted(Path(directories.logs).glob(f"{directories.name}-provider.*"))
+    ours = [state / name for name in (*STATE_FILES, "loop.lock") if (state / name).exists()]
+    ours += state.glob("journal.jsonl*")
+    ours += Path(directories.logs).glob(f"{directories.name}-provider.*") if directories.logs else ()
+    clear = without(taken)  # of all three by now
+    yield from ((path, lambda text: clear(records(text))) for path in sorted(ours))
 
 
-def _of_instance(directories: Directories) -> Sequence[str]:
-    return [f"{directories.name}prov_{kind}.json" for kind in ("config", "templates")]
+def configuration(text: str, known: Collection[str], taken: set[str]) -> str:
+    """Return a configuration file's harmless settings as JSON."""
+    try:
+        document, _ = parse(text)
+    except yaml.YAMLError:
+        taken |= words(text, known)
+        return f"{WITHHELD}: it is no YAML or JSON\n"
+    return json.dumps(harmless(document, known, taken), indent=2) + "\n"
+
+
+def records(text: str) -> str:
+    """Return a JSON document, or lines of JSON, without secrets; other lines are no program's of ours."""
+    return _record(text) or "\n".join((_record(line) or WITHHELD) if line.strip() else "" for line in text.split("\n"))
+
+
+def _record(text: str) -> str:
+    try:
+        return json.dumps(cleaned(json.loads(text)))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def setting_names() -> set[str]:
+    """Return the names of all settings of provisioner.yaml."""
+    kinds = [registry.kind(name).pool for name in registry.names()]
+    models: list[type[Section]] = [Settings, TemplateSettings, *SECTIONS.values(), *kinds]
+    return {name for model in models for name in model.model_fields}
+
+
+def config_keys(path: str) -> set[str]:
+    """Return the keys of HostFactory's configuration of the instance that connectors know."""
+    try:
+        document = read_json(path)
+        return set(document).difference(load_config(path)[0].unknown) if isinstance(document, dict) else set()
+    except TemplatesError:
+        return set()
 
 
 def versions() -> str:
-    """The program, the interpreter, the system, and every distribution beside them."""
+    """Return the versions of the program, the interpreter, the system, and every distribution beside them."""
     beside = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions()}, key=str.lower)
     return "\n".join([f"provisioner {__version__}", f"Python {sys.version}", platform.platform(), *beside]) + "\n"
-
-
-def masked(text: str) -> str:
-    """The text with its secrets masked."""
-    for secret, mask in SECRETS:
-        text = secret.sub(mask, text)
-    return text

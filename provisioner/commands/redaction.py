@@ -1,0 +1,130 @@
+"""Text and documents without secrets, for the bundle of ``provisioner doctor``: of files that people write, only the
+settings known to be harmless stay; text of programs is searched for secrets. Pure: no I/O, no clock, no log.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+WITHHELD = "(withheld)"
+
+HOLDERS = frozenset({"pools", "templates"})
+"""Settings below which each key is a name that people gave."""
+
+PLAIN = re.compile(r"[\w./:\[\]+-]{0,256}")
+"""A value of a harmless setting: a word, path or address without user, query and space."""
+
+SHORTEST = 5
+"""Characters of a withheld value that is searched for in other texts: shorter ones are part of common words."""
+
+PEM = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
+
+NAME = (
+    r"(?:pass(?!ed|es|ing)|pwd|secret|token|api[-_ ]?key|private|cookie|session|signature|key[-_ ]?data|access[-_ ]?key"
+    r"|encryption[-_ ]?key|authorization|(?<![a-z])auth(?![a-z])|user[-_ ]?data|kubeconfig|dockercfg|dockerconfig)"
+)
+"""Part of a name whose value may be a secret."""
+
+NAMED = re.compile(
+    rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad])"
+    rf"|--?[\w-]*{NAME}(?![\w-]*file\b)[\w-]*\s+|(?<!\w)(?:-u|--user)[ =]|\bpass(?:word|wd|phrase)\s+)\s*"
+)
+PAIR = re.compile(r"(?i)\bvalue[\\\"']*\s*[:=]\s*")
+"""The half of a pair of name and value that counts where a name is near."""
+
+TOKENS = (
+    re.compile(r"(?<=://)[^\s\"'<>]*@"),
+    re.compile(r"(?<![\w@])[^\s/:@\"']+:[^\s\"'@]+@(?=[\w\[])"),
+    re.compile(r"\?[\w.-]+=[^\s\"']*"),
+    re.compile(r"(?i)\b(?:bearer|basic|negotiate|ntlm)\s+(?=\S*[A-Z0-9=])(?-i:[\w.~+/=-]{6,})"),
+    re.compile(r"\b(?:ya29\.|AIza|eyJ|gh[a-z]_|AKIA|GOCSPX-)[\w.~+/=-]{8,}"),
+    re.compile(r"(?<![\w+=-])(?=[\w+=-]*[A-Z])(?=[\w+=-]*[a-z])(?=[\w+=-]*[0-9])[\w+=-]{24,}"),
+)
+"""Logins in addresses, queries, credentials of HTTP, and random words of mixed letters and digits."""
+
+QUOTED = re.compile(r", got .*")
+"""The value with which the message of a wrong setting ends."""
+
+
+def masked(text: str) -> str:
+    """Return a program's text without what looks like a secret."""
+    lines = PEM.sub(WITHHELD, text).split("\n")
+    return "\n".join(_masked(lines))
+
+
+def _masked(lines: list[str]) -> Iterator[str]:
+    """Each line; what stands deeper than a secret's name, or is an item of its list, belongs to the secret."""
+    named: int | None = None
+    for number, line in enumerate(lines):
+        depth = len(line) - len(line.lstrip())
+        is_part = named is not None and (depth > named or line.startswith("- ", depth) or not line.strip())
+        if is_part and line.strip():
+            yield " " * depth + WITHHELD
+        if is_part:
+            if not line.strip():
+                yield line
+            continue
+        near = "\n".join(lines[max(0, number - 2) : number + 3])
+        found = NAMED.search(line) or (PAIR.search(line) if re.search(NAME, near, re.IGNORECASE) else None)
+        named = depth if found else None
+        shown = line[: found.end()] + WITHHELD if found else QUOTED.sub(f", got {WITHHELD}", line)
+        for token in TOKENS:
+            shown = token.sub(WITHHELD, shown)
+        yield shown
+
+
+def without(values: Collection[str]) -> Callable[[str], str]:
+    """Return a function that takes these values out of a text, also as JSON and Python write them."""
+    written = {form for value in values for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1])}
+    longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)
+    if not longest_first:
+        return lambda text: text
+    found = re.compile("|".join(map(re.escape, longest_first)))
+    return lambda text: found.sub(WITHHELD, text)
+
+
+def cleaned(value: Any) -> Any:
+    """Return a document of ours with its texts masked, and without values whose name is a secret's."""
+    if isinstance(value, dict):
+        return {
+            masked(str(key)): WITHHELD if re.search(NAME, str(key), re.IGNORECASE) else cleaned(part)
+            for key, part in value.items()
+        }
+    if isinstance(value, list):
+        return [cleaned(part) for part in value]
+    return masked(value) if isinstance(value, str) else value
+
+
+def harmless(value: Any, known: Collection[str], taken: set[str], *, key: str = "", is_known: bool = False) -> Any:
+    """Return the document with the values of ``known`` settings alone; what else it holds is added to ``taken``."""
+    if isinstance(value, dict):
+        return {
+            name if PLAIN.fullmatch(name) else WITHHELD: harmless(part, known, taken, key=name, is_known=ours)
+            if ours or (key in HOLDERS and isinstance(part, dict))
+            else _taken(part, taken)
+            for name, part, ours in ((str(name), part, name in known) for name, part in value.items())
+        }
+    if isinstance(value, list):
+        return [harmless(part, known, taken, is_known=is_known) for part in value]
+    is_plain = not isinstance(value, str) or (PLAIN.fullmatch(value) and masked(value) == value)
+    return value if is_known and is_plain else _taken(value, taken)
+
+
+def _taken(value: Any, taken: set[str]) -> str:
+    """Remember each text and number of a value that is withheld."""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        _taken(part, taken)
+    if not isinstance(value, dict | list | bool | None):
+        taken.add(str(value))
+        taken.update(str(value).split("\n"))
+    return WITHHELD
+
+
+def words(text: str, known: Collection[str]) -> set[str]:
+    """Return the words of a file that cannot be read as a document, but for the names of settings."""
+    found = re.findall(r"[^\s,{}\[\]\"']+", text) + re.findall(r"[\w.~+/-]+", text)
+    return {word.rstrip(":") for word in found} - set(known)
