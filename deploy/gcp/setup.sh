@@ -451,11 +451,17 @@ make_subscription() {
     bind "serviceAccount:$loop" "projects/$project/roles/$events_role" 'pubsub subscriptions' "$prefix-events"
 }
 
-make_share() { # for nodes and Symphony's hosts: who mounts it may write in it as whoever it likes
-    local clients=$nodes_range${joined_ranges:+,$joined_ranges} between='", "' options
-    options='"access-mode": "READ_WRITE", "squash-mode": "NO_ROOT_SQUASH", "ip-ranges": ["'${clients//,/$between}'"]'
+export_to() { # squash mode, ranges
+    local between='", "'
+    printf '{"access-mode": "READ_WRITE", "squash-mode": "%s", "ip-ranges": ["%s"]}' "$1" "${2//,/$between}"
+}
+
+make_share() { # for nodes and Symphony's hosts: who mounts it may write in it as whoever it likes, but as root those hosts alone
+    local options
+    options=$(export_to NO_ROOT_SQUASH "${joined_ranges:-$nodes_range}")
+    [ -z "$joined_ranges" ] || options+=", $(export_to ROOT_SQUASH "$nodes_range")"
     [ -z "$share" ] || thing 'filestore instances' "$prefix-state" --location="$share" -- --tier=basic-hdd \
-        --flags-file='{"--file-share": {"name": "state", "capacity": "1TB", "nfs-export-options": [{'"$options"'}]}}' \
+        --flags-file='{"--file-share": {"name": "state", "capacity": "1TB", "nfs-export-options": ['"$options"']}}' \
         --network="name=$prefix" --labels="$labels"
 }
 
@@ -468,13 +474,15 @@ make_secrets() { # their values are given to Google alone
 }
 
 show_settings() {
-    local address=ADDRESS_OF_THE_SHARE cpus=NCPUS memory=NRAM api=ADDRESS_OF_THE_CLUSTER
+    local address=ADDRESS_OF_THE_SHARE server=ADDRESS_OF_THE_API_SERVER cpus=NCPUS memory=NRAM api=ADDRESS_OF_THE_CLUSTER
     echo "# Of the overlay's values.yaml:"
     echo "# instance: $instance"
     echo "# googleServiceAccount: $loop"
     if [ "$cluster" != none ]; then
         echo "# image: $region-docker.pkg.dev/$project/$prefix/provisioner:VERSION"
         echo "# nodesServiceAccount: $nodes"
+        [ -z "$apply" ] || server=$(of_cluster privateClusterConfig.privateEndpoint)
+        echo "# apiServer: $server/32"
     fi
     if [ -n "$share" ]; then
         [ -z "$apply" ] || address=$(gcloud filestore instances describe "$prefix-state" --location="$share" \

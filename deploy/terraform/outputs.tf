@@ -40,6 +40,7 @@ output "overlay_values" {
     !local.has_cluster ? {} : {
       image               = "${local.registry}/provisioner:VERSION"
       nodesServiceAccount = google_service_account.nodes[0].email
+      apiServer           = "${google_container_cluster.this[0].private_cluster_config[0].private_endpoint}/32"
     },
     var.share == null ? {} : {
       nfsServer = one(google_filestore_instance.state[0].networks[0].ip_addresses)

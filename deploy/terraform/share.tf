@@ -1,9 +1,16 @@
-# Who may mount it may write in it as whoever it likes: NFS believes a client's numbers. So neither groups nor pods may.
+# Who may mount it may write in it as whoever it likes but root: NFS believes a client's numbers. So neither groups nor pods
+# may. Root is root for Symphony's hosts alone, where the recipe's one chown is run: a new share belongs to root. Where no such
+# host is named, root of any client is, or the share could not be given to HostFactory's group.
 locals {
   share_clients = (
     try(var.share.clients, null) != null ? var.share.clients :
     local.own_network ? concat([var.network.nodes_range], var.symphony_ranges) : []
   )
+  share_admins = [for range in local.share_clients : range if contains(var.symphony_ranges, range)]
+  share_exports = {
+    NO_ROOT_SQUASH = length(local.share_admins) > 0 ? local.share_admins : local.share_clients
+    ROOT_SQUASH    = length(local.share_admins) > 0 ? [for range in local.share_clients : range if !contains(local.share_admins, range)] : []
+  }
   # Filestore takes a name, or projects/PROJECT/global/networks/NAME: a self link without its beginning.
   share_network = local.own_network ? google_compute_network.this[0].name : replace(var.network.network, "/^https:.*/projects//", "projects/")
 }
@@ -24,12 +31,12 @@ resource "google_filestore_instance" "state" {
     capacity_gb = var.share.capacity
 
     dynamic "nfs_export_options" {
-      for_each = length(local.share_clients) > 0 ? [1] : []
+      for_each = { for mode, ranges in local.share_exports : mode => ranges if length(ranges) > 0 }
 
       content {
-        ip_ranges   = local.share_clients
+        ip_ranges   = nfs_export_options.value
         access_mode = "READ_WRITE"
-        squash_mode = "NO_ROOT_SQUASH" # for the one chown with which the recipe begins
+        squash_mode = nfs_export_options.key
       }
     }
   }

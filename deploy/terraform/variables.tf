@@ -230,7 +230,7 @@ variable "secrets" {
 }
 
 variable "share" {
-  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host. clients are the address ranges that may mount it, of which none may overlap another; default those of the nodes and of symphony_ranges, and, in a network that exists, the whole of it. A Shared VPC needs private_service_access, which its host project has set up."
+  description = "A Filestore share for the state directory, where HostFactory's host and the loop's pod both mount it; default none: the loop runs on HostFactory's host. clients are the address ranges that may mount it, of which none may overlap another; default those of the nodes and of symphony_ranges, and, in a network that exists, the whole of it. Root is root for those that symphony_ranges lists, or for all where it lists none of them. A Shared VPC needs private_service_access, which its host project has set up."
   type = object({
     tier                   = optional(string, "BASIC_HDD")
     capacity               = optional(number, 1024)

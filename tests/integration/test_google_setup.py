@@ -514,6 +514,7 @@ def test_the_values_that_it_prints_are_values_of_the_overlay(first: tuple[Google
         "instance": "gcpinst",
         "image": "us-central1-docker.pkg.dev/my-grid-project/hf/provisioner:VERSION",
         "nodesServiceAccount": "hf-nodes@my-grid-project.iam.gserviceaccount.com",
+        "apiServer": "10.60.0.2/32",
         "googleServiceAccount": "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com",
         "nfsServer": "10.9.8.2",
         "nfsPath": "/state",
@@ -819,14 +820,16 @@ def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_f
 
 
 def test_both_let_nodes_and_symphony_s_hosts_alone_mount_the_share(module: Module, made: list[Argv]) -> None:
-    """Whoever mounts it may write in it as whoever it likes: groups have a range of their own."""
+    """Whoever mounts it may write in it as whoever it likes, but as root Symphony's hosts alone: groups have a range of
+    their own."""
     (share,) = [call for call in made if call[:3] == ("filestore", "instances", "create")]
-    (options,) = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
-    assert options["ip-ranges"] == ["10.60.0.0/20", "10.0.0.0/16"]
+    exports = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
+    ranges = {one["squash-mode"]: one["ip-ranges"] for one in exports}
+    assert ranges == {"NO_ROOT_SQUASH": ["10.0.0.0/16"], "ROOT_SQUASH": ["10.60.0.0/20"]}
     (dynamic,) = module.of("google_filestore_instance")["state"]["file_shares"][0]["dynamic"]
     (content,) = next(iter(dynamic.values()))["content"]
-    theirs = (plain(content["access_mode"]), plain(content["squash_mode"]))
-    assert theirs == (options["access-mode"], options["squash-mode"])
+    assert {plain(content["access_mode"])} == {one["access-mode"] for one in exports}
+    assert set(re.findall(r"\b\w*ROOT_SQUASH\b", str(module.locals["share_exports"]))) == ranges.keys()
     assert "nodes_range" in module.locals["share_clients"]
     assert "machines" not in module.locals["share_clients"]
 

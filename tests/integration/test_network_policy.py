@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.checks.network_policy import Host, Pod, Policies
-from tests.support.manifests import GKE, Manifest, built, of_a_site, only, pods
+from tests.support.manifests import GKE, KUSTOMIZE, Manifest, built, of_a_site, only, pods
 
-NARROW = {
+OWN = {
     "apiServer": "172.16.0.0/28",
-    "googleApis": "199.36.153.8/30",
-    "proxy": "10.0.0.10/32",
+    "googleApis": "199.36.153.4/30",
+    "proxy": "10.0.0.12/32",
     "proxyPort": "8080",
+    "nameServer": "10.61.0.10/32",
 }
-"""What a bank sets: a private cluster, Google's private addresses, a proxy on a port of its own."""
+"""Values of a site: an older private cluster without Dataplane V2, restricted.googleapis.com, a proxy."""
+DEFAULTS: dict[str, str] = yaml.safe_load((KUSTOMIZE / GKE / "values.yaml").read_text())["data"]
 BUILDS: dict[str, Callable[[], list[Manifest]]] = {
     "gke-workload-identity": lambda: built(GKE, "backup"),
     "mixed": lambda: built("overlays/mixed", "backup"),
-    "narrow": lambda: of_a_site(GKE, **NARROW),
+    "own": lambda: of_a_site(GKE, **OWN),
 }
 RESOLVER = Pod("kube-system", {"k8s-app": "kube-dns"})
 MONITORING, FOREIGN = Pod("monitoring", {}), Pod("foreign", {})
@@ -47,27 +51,39 @@ def cluster(manifests: list[Manifest]) -> Policies:
     return Policies([one for one in manifests if one["kind"] == "NetworkPolicy"], named)
 
 
-def flows(manifests: list[Manifest], proxy: int) -> dict[str, tuple[Pod | Host, Pod | Host, int, str]]:
-    """Every flow that the pod has, and some that it must not have; ``proxy``: the port of its proxy."""
+def flows(manifests: list[Manifest], values: Mapping[str, str]) -> dict[str, tuple[Pod | Host, Pod | Host, int, str]]:
+    """Every flow that the pod has, and some that it must not have; ``values``: of the site."""
     loop = pod_of(manifests)
     machine = Pod("symphony", {"app": "worker"})
+    server, google, proxy, names = (
+        Host(str(ip_network(values[name])[0])) for name in ("apiServer", "googleApis", "proxy", "nameServer")
+    )
+    port = int(values["proxyPort"])
     return {
         "names over UDP": (loop, RESOLVER, 53, "UDP"),
         "names over TCP": (loop, RESOLVER, 53, "TCP"),
-        "names of the node's cache": (loop, Host("169.254.20.10"), 53, "UDP"),
-        "API server": (loop, Host("172.16.0.2"), 443, "TCP"),
-        "Google's APIs": (loop, Host("199.36.153.8"), 443, "TCP"),
-        "the proxy": (loop, Host("10.0.0.10"), proxy, "TCP"),
+        "names of the cache's pod": (loop, Pod("kube-system", {"k8s-app": "node-local-dns"}), 53, "UDP"),
+        "names of the node's cache": (loop, names, 53, "UDP"),
+        "names of Cloud DNS": (loop, Host("169.254.169.254"), 53, "UDP"),
+        "API server": (loop, server, 443, "TCP"),
+        "Google's APIs": (loop, google, 443, "TCP"),
+        "the proxy": (loop, proxy, port, "TCP"),
         "metadata server": (loop, Host("169.254.169.254"), 80, "TCP"),
         "metadata server of the node": (loop, Host("169.254.169.252"), 988, "TCP"),
         "a scrape from monitoring": (MONITORING, loop, 9464, "TCP"),
         "a scrape by Managed Prometheus": (Pod("gmp-system", {}), loop, 9464, "TCP"),
         "a scrape by Autopilot's": (Pod("gke-gmp-system", {}), loop, 9464, "TCP"),
-        "the proxy's other port": (loop, Host("10.0.0.10"), 22, "TCP"),
-        "beside the proxy": (loop, Host("10.0.0.11"), proxy, "TCP"),
-        "ssh to Google": (loop, Host("199.36.153.8"), 22, "TCP"),
+        "names of another server": (loop, Host("203.0.113.53"), 53, "UDP"),
+        "names over TCP of another server": (loop, Host("203.0.113.53"), 53, "TCP"),
+        "names of a pod elsewhere": (loop, Pod("foreign", {"k8s-app": "kube-dns"}), 53, "UDP"),
+        "names of another pod of the system": (loop, Pod("kube-system", {"k8s-app": "konnectivity"}), 53, "UDP"),
+        "another port of the name server": (loop, RESOLVER, 9153, "TCP"),
+        "HTTPS to anywhere": (loop, Host("203.0.113.9"), 443, "TCP"),
+        "the proxy's other port": (loop, proxy, 22, "TCP"),
+        "beside the proxy": (loop, Host("10.0.0.11"), port, "TCP"),
+        "ssh to Google": (loop, google, 22, "TCP"),
         "plain HTTP to anywhere": (loop, Host("203.0.113.9"), 80, "TCP"),
-        "HTTPS over UDP": (loop, Host("199.36.153.8"), 443, "UDP"),
+        "HTTPS over UDP": (loop, google, 443, "UDP"),
         "another port of the metadata server": (loop, Host("169.254.169.254"), 444, "TCP"),
         "a machine": (loop, machine, 22, "TCP"),
         "a scrape from a foreign namespace": (FOREIGN, loop, 9464, "TCP"),
@@ -78,30 +94,41 @@ def flows(manifests: list[Manifest], proxy: int) -> dict[str, tuple[Pod | Host, 
 
 
 SCRAPES = ("a scrape from monitoring", "a scrape by Managed Prometheus", "a scrape by Autopilot's")
+NAMES = (
+    *(
+        "names over UDP",
+        "names over TCP",
+        "names of the cache's pod",
+        "names of the node's cache",
+        "names of Cloud DNS",
+    ),
+)
 ALLOWED = (
-    *("names over UDP", "names over TCP", "names of the node's cache", "API server", "Google's APIs", "the proxy"),
-    *("metadata server", "metadata server of the node"),
+    *NAMES,
+    *("API server", "Google's APIs", "the proxy", "metadata server", "metadata server of the node"),
     *SCRAPES,
 )
 
 
-def passing(manifests: list[Manifest], proxy: int = 8080) -> set[str]:
+def passing(manifests: list[Manifest], values: Mapping[str, str] = DEFAULTS) -> set[str]:
     """The flows that are let through."""
     there = cluster(manifests)
-    return {name for name, flow in flows(manifests, proxy).items() if there.allow(*flow)}
+    return {name for name, flow in flows(manifests, values).items() if there.allow(*flow)}
 
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_the_loop_s_pod_has_the_flows_that_it_needs_and_no_others(build: str) -> None:
-    assert passing(BUILDS[build](), 8080 if build == "narrow" else 3128) == {*ALLOWED}
+    assert passing(BUILDS[build](), OWN if build == "own" else DEFAULTS) == {*ALLOWED}
 
 
-def test_a_site_that_narrows_the_ranges_lets_nothing_else_out_on_443() -> None:
-    manifests = BUILDS["narrow"]()
-    outside = Host("203.0.113.9")
+def test_no_rule_lets_out_to_everywhere() -> None:
+    rules = [
+        rule for one in BUILDS["mixed"]() if one["kind"] == "NetworkPolicy" for rule in one["spec"].get("egress", ())
+    ]
+    blocks = [peer["ipBlock"]["cidr"] for rule in rules for peer in rule["to"] if "ipBlock" in peer]
 
-    assert not cluster(manifests).allow(pod_of(manifests), outside, 443)
-    assert cluster(BUILDS["mixed"]()).allow(pod_of(manifests), outside, 443)
+    assert len(blocks) > len(rules) > 0
+    assert [block for block in blocks if ip_network(block).prefixlen < 28] == []
 
 
 @pytest.mark.parametrize("build", ["gke-workload-identity", "mixed"])
@@ -129,7 +156,34 @@ def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> li
 @pytest.mark.parametrize(
     ("spoil", "changed"),
     [
-        pytest.param(lambda spec: spec["egress"].pop(0), {*ALLOWED[:3]}, id="names"),
+        pytest.param(lambda spec: spec["egress"].pop(0), {*NAMES}, id="names"),
+        pytest.param(lambda spec: spec["egress"][0]["to"].pop(0), {NAMES[3]}, id="the node's cache"),
+        pytest.param(lambda spec: spec["egress"][0]["to"].pop(1), {NAMES[4]}, id="Cloud DNS"),
+        pytest.param(lambda spec: spec["egress"][0]["to"].pop(2), {*NAMES[:3]}, id="the system's name servers"),
+        pytest.param(
+            lambda spec: spec["egress"][0].pop("to"),
+            {"names of another server", "names over TCP of another server", "names of a pod elsewhere"}
+            | {"names of another pod of the system"},
+            id="every name server",
+        ),
+        pytest.param(
+            lambda spec: spec["egress"][0]["to"][2].pop("podSelector"),
+            {"names of another pod of the system"},
+            id="every pod of the system",
+        ),
+        pytest.param(
+            lambda spec: spec["egress"][0]["to"][2].update(namespaceSelector={}),
+            {"names of a pod elsewhere"},
+            id="name servers of every namespace",
+        ),
+        pytest.param(
+            lambda spec: spec["egress"][0].pop("ports"), {"another port of the name server", "another port of the metadata server"}, id="name servers' ports"
+        ),
+        pytest.param(
+            lambda spec: spec["egress"][2]["to"][0]["ipBlock"].update(cidr="0.0.0.0/0"),
+            {"HTTPS to anywhere"},
+            id="everywhere as Google",
+        ),
         pytest.param(lambda spec: spec["egress"].pop(1), {"API server"}, id="API server"),
         pytest.param(lambda spec: spec["egress"].pop(2), {"Google's APIs"}, id="Google's APIs"),
         pytest.param(lambda spec: spec["egress"].pop(3), {"the proxy"}, id="the proxy"),
@@ -159,7 +213,7 @@ def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> li
     ],
 )
 def test_each_rule_is_seen_by_a_flow(spoil: Callable[[Manifest], object], changed: set[str]) -> None:
-    """Of the narrow site, whose rules overlap nowhere: a rule less, or one that is too wide."""
-    manifests = BUILDS["narrow"]()
+    """A rule less, or one that is too wide."""
+    manifests = BUILDS["mixed"]()
 
     assert passing(manifests) ^ passing(spoilt(manifests, spoil)) == changed

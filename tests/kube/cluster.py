@@ -191,6 +191,7 @@ class Cluster:
             f"--tls-private-key-file={self.key}",
             f"--token-auth-file={self.directory}/tokens.csv",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",  # as GKE: what a namespace takes is said by its labels
             "--service-cluster-ip-range=10.96.0.0/16",
             "--endpoint-reconciler-type=none",
             "--service-account-issuer=https://kubernetes.default.svc",

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provisioner.backends import Severity
 from provisioner.model import ErrorClass, Failure
 from tests.contract.places import PREFIX, REQUEST
 from tests.kube.client import Document
 from tests.kube.cluster import Cluster
 from tests.kube.place import SPEC, KubePlace
 from tests.kube.proxy import Proxy
-from tests.kube.space import RBAC, Space
+from tests.kube.space import KUSTOMIZE, RBAC, Space
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.kube
@@ -194,3 +195,51 @@ def test_without_the_right_to_list_events_the_autoscalers_words_are_missing_and_
     assert failure is not None
     assert failure.error is ErrorClass.STOCKOUT
     assert "didn't match Pod's node affinity/selector" in failure.text
+
+
+# --- the standard of the machines' namespace --------------------------------------------------------------------------
+
+
+ROOT = KUSTOMIZE.parents[1]
+SPECS = [
+    path
+    for path in sorted([*(ROOT / "config").rglob("*spec*/*.yaml"), *KUSTOMIZE.rglob("config/*.yaml")])
+    if "containers:" in path.read_text()
+]
+"""The kit's pod specs."""
+
+
+@pytest.fixture
+def labelled(space: Space) -> Space:
+    """The namespace with the labels that the kit gives the machines'."""
+    manifests = yaml.safe_load_all((KUSTOMIZE / "base" / "namespaces.yaml").read_text())
+    (labels,) = [one["metadata"]["labels"] for one in manifests if one["metadata"]["name"] == "symphony"]
+    space.admin.patch(f"/api/v1/namespaces/{space.name}", {"metadata": {"labels": labels}})
+    return space
+
+
+PRIVILEGED = """containers: [{name: main, image: busybox, securityContext: {privileged: true}}]
+hostNetwork: true
+"""
+
+
+def test_a_pod_that_reaches_its_node_is_refused_in_the_machines_namespace(place: KubePlace, labelled: Space) -> None:
+    place.rewrite(PRIVILEGED)
+    failure = refusal(place)
+    assert failure.error is ErrorClass.DENIED
+    assert 'violates PodSecurity "baseline:latest"' in failure.text
+    assert "privileged" in failure.text
+
+
+def test_check_names_a_pod_spec_that_the_machines_namespace_refuses(place: KubePlace, labelled: Space) -> None:
+    place.rewrite(PRIVILEGED)
+    (finding,) = place.backend.rehearse("T")
+    assert finding.severity is Severity.ERROR
+    assert 'violates PodSecurity "baseline:latest"' in finding.text
+    assert place.present() == set()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_kits_pod_specs_are_taken_there(place: KubePlace, labelled: Space, spec: Path) -> None:
+    place.rewrite(spec.read_text())
+    assert [outcome.failure for outcome in place.create(1)] == [None]

@@ -64,7 +64,7 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
-    condition     = output.overlay_values.image == "us-central1-docker.pkg.dev/grid-project/hf/provisioner:VERSION" && output.overlay_values.nodesServiceAccount == google_service_account.nodes[0].email
+    condition     = output.overlay_values.apiServer == "${google_container_cluster.this[0].private_cluster_config[0].private_endpoint}/32" && output.overlay_values.image == "us-central1-docker.pkg.dev/grid-project/hf/provisioner:VERSION" && output.overlay_values.nodesServiceAccount == google_service_account.nodes[0].email
     error_message = "The loop's image lies in the registry that is made, and compute classes give their nodes the nodes' account."
   }
 
@@ -134,8 +134,8 @@ run "makes_all_of_a_grid" {
   }
 
   assert {
-    condition     = google_filestore_instance.state[0].file_shares[0].nfs_export_options[0].ip_ranges == tolist(["10.60.0.0/20", "10.0.0.0/16"])
-    error_message = "The share answers nodes and Symphony's hosts."
+    condition     = { for export in google_filestore_instance.state[0].file_shares[0].nfs_export_options : export.squash_mode => export.ip_ranges } == { NO_ROOT_SQUASH = tolist(["10.0.0.0/16"]), ROOT_SQUASH = tolist(["10.60.0.0/20"]) }
+    error_message = "The share answers nodes and Symphony's hosts, and root is root for the latter alone."
   }
 
   assert {
@@ -395,8 +395,8 @@ run "an_existing_network_is_used" {
   }
 
   assert {
-    condition     = google_filestore_instance.state[0].file_shares[0].nfs_export_options[0].ip_ranges == tolist(["10.9.0.0/24"])
-    error_message = "The share answers whom it is told."
+    condition     = { for export in google_filestore_instance.state[0].file_shares[0].nfs_export_options : export.squash_mode => export.ip_ranges } == { NO_ROOT_SQUASH = tolist(["10.9.0.0/24"]) }
+    error_message = "The share answers the listed ranges; without a host of Symphony's among them, one of them gives it to HostFactory's group."
   }
 
   assert {
