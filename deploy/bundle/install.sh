@@ -280,6 +280,7 @@ systemd() { # whether it runs here, and is ours to change
 }
 
 drop_service() { # as it was put from the bundle or a version; what is yours of it stays
+  for each in "$units" "${tmpfiles%/*}" "${sysusers%/*}" "${logrotate%/*}"; do refuse_others "$root$each" -maxdepth 0; done
   for each in $ours; do
     [ -e "$root$units/$each" ] || continue
     ! systemd || run systemctl disable --now "$each" || fail "$each does not stop: stop it, then run this again"

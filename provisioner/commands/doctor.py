@@ -255,12 +255,16 @@ def _paths(directories: Directories, taken: set[str]) -> Iterator[tuple[Path, Ca
 
 def configuration(text: str, known: Collection[str], taken: set[str]) -> str:
     """Return a configuration file's harmless settings as JSON."""
+    text = text.removeprefix("\ufeff")
     try:
-        document, _ = parse(text)
-    except yaml.YAMLError:
+        try:
+            document = json.loads(text)  # YAML takes no tabs
+        except ValueError:
+            document, _ = parse(text)
+        return json.dumps(harmless(document, known, taken), indent=2) + "\n"
+    except (yaml.YAMLError, RecursionError):
         taken |= words(text, known)
         return f"{WITHHELD}: it is no YAML or JSON\n"
-    return json.dumps(harmless(document, known, taken), indent=2) + "\n"
 
 
 def records(text: str) -> str:

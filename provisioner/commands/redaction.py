@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
 from typing import Any
 
 WITHHELD = "(withheld)"
@@ -45,12 +46,18 @@ TOKENS = (
 )
 """Logins in addresses, queries, credentials of HTTP, and random words of mixed letters and digits."""
 
+NEVER = re.compile(r"[a-z0-9-]*")
+"""Names of machines and pools, and words: most of a journal, and no form of a secret."""
+
 QUOTED = re.compile(r", got .*")
 """The value with which the message of a wrong setting ends."""
 
 
+@lru_cache(maxsize=4096)
 def masked(text: str) -> str:
     """Return a program's text without what looks like a secret."""
+    if NEVER.fullmatch(text):
+        return text
     lines = PEM.sub(WITHHELD, text).split("\n")
     return "\n".join(_masked(lines))
 
@@ -90,12 +97,16 @@ def cleaned(value: Any) -> Any:
     """Return a document of ours with its texts masked, and without values whose name is a secret's."""
     if isinstance(value, dict):
         return {
-            masked(str(key)): WITHHELD if re.search(NAME, str(key), re.IGNORECASE) else cleaned(part)
-            for key, part in value.items()
+            masked(str(key)): WITHHELD if _is_secrets_name(str(key)) else cleaned(part) for key, part in value.items()
         }
     if isinstance(value, list):
         return [cleaned(part) for part in value]
     return masked(value) if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=4096)
+def _is_secrets_name(key: str) -> bool:
+    return re.search(NAME, key, re.IGNORECASE) is not None
 
 
 def harmless(value: Any, known: Collection[str], taken: set[str], *, key: str = "", is_known: bool = False) -> Any:

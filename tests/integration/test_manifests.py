@@ -137,6 +137,7 @@ def test_what_a_site_sets_reaches_its_places_and_no_cluster(tmp_path: Path) -> N
         "instance": next(one["value"] for one in container(manifests)["env"] if one["name"] == "HF_PROVIDER_NAME"),
         "googleServiceAccount": account["iam.gke.io/gcp-service-account"],
         "nodesServiceAccount": nodes,
+        "nameServer": egress[0]["to"][0]["ipBlock"]["cidr"],
         "apiServer": egress[1]["to"][0]["ipBlock"]["cidr"],
         "googleApis": egress[2]["to"][0]["ipBlock"]["cidr"],
         "proxy": egress[3]["to"][0]["ipBlock"]["cidr"],

@@ -177,7 +177,9 @@ def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> li
             id="name servers of every namespace",
         ),
         pytest.param(
-            lambda spec: spec["egress"][0].pop("ports"), {"another port of the name server", "another port of the metadata server"}, id="name servers' ports"
+            lambda spec: spec["egress"][0].pop("ports"),
+            {"another port of the name server", "another port of the metadata server"},
+            id="name servers on every port",
         ),
         pytest.param(
             lambda spec: spec["egress"][2]["to"][0]["ipBlock"].update(cidr="0.0.0.0/0"),

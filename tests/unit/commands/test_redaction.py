@@ -219,6 +219,7 @@ def test_of_hostfactory_s_files_those_values_stay_whose_keys_are_known(tmp_path:
         "conf/demoprov_config.json": json.dumps(config),
         "conf/demoprov_templates.json": json.dumps({"templates": [template]}),
     }
+    files = {name: "\ufeff" + text.replace(": ", ":\t") for name, text in files.items()}
     texts = bundled(tmp_path, files)
 
     assert json.loads(texts["doctor/conf/demoprov_config.json"]) == config | {"DB_LOGIN": WITHHELD}
@@ -232,8 +233,11 @@ def test_a_file_that_cannot_be_read_as_a_document_is_withheld_as_a_whole_and_its
     tmp_path: Path,
 ) -> None:
     texts = bundled(
-        tmp_path, {"conf/provisioner.yaml": "password: *hunter2\n"}, "line 1: found undefined alias 'hunter2'"
+        tmp_path,
+        {"conf/provisioner.yaml": "password: *hunter2\n", "conf/demoprov_templates.json": "[" * 990 + "]" * 990},
+        "line 1: found undefined alias 'hunter2'",
     )
 
     assert texts["doctor/conf/provisioner.yaml"] == f"{WITHHELD}: it is no YAML or JSON\n"
+    assert texts["doctor/conf/demoprov_templates.json"].startswith(WITHHELD)
     assert SECRET not in texts["doctor/part-0.txt"]
