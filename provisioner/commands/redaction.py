@@ -23,24 +23,31 @@ SHORTEST = 5
 
 PEM = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
 
+VALUE_FOLLOWS = r"[\\\"']*\s*[:=]"
+PATH_FOLLOWS = rf"{VALUE_FOLLOWS}\s*[\"']?/"
 NAME = (
     r"(?:pass(?!ed|es|ing)|pwd|secret|token|api[-_ ]?key|private|cookie|session|signature|key[-_ ]?data|access[-_ ]?key"
-    r"|encryption[-_ ]?key|authorization|(?<![a-z])auth(?![a-z])|user[-_ ]?data|kubeconfig|dockercfg|dockerconfig)"
+    r"|encryption[-_ ]?key|authorization|(?<![a-z])auth(?![a-z])|user[-_ ]?data|dockercfg|dockerconfig"
+    rf"|(?:credentials?|key|kubeconfig)(?!{PATH_FOLLOWS})(?={VALUE_FOLLOWS})|(?<![a-z])(?:pin|(?:string)?data)(?={VALUE_FOLLOWS}))"
 )
-"""Part of a name whose value may be a secret."""
+"""Part of a name whose value may be a secret; a path after ``credentials``, ``key`` or ``kubeconfig`` is none."""
 
 NAMED = re.compile(
-    rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad])"
+    rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad]|(?<=[\"']),)"
     rf"|--?[\w-]*{NAME}(?![\w-]*file\b)[\w-]*\s+|(?<!\w)(?:-u|--user)[ =]|\bpass(?:word|wd|phrase)\s+)\s*"
 )
+OPENS = re.compile(r"[\"'|>+{\[(\\\s-]*")
+"""The rest of a named line whose value stands in the next one."""
+
 PAIR = re.compile(r"(?i)\bvalue[\\\"']*\s*[:=]\s*")
 """The half of a pair of name and value that counts where a name is near."""
 
 TOKENS = (
     re.compile(r"(?<=://)[^\s\"'<>]*@"),
-    re.compile(r"(?<![\w@])[^\s/:@\"']+:[^\s\"'@]+@(?=[\w\[])"),
+    re.compile(r"(?<![\w@])[^\s/:@\"']+:[^\s\"'@]+@(?=[\w\[/])"),
     re.compile(r"\?[\w.-]+=[^\s\"']*"),
     re.compile(r"(?i)\b(?:bearer|basic|negotiate|ntlm)\s+(?=\S*[A-Z0-9=])(?-i:[\w.~+/=-]{6,})"),
+    re.compile(r"(?i)\b(?:token|secret)\s+(?=\S*\d)\S+"),
     re.compile(r"\b(?:ya29\.|AIza|eyJ|gh[a-z]_|AKIA|GOCSPX-)[\w.~+/=-]{8,}"),
     re.compile(r"(?<![\w+=-])(?=[\w+=-]*[A-Z])(?=[\w+=-]*[a-z])(?=[\w+=-]*[0-9])[\w+=-]{24,}"),
 )
@@ -64,19 +71,20 @@ def masked(text: str) -> str:
 
 def _masked(lines: list[str]) -> Iterator[str]:
     """Each line; what stands deeper than a secret's name, or is an item of its list, belongs to the secret."""
-    named: int | None = None
+    named, is_open = None, False
     for number, line in enumerate(lines):
         depth = len(line) - len(line.lstrip())
-        is_part = named is not None and (depth > named or line.startswith("- ", depth) or not line.strip())
-        if is_part and line.strip():
+        if named is not None and not line.strip():
+            yield line
+            continue
+        if named is not None and (is_open or depth > named or line.startswith("- ", depth)):
+            is_open = False
             yield " " * depth + WITHHELD
-        if is_part:
-            if not line.strip():
-                yield line
             continue
         near = "\n".join(lines[max(0, number - 2) : number + 3])
         found = NAMED.search(line) or (PAIR.search(line) if re.search(NAME, near, re.IGNORECASE) else None)
         named = depth if found else None
+        is_open = found is not None and OPENS.fullmatch(line, found.end()) is not None
         shown = line[: found.end()] + WITHHELD if found else QUOTED.sub(f", got {WITHHELD}", line)
         for token in TOKENS:
             shown = token.sub(WITHHELD, shown)
@@ -120,7 +128,8 @@ def harmless(value: Any, known: Collection[str], taken: set[str], *, key: str = 
         }
     if isinstance(value, list):
         return [harmless(part, known, taken, is_known=is_known) for part in value]
-    is_plain = not isinstance(value, str) or (PLAIN.fullmatch(value) and masked(value) == value)
+    named = f"{key}: {value}"
+    is_plain = not isinstance(value, str) or (PLAIN.fullmatch(value) and masked(named) == named)
     return value if is_known and is_plain else _taken(value, taken)
 
 

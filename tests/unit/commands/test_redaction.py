@@ -57,6 +57,17 @@ SHAPES = {
     "an escaped document": f'body: "{{\\"password\\": \\"{SECRET}\\"}}"',
     "user data": f"userData: {SECRET}",
     "an access token": f"refused ya29.{SECRET}abcdefgh",
+    "credentials": f"credentials: {SECRET}",
+    "a key of some kind": f"sharedKey = {SECRET}",
+    "a PIN": f"PIN: {SECRET}",
+    "a Secret's data": f"kind: Secret\nstringData:\n  db: {SECRET}",
+    "an element over lines": f"<secret>\n{SECRET}\n</secret>",
+    "a text of TOML": f'password = """\n{SECRET}\n"""',
+    "a tuple of a header": f"('X-Api-Key', '{SECRET}')",
+    "a token in a sentence": f"invalid token {SECRET}",
+    "a password in a sentence": f"the password is {SECRET}",
+    "Oracle's address": f"jdbc:oracle:thin:me/{SECRET}@//host:1521/db",
+    "an address encoded": f"https://host/login%3Fpassword%3D{SECRET}",
     "random letters and digits": f"the key AbCdEf0123{SECRET}GhIjKlMnOpQr was refused",
     "a wrong setting": f"pools.a.namespace: expected a name, got '{SECRET}'",
     "a misread setting": f"pools.a.namespace: expected a name, got ['x', '{SECRET}', 3]",
@@ -80,6 +91,8 @@ def test_a_secret_is_masked_in_a_text(shape: str) -> None:
     [
         "hf-0123456789-000001 is lost: preempted",
         "token_file: /etc/token",
+        "pools.a.credentials: /etc/federation.json: no such file",
+        "server.tls_key: /etc/tls.pem: Permission denied",
         "pools.a.pod_spec: /etc/hostfactory/pod-specs/spot.yaml: no such file",
         "fine: 2 passed, and the author of 12:00:05 is unknown",
         "Quota 'CPUS' exceeded. Limit: 24.0 in region us-central1.",
@@ -180,6 +193,8 @@ pools:
     kind: gke
     namespace: grid
     pod_spec: pod-specs/spot.yaml
+    kubeconfig: /etc/hostfactory/kubeconfig
+    credentials: hunter2
     endpoint: https://me:hunter2@10.0.0.1
     labels: {owner: hunter2}
   password: hunter2
@@ -201,6 +216,8 @@ def test_of_the_settings_those_stay_that_are_known_and_plain(tmp_path: Path) -> 
                 "kind": "gke",
                 "namespace": "grid",
                 "pod_spec": "pod-specs/spot.yaml",
+                "kubeconfig": "/etc/hostfactory/kubeconfig",
+                "credentials": WITHHELD,
                 "endpoint": WITHHELD,
                 "labels": WITHHELD,
             },
@@ -241,3 +258,12 @@ def test_a_file_that_cannot_be_read_as_a_document_is_withheld_as_a_whole_and_its
     assert texts["doctor/conf/provisioner.yaml"] == f"{WITHHELD}: it is no YAML or JSON\n"
     assert texts["doctor/conf/demoprov_templates.json"].startswith(WITHHELD)
     assert SECRET not in texts["doctor/part-0.txt"]
+
+
+@pytest.mark.parametrize("path", ["config/production/provisioner.yaml", "config/demoinst/provisioner.yaml"])
+def test_of_the_kits_own_settings_all_stay(path: str) -> None:
+    taken: set[str] = set()
+    text = (Path(__file__).parents[3] / path).read_text()
+
+    assert WITHHELD not in doctor.configuration(text, doctor.setting_names(), taken)
+    assert taken == set()
