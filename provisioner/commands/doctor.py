@@ -27,9 +27,9 @@ from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
 from provisioner.commands.looks import WAITING, all_at_once
 from provisioner.commands.options import Document, UsageError, add_shared, show
-from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without, words
+from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without
 from provisioner.files.regular import read_regular
-from provisioner.files.yaml_text import parse
+from provisioner.files.yaml_text import LARGEST, parse
 from provisioner.hostfactory.environment import SCRIPTS, Directories, DirectoryError
 from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS, TemplatesError, load_config, read_json
 from provisioner.schema.problems import Section
@@ -260,10 +260,9 @@ def configuration(text: str, known: Collection[str], taken: set[str]) -> str:
         try:
             document = json.loads(text)  # YAML takes no tabs
         except ValueError:
-            document, _ = parse(text)
+            document, _ = parse(text[:LARGEST])
         return json.dumps(harmless(document, known, taken), indent=2) + "\n"
     except (yaml.YAMLError, RecursionError):
-        taken |= words(text, known)
         return f"{WITHHELD}: it is no YAML or JSON\n"
 
 

@@ -21,6 +21,9 @@ PLAIN = re.compile(r"[\w./:\[\]+-]{0,256}")
 SHORTEST = 5
 """Characters of a withheld value that is searched for in other texts: shorter ones are part of common words."""
 
+MOST = 300
+"""Withheld values that are searched for, the longest first: more would take minutes for a journal."""
+
 PEM = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
 
 VALUE_FOLLOWS = r"[\\\"']*\s*[:=]"
@@ -28,7 +31,8 @@ PATH_FOLLOWS = rf"{VALUE_FOLLOWS}\s*[\"']?/"
 NAME = (
     r"(?:pass(?!ed|es|ing)|pwd|secret|token|api[-_ ]?key|private|cookie|session|signature|key[-_ ]?data|access[-_ ]?key"
     r"|encryption[-_ ]?key|authorization|(?<![a-z])auth(?![a-z])|user[-_ ]?data|dockercfg|dockerconfig"
-    rf"|(?:credentials?|key|kubeconfig)(?!{PATH_FOLLOWS})(?={VALUE_FOLLOWS})|(?<![a-z])(?:pin|(?:string)?data)(?={VALUE_FOLLOWS}))"
+    rf"|(?:credentials?|key|kubeconfig)(?!{PATH_FOLLOWS})(?={VALUE_FOLLOWS})"
+    rf"|(?<![a-z])(?:pin|(?:string)?data)(?={VALUE_FOLLOWS}))"
 )
 """Part of a name whose value may be a secret; a path after ``credentials``, ``key`` or ``kubeconfig`` is none."""
 
@@ -56,8 +60,8 @@ TOKENS = (
 NEVER = re.compile(r"[a-z0-9-]*")
 """Names of machines and pools, and words: most of a journal, and no form of a secret."""
 
-QUOTED = re.compile(r", got .*")
-"""The value with which the message of a wrong setting ends."""
+QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
+"""What the message of a wrong setting or file quotes of it."""
 
 
 @lru_cache(maxsize=4096)
@@ -81,11 +85,12 @@ def _masked(lines: list[str]) -> Iterator[str]:
             is_open = False
             yield " " * depth + WITHHELD
             continue
-        near = "\n".join(lines[max(0, number - 2) : number + 3])
-        found = NAMED.search(line) or (PAIR.search(line) if re.search(NAME, near, re.IGNORECASE) else None)
+        found = NAMED.search(line) or PAIR.search(line)
+        if found and found.re is PAIR and not _is_secrets_name("\n".join(lines[max(0, number - 2) : number + 3])):
+            found = None
         named = depth if found else None
         is_open = found is not None and OPENS.fullmatch(line, found.end()) is not None
-        shown = line[: found.end()] + WITHHELD if found else QUOTED.sub(f", got {WITHHELD}", line)
+        shown = line[: found.end()] + WITHHELD if found else QUOTED.sub(rf"\1{WITHHELD}", line)
         for token in TOKENS:
             shown = token.sub(WITHHELD, shown)
         yield shown
@@ -94,7 +99,7 @@ def _masked(lines: list[str]) -> Iterator[str]:
 def without(values: Collection[str]) -> Callable[[str], str]:
     """Return a function that takes these values out of a text, also as JSON and Python write them."""
     written = {form for value in values for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1])}
-    longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)
+    longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)[:MOST]
     if not longest_first:
         return lambda text: text
     found = re.compile("|".join(map(re.escape, longest_first)))
@@ -113,8 +118,8 @@ def cleaned(value: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _is_secrets_name(key: str) -> bool:
-    return re.search(NAME, key, re.IGNORECASE) is not None
+def _is_secrets_name(text: str) -> bool:
+    return re.search(NAME, text, re.IGNORECASE) is not None
 
 
 def harmless(value: Any, known: Collection[str], taken: set[str], *, key: str = "", is_known: bool = False) -> Any:
@@ -142,9 +147,3 @@ def _taken(value: Any, taken: set[str]) -> str:
         taken.add(str(value))
         taken.update(str(value).split("\n"))
     return WITHHELD
-
-
-def words(text: str, known: Collection[str]) -> set[str]:
-    """Return the words of a file that cannot be read as a document, but for the names of settings."""
-    found = re.findall(r"[^\s,{}\[\]\"']+", text) + re.findall(r"[\w.~+/-]+", text)
-    return {word.rstrip(":") for word in found} - set(known)

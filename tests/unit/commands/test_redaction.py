@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.commands import doctor
 from provisioner.commands.doctor import Part, Result, write_bundle
-from provisioner.commands.redaction import WITHHELD, cleaned, masked, words
+from provisioner.commands.redaction import WITHHELD, cleaned, masked
 
 SECRET = "hunter2"
 KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----"
@@ -114,10 +114,6 @@ def test_a_document_of_ours_loses_what_is_named_as_a_secret_alone() -> None:
         "message": f"refused: token={WITHHELD}",
         "facts": [{"machine": "m-1", "count": 3, "client_secret": WITHHELD}],
     }
-
-
-def test_the_words_of_a_file_are_those_beside_settings() -> None:
-    assert words("pools: {a: [hunter2, 'x y']}\n\tid: demo", {"pools", "id"}) == {"a", "hunter2", "x", "y", "demo"}
 
 
 # --- the whole bundle -------------------------------------------------------------------------------------------------
@@ -246,13 +242,11 @@ def test_of_hostfactory_s_files_those_values_stay_whose_keys_are_known(tmp_path:
     }
 
 
-def test_a_file_that_cannot_be_read_as_a_document_is_withheld_as_a_whole_and_its_words_in_the_answers(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_cannot_be_read_is_withheld_as_a_whole_and_what_the_parser_quotes_of_it(tmp_path: Path) -> None:
     texts = bundled(
         tmp_path,
         {"conf/provisioner.yaml": "password: *hunter2\n", "conf/demoprov_templates.json": "[" * 990 + "]" * 990},
-        "line 1: found undefined alias 'hunter2'",
+        "provisioner.yaml: line 1, column 11: found undefined alias 'hunter2'",
     )
 
     assert texts["doctor/conf/provisioner.yaml"] == f"{WITHHELD}: it is no YAML or JSON\n"
