@@ -249,7 +249,6 @@ text() { # FILE: one of the system's, adapted to prefix and user
 
 put() { # FILE PLACE: ours
   say "  $root$2"
-  refuse_others "$(dirname -- "$root$2")" -maxdepth 0
   [ -z "$dry" ] || return 0
   mkdir -p -- "$(dirname -- "$root$2")"
   rm -rf -- "$root$2.new" # nothing is written through a link
@@ -280,7 +279,6 @@ systemd() { # whether it runs here, and is ours to change
 }
 
 drop_service() { # as it was put from the bundle or a version; what is yours of it stays
-  for each in "$units" "${tmpfiles%/*}" "${sysusers%/*}" "${logrotate%/*}"; do refuse_others "$root$each" -maxdepth 0; done
   for each in $ours; do
     [ -e "$root$units/$each" ] || continue
     ! systemd || run systemctl disable --now "$each" || fail "$each does not stop: stop it, then run this again"
@@ -387,6 +385,9 @@ uninstall() {
 }
 
 [ "$command" = status ] || refuse_others "$base"
+if [ "$command" != status ] && { [ -n "$root" ] || host; }; then
+  for each in "$units" "${tmpfiles%/*}" "${sysusers%/*}" "${logrotate%/*}"; do refuse_others "$root$each" -maxdepth 0; done
+fi
 current=$(target current) || current=''
 previous=$(before) || previous=''
 case $command in

@@ -161,6 +161,18 @@ def test_a_prefix_that_others_may_write_is_refused_by_whatever_changes_it(
     assert versions(root) == [OLD]
 
 
+def test_a_directory_of_the_system_that_others_may_write_is_refused(bundles: Bundles, root: Path) -> None:
+    done(bundles.old, root=root)
+    before = sorted(root.rglob("*"))
+    for place in ("usr/lib/systemd/system", "usr/lib/tmpfiles.d", "usr/lib/sysusers.d", "etc/logrotate.d"):
+        for command in ("install", "rollback", "uninstall"):
+            with weakened(root / place, 0o777, CALLER):
+                words = refused(bundles.new, command, root=root)
+            assert words.startswith(f"install.sh: {root / place}: users other than root and you may change it (")
+
+    assert sorted(root.rglob("*")) == before
+
+
 @pytest.mark.parametrize("place", ["..", ".", "wheelhouse", "vm/provisioner.service", "install.sh"])
 def test_a_bundle_that_others_may_write_is_refused(bundles: Bundles, root: Path, place: str) -> None:
     with open_directory() as directory:

@@ -159,3 +159,19 @@ def test_the_share_of_a_loop_in_a_pod_stays_whose_it_is(host: Installer) -> None
     assert host.run(f"stat --format '%U:%G %g %a' {make.split()[-1]}").strip() == f"root:hostfactory {number} 2770"
     assert host.run("id --group hostfactory").strip() == number
     assert host.run(f"runuser -u egoadmin -- touch {make.split()[-1]}/of-the-scripts") == ""
+
+
+def test_a_group_of_the_user_s_own_may_write_while_it_has_no_other_member(host: Installer) -> None:
+    """As useradd makes it, and a umask of 002 gives it to what is unpacked."""
+    host.run("useradd --create-home --user-group me; useradd other")
+    me = ("runuser", "-u", "me", "--")
+    bundle = f"{host.bundles}/hostfactory-provisioner-{OLD}"
+    host.run(f"cp -R {bundle} /home/me/bundle; chmod -R g+w /home/me/bundle", *me)
+    line = f"umask 002; sh /home/me/bundle/install.sh --scripts-only --prefix /home/me/p --python {PYTHON}"
+    host.run(f"mkdir /home/me/p; chmod 775 /home/me /home/me/p; {line}", *me)
+    assert host.run("/home/me/p/bin/provisioner --version", *me).split()[1] == OLD
+
+    host.run("gpasswd --add other me")
+    refused = host.run(f"{line} || test $? = 1", *me)
+    assert "install.sh: /home/me: users other than root and you may change it (owner me, group me, mode 775)" in refused
+    assert "may change it" in host.run("sh /home/me/bundle/install.sh uninstall --prefix /home/me/p || test $? = 1")
