@@ -198,8 +198,8 @@ class _Screen(io.TextIOWrapper):
 
 
 def _screen(stream: TextIO) -> TextIO:
-    """Return the stream as a ``_Screen``; a stream that is no file's stays."""
-    if not isinstance(stream, io.TextIOWrapper):
+    """Return the stream as a ``_Screen``; a stream that another program has put in its place stays."""
+    if type(stream) is not io.TextIOWrapper:
         return stream
     encoding, lines = stream.encoding, stream.line_buffering
     return _Screen(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=lines)

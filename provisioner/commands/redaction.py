@@ -85,15 +85,21 @@ def _masked(lines: list[str]) -> Iterator[str]:
             is_open = False
             yield " " * depth + WITHHELD
             continue
-        found = NAMED.search(line) or PAIR.search(line)
-        if found and found.re is PAIR and not _is_secrets_name("\n".join(lines[max(0, number - 2) : number + 3])):
-            found = None
+        found = _secret_in(line, lines[max(0, number - 2) : number + 3])
         named = depth if found else None
         is_open = found is not None and OPENS.fullmatch(line, found.end()) is not None
         shown = line[: found.end()] + WITHHELD if found else QUOTED.sub(rf"\1{WITHHELD}", line)
         for token in TOKENS:
             shown = token.sub(WITHHELD, shown)
         yield shown
+
+
+def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
+    """The name of a secret in a line, or one of a name and a value in lines of their own; None if there is none."""
+    if named := NAMED.search(line):
+        return named
+    pair = PAIR.search(line)
+    return pair if pair and _is_secrets_name("\n".join(around)) else None
 
 
 def without(values: Collection[str]) -> Callable[[str], str]:

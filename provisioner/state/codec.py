@@ -52,8 +52,8 @@ Cells = Mapping[tuple[str, str, str], int]
 
 
 RANGES: Mapping[tuple[type, str], range] = {
-    (Request, "count"): range(1, SLOT_BLOCK + 1),
-    (RequestRecord, "count"): range(1, SLOT_BLOCK + 1),
+    (Request, "count"): range(SLOT_BLOCK + 1),
+    (RequestRecord, "count"): range(SLOT_BLOCK + 1),
 }
 """The values of a field for which a slot each is made: more machines than these would end the loop."""
 

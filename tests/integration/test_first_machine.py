@@ -105,7 +105,7 @@ REPLACED = {
     case "$*" in
         "create rolebinding "*) [ "${@: -1}" = ACCOUNT ] ;;
         *--filename*) test -f "${@: -1}" ;;
-        "create namespace "*) ;;
+        "create namespace "* | "label namespace "*) ;;
         *) exit 64 ;;
     esac""",
     # There is one host here.

@@ -79,7 +79,7 @@ def call(simulator: Simulator, line: str, head: str = "", body: bytes = b"") -> 
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     host, _, port = simulator.address.removeprefix("http://").partition(":")
     caller.connect((host, int(port)))
-    caller.sendall(f"{line} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode() + body)
+    caller.sendall(f"{line} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode() + body)
     return caller
 
 

@@ -140,7 +140,7 @@ def test_a_spreadsheet_reads_rows_and_an_account_of_any_text_stays_on_its_line(
     assert rows == [
         ["account", "hours", "cost_CHF"], ["", "20.0", "28.0"], ["day,\nnight", "1.0", ""], ["night", "5.0", "10.0"]
     ]  # fmt: skip
-    assert "  day,?night   1.00      -" in shown(capsys, "--by", "account").splitlines()
+    assert "  day, night   1.00      -" in shown(capsys, "--by", "account").splitlines()
     assert left.memory.signature() == before, "nothing is written"
 
 

@@ -324,9 +324,9 @@ def test_a_request_that_leaves_while_the_files_are_read_is_not_brought_back(
 @pytest.mark.parametrize(
     ("count", "words"),
     [
-        (10**9, "expected a number from 1 to 100000, got 1000000000"),
+        (10**9, "expected a number from 0 to 100000, got 1000000000"),
         (10**30, "expected int, got '1000000000000000000000000000000'"),
-        (0, "expected a number from 1 to 100000, got 0"),
+        (-1, "expected a number from 0 to 100000, got -1"),
         ("9", "expected int, got '9'"),
     ],
 )
