@@ -1,8 +1,8 @@
 """The control face: what a test or a person does to the embedded cloud behind the provisioner's back.
 
 ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``; a mistake is answered 400 with
-``{"error": …}``, and a request to a loopback address under another host's name 421, as a page of the internet can make a
-browser send it.
+``{"error": …}``, and a request to a loopback address under another host's name 421, as a page of the internet can make
+a browser send it.
 """
 
 from __future__ import annotations
