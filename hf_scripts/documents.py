@@ -20,7 +20,7 @@ MAX_COUNT = SLOT_BLOCK
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
 
 DOCUMENT_BYTES = 16 * 1024 * 1024
-"""Bytes of a document at most: HF's list of a hundred thousand hosts has half as many. More would fill memory."""
+"""Bytes of a document at most: a list of a hundred thousand hosts whose names have 60 characters. More fills memory."""
 
 MAX_NAMES = 100_000
 """Machines in one return at most, as in a request: they stay in the state files until the return is trimmed."""

@@ -534,7 +534,7 @@ settings_of() { # cpus memory api
     local names
     echo "instance: $instance"
     echo "scripts: /opt/provisioner/hf_scripts/"
-    echo "requestors: {symAinst: {mode: POLL, enabled: true}, admin: REST_MANUAL}"
+    echo "requestors: {symAinst: {mode: POLL, enabled: true, providers: [$instance]}, admin: REST_MANUAL}"
     echo "provisioner:"
     echo "  id: $instance"
     echo "  name_prefix: $prefix"

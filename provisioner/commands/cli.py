@@ -191,9 +191,12 @@ def _open_what_is_closed() -> None:
 class _Screen(io.TextIOWrapper):
     """A standard stream that shows words from outside without their control characters."""
 
+    is_drawn_on = False
+    """True while rich steers the terminal: the words that it draws are printable already."""
+
     def write(self, text: str) -> int:
         """Write the text without control characters; with escapes for those that the stream's encoding lacks."""
-        super().write(printable_lines(text))
+        super().write(text if self.is_drawn_on else printable_lines(text))
         return len(text)
 
 

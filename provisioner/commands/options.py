@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,13 @@ def state_directory(given: Path | None) -> StateDir:
             "user, mode 2770, or name another with --state-dir"
         )
     return StateDir(str(path))
+
+
+def allow_drawing() -> None:
+    """Let rich steer the terminal from now on, by control characters of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "is_drawn_on"):
+            stream.is_drawn_on = True
 
 
 def show(options: argparse.Namespace, document: Document, text: Callable[[Document], str], *, fine: bool = True) -> int:

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 10.0
 """How long the places are asked about their settings. A start waits no longer: what is wrong shows itself later."""
 
+ANSWER_SECONDS = 2.0
+"""Seconds for which the findings of a place are waited for after its own time is over: one may forbid the start."""
+
 END_SECONDS = 9
 """Seconds after SIGTERM or Ctrl-C by which the process ends, also in the midst of a wait that has no other bound."""
 
@@ -45,7 +48,8 @@ END_SECONDS = 9
 def live_findings(backends: Mapping[str, Backend], seconds: float, what: str = "") -> list[Finding]:
     """Return the findings on the pools' places, each asked for so many seconds; ``what`` as of ``ask_all``."""
     checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
-    return ask_all({name: partial(backend.check, seconds) for name, backend in checkable.items()}, what, seconds)
+    questions = {name: partial(backend.check, seconds) for name, backend in checkable.items()}
+    return ask_all(questions, what, seconds + ANSWER_SECONDS)
 
 
 def ask_all(
@@ -140,9 +144,15 @@ class Service:
             self.interrupted = self.interrupted or code == INTERRUPTED
             if not self._begun:  # only questions are under way
                 end(code)
-            signal.signal(signal.SIGALRM, lambda *_: end(code))
-            signal.alarm(END_SECONDS)
+            if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:  # a second signal postpones nothing
+                signal.signal(signal.SIGALRM, lambda *_: broken_off(code))
+                signal.alarm(END_SECONDS)
             self.stop()
+
+        def broken_off(code: int) -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # its own end may hang, as at a log that is not read
+            signal.alarm(1)
+            end(code)
 
         signal.signal(signal.SIGINT, lambda *_: ended(INTERRUPTED))
         signal.signal(signal.SIGTERM, lambda *_: ended(FINE))

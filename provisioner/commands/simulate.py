@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, show
+from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, show
 from provisioner.extras import extra, needing
 from provisioner.interrupts import INTERRUPTED, orderly
 
@@ -151,6 +151,7 @@ def _play(report: Report, runs: Sequence[Run], jobs: int, draw: Callable[[Report
 
         from provisioner.virtual.progress import progress
         from provisioner.virtual.trial import play_all
+    allow_drawing()
     left = dict.fromkeys((run.scenario.name for run in runs), len(runs) // len(report.scenarios))
     try:
         with orderly(), closing(play_all(runs, jobs)) as results, progress(len(runs), Console(stderr=True)) as played:
@@ -175,5 +176,6 @@ def _print(report: Report, chosen: Mapping[str, Chosen], compared: Any) -> None:
     def repeat(name: str) -> str:
         return chosen[name].argument
 
+    allow_drawing()
     console = wide(Console())
     console.print(comparison_text(report, compared, repeat) if compared else report_text(report, repeat))

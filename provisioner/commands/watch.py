@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from provisioner.commands.options import FINE, UsageError
+from provisioner.commands.options import FINE, UsageError, allow_drawing
 from provisioner.commands.status import CONTROLS, LAST_ERROR, NUMBERS, error_text, printed
 from provisioner.extras import extra, needing
 from provisioner.interrupts import orderly
@@ -55,9 +55,14 @@ def _live(first: Overview, look: Look, options: argparse.Namespace) -> None:
         from rich.live import Live
         from rich.text import Text
 
+    allow_drawing()
     with Live(screen=True, auto_refresh=False) as screen:
         for seen in _looks(first, look, options.watch):
-            shown = Text(seen, "bold red") if isinstance(seen, str) else picture(seen, wide=options.output == "wide")
+            shown = (
+                Text(_plain(seen), "bold red")
+                if isinstance(seen, str)
+                else picture(seen, wide=options.output == "wide")
+            )
             screen.update(shown, refresh=True)
 
 

@@ -6,7 +6,7 @@ No network, no clock, no logger.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -97,11 +97,31 @@ def validate(
 
 
 def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) -> Problem:
-    setting = str(detail["loc"][0])
     path = join(where, *detail["loc"])
+    model, setting = _innermost(model, detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        section = _section_in(model.model_fields[setting].annotation) or model
+        return Problem(file, path, "unknown setting" + suggestion(str(detail["loc"][-1]), section.model_fields))
     if detail["type"] == "missing":
         return Problem(file, path, f"missing; expected {words_of(model, setting)}")
     return Problem(file, path, expected(words_of(model, setting), detail["input"]))
+
+
+def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[Section], str]:
+    """The innermost section on the way to a place, and the setting of it that the way leads through."""
+    setting = str(place[0])
+    for part in place[1:]:
+        section = _section_in(model.model_fields[setting].annotation)
+        if section is not None and part in section.model_fields:
+            model, setting = section, str(part)
+    return model, setting
+
+
+def _section_in(hint: object) -> type[Section] | None:
+    """The section that a type holds; None if it holds none."""
+    if isinstance(hint, type) and issubclass(hint, Section):
+        return hint
+    return next(filter(None, map(_section_in, get_args(hint))), None)
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:

@@ -89,6 +89,10 @@ ADVICE = "Nothing was changed. Take an earlier or a later dump."
 
 def pack(manifest: Manifest, files: Mapping[str, Saved]) -> bytes:
     """The files and their manifest as .tar.gz."""
+    if (size := sum(len(saved.content) for saved in files.values())) > UNPACKED_BYTES:
+        raise StateUnreadable(
+            f"the state has {size} bytes, and a dump at most {UNPACKED_BYTES}: move old journals away."
+        )
     document = asdict(manifest) | {"files": {name: _described(saved) for name, saved in files.items()}}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:

@@ -61,6 +61,10 @@ LARGEST_WHOLE = 2**53
 """All whole numbers that we store are below it; JSON's readers disagree on larger ones."""
 
 
+LONGEST_TEXT = 65_536
+"""Characters of a text that we store at most: a cloud's words are cut to some hundred."""
+
+
 class RecordError(ValueError):
     """A document does not fit the model."""
 
@@ -220,11 +224,16 @@ def _is_text(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, str)
 
 
+def _is_small(number: float) -> bool:
+    return -LARGEST_WHOLE < number < LARGEST_WHOLE
+
+
 def _scalar(kind: type) -> Convert:
     allowed = _SCALARS[kind]
 
     def decode(value: Any) -> Any:
-        if type(value) not in allowed or not (type(value) is str or -LARGEST_WHOLE < value < LARGEST_WHOLE):
+        is_sound = len(value) <= LONGEST_TEXT if type(value) is str else type(value) in allowed and _is_small(value)
+        if type(value) not in allowed or not is_sound:
             raise RecordError(f"expected {kind.__name__}, got {str(value)[:40]!r}")
         return value
 
@@ -345,6 +354,8 @@ def intent_of(tables: Tables) -> Intent:
     """The intent that tables hold. Raises RecordError, which names the document."""
     rules = Rules()
     meta = tables["meta"]["state"]
+    _scalar(int)(meta["generation"])
+    _scalar(str)(meta["provisioner"])
     requests = _by_id(rules.shape(Request), tables, "requests")
     returns = _by_id(rules.shape(ReturnRequest), tables, "returns")
     return Intent(provisioner=meta["provisioner"], generation=meta["generation"], requests=requests, returns=returns)

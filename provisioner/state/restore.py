@@ -115,7 +115,8 @@ class _Saved:
             raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
         try:
             intent_of(intent)
-            MemoryCodec().decode(memory or {})
+            if memory is not None:
+                MemoryCodec().decode(memory)
         except RecordError as error:
             raise StateUnreadable(f"{dump.source}: {error}. {ADVICE}") from error
         for name in ("requests", "returns"):  # what was leaving the files stays away: what was told of it may be gone

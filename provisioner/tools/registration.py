@@ -88,6 +88,11 @@ def registration_text(path: Path, document: JsonObject) -> str:
     return _Style.of(before).written(document, 0) + "\n"
 
 
+def _text(value: object) -> str:
+    """The JSON of a value on one line; letters stay as they are, surrogates that UTF-8 lacks are escaped."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
 class _Style(NamedTuple):
     """How a JSON text is laid out, as far as HostFactory and editors differ."""
 
@@ -97,6 +102,8 @@ class _Style(NamedTuple):
     """Lists of texts and numbers stand on one line."""
     hugging: bool
     """A list of objects begins with ``[{`` on one line, as HostFactory itself writes it."""
+    space: str
+    """The text between a comma and what follows on its line."""
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -108,19 +115,20 @@ class _Style(NamedTuple):
             colon[1] if colon else ": ",
             re.search(r"\[[ \t]*[^\s\[\]{]", bare) is not None,
             re.search(r"\[[ \t]*[\[{]", bare) is not None,
+            "" if re.search(r",[^\s]", bare) else " ",
         )
 
     def written(self, value: object, depth: int) -> str:
         """The text of a value at that depth."""
         if not isinstance(value, (dict, list)) or not value:
-            return json.dumps(value)
+            return _text(value)
         if isinstance(value, dict):
-            parts = [f"{json.dumps(key)}{self.colon}{self.written(part, depth + 1)}" for key, part in value.items()]
+            parts = [f"{_text(key)}{self.colon}{self.written(part, depth + 1)}" for key, part in value.items()]
             return self._lines("{", parts, "}", depth)
         parts = [self.written(part, depth + 1) for part in value]
         objects = any(isinstance(part, (dict, list)) for part in value)
         if self.hugging if objects else self.inline:
-            return f"[{', '.join(parts)}]"
+            return f"[{f',{self.space}'.join(parts)}]"
         return self._lines("[", parts, "]", depth)
 
     def _lines(self, begin: str, parts: Sequence[str], end: str, depth: int) -> str:

@@ -319,13 +319,13 @@ def render(file: Path, conf: Path) -> dict[Path, Rendered]:
 
 def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[str]:
     """One sentence for each requestor of the instance of ``file`` that is disabled in ``files``."""
-    instance = _settings(file).instance
+    settings = _settings(file)
+    on_purpose = {name for name, requestor in settings.requestors.items() if requestor.enabled is False}
     for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):
-        for name in disabled_requestors(json.loads(files[path].content), instance):
-            yield (
-                f"Requestor {name} is disabled in {path}: HostFactory asks {instance} for no machine by it. To enable "
-                f"it, set `requestors: {{{name}: {{enabled: true}}}}` in {file}."
-            )
+        for name in disabled_requestors(json.loads(files[path].content), settings.instance):
+            said = f"Requestor {name} is disabled in {path}: HostFactory asks {settings.instance} for no machine by it."
+            advice = f" To enable it, give it `enabled: true` below `requestors` in {file}, and keep the others there."
+            yield said if name in on_purpose else said + advice
 
 
 def unregistered(file: Path, conf: Path) -> dict[Path, Rendered]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from provisioner.simulator.server import Simulator
 from provisioner.simulator.world import Fault
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance
 from tests.support.clouds.specs import advised
-from tests.support.hostfactory.provider import ROOT
+from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.waiting import PATIENCE, until
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J\x85\u202egnirts\u2066\u200b\ufeff\r\nERROR forged"
@@ -148,3 +149,31 @@ def test_printable_text_is_one_line_and_keeps_its_letters(text: str) -> None:
     assert [letter for letter in shown if letter.isalnum()] == [letter for letter in text if letter.isalnum()]
     assert CONTROL.search(printable_lines(text)) is None
     assert printable_lines(text).count("\n") == text.count("\n")
+
+
+def test_what_rich_draws_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:
+    """As ``status --watch``: a terminal whose reader waits until the screen has been drawn."""
+    hf = HostFactory(tmp_path)
+    (hf.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
+    pools = {"gke-main": {"kind": "gke", "namespace": "words", "pod_spec": "pod.yaml"}}
+    (hf.conf / "provisioner.yaml").write_text(yaml.safe_dump({"id": "demo", "pools": pools}))
+    hf.state.intent.create(hf.instance)
+    reader, screen = os.openpty()
+    shown = b""
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "provisioner", "status", "--watch"],
+        env={**os.environ, **hf.environment, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        stdin=screen,
+        stdout=screen,
+        stderr=screen,
+    )
+    try:
+        while b"Provisioner" not in shown:
+            assert select.select([reader], [], [], 60 * PATIENCE)[0], shown
+            shown += os.read(reader, 65536)
+    finally:
+        watching.kill()
+        watching.wait()
+        for descriptor in (reader, screen):
+            os.close(descriptor)
+    assert b"\x1b[?1049h" in shown, "another screen is asked for, and not `?[?1049h` printed"

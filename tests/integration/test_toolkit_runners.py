@@ -20,6 +20,7 @@ import pytest
 
 from tests.support.bundles import shared
 from tests.support.clients.toolkit import PROVISIONER, outputs
+from tests.support.hostfactory.symphony import SERVICE
 from tests.support.hosts import PYTHON, python_version
 from tests.support.scratch_host import ScratchHost
 
@@ -88,6 +89,9 @@ def given(archive: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
+SERVICE_FILE = "eservice/esc/conf/services/hostfactory.xml"
+
+
 class Master(ScratchHost):
     """Symphony's master, before EGO starts."""
 
@@ -104,6 +108,9 @@ class Master(ScratchHost):
             file = self.path(f"{HF_TOP}/conf/{name}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(document, indent=4))
+        service = self.path(f"{EGO_TOP}/{SERVICE_FILE}")
+        service.parent.mkdir(parents=True)
+        service.write_text(SERVICE)
         self.run(f"chown -R egoadmin {EGO_TOP} {HF_TOP}; mv $(readlink -f {PYTHON}) /usr/bin/away")
         for name, text in STAND_INS.items():
             program = self.path(f"/usr/local/bin/{name}")
@@ -198,6 +205,7 @@ def test_an_image_is_installed_and_its_master_registers_the_instance(
     master.run("echo \"HTTPS_PROXY='http://proxy.bank.example:3128'\" >>/etc/default/provisioner")
     master.run("sed -i s/gcpgceinst/other/ /etc/default/provisioner")
     master.take(grown["master_runners"])
+    assert "<sc:StartType>AUTOMATIC<" in master.path(f"{EGO_TOP}/{SERVICE_FILE}").read_text()
     assert "systemctl restart provisioner" in master.calls(), "a loop that runs reads its new configuration"
     assert master.path("/etc/default/provisioner").read_text().splitlines() == [
         "HTTPS_PROXY='http://proxy.bank.example:3128'",

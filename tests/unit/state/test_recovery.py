@@ -18,7 +18,7 @@ from provisioner.names import NO_TEMPLATE
 from provisioner.planning.answers import request_answer, return_answer
 from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateTooNew, StateUnwritable
+from provisioner.state.errors import StateMissing, StateTooNew, StateUnreadable, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery
@@ -348,3 +348,13 @@ def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_stay(state: State
     read = state.intent.read().requests
     assert (read[sound].count, wrong in read, REQUEST in read) == (3, False, True)
     assert json.loads(Path(state.path, kept).read_text())["requests"][wrong]["count"] == count
+
+
+@pytest.mark.parametrize("generation", [10**30, 2**60, "4"])
+def test_a_generation_that_no_writer_has_made_is_unreadable(state: StateDir, generation: object) -> None:
+    path = Path(state.intent.path)
+    document = json.loads(path.read_text())
+    document["meta"]["state"]["generation"] = generation
+    path.write_text(json.dumps(document))
+    with pytest.raises(StateUnreadable):
+        state.intent.read()

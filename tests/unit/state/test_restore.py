@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.hostfactory.answer import Answer, Loss
 from provisioner.model import Lever, LeverKind, Memory
-from provisioner.state.archive import unpack
+from provisioner.state.archive import FORMAT, Manifest, Saved, pack, unpack
 from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take
@@ -293,3 +293,15 @@ def _is_interrupted(site: Site, step: int, error: BaseException = KILLED) -> boo
             for descriptor in [*opened]:  # as the kernel does when a process ends
                 os.close(descriptor)
     return False
+
+
+def test_a_dump_of_a_directory_in_which_no_loop_has_run_yet_comes_back(tmp_path: Path) -> None:
+    state = StateDir(tmp_path / "before")
+    os.mkdir(state.path)
+    with state.intent.additions(create_for="demo") as intent:
+        id_ = intent.add_request("T", 3, created_wall=1.0)
+    files = {"intent.json": Saved(Path(state.intent.path).read_bytes(), 5)}
+    new = StateDir(tmp_path / "after")
+    os.mkdir(new.path)
+    restore(new, unpack("stdin", pack(Manifest(FORMAT, "1", "demo", "then"), files)), "demo", replaces=False)
+    assert new.intent.read().requests[id_].count == 3

@@ -243,8 +243,8 @@ def test_a_requestor_that_stays_disabled_is_named_each_time(tmp_path: Path, caps
     path = registered(tmp_path / "out", REQUESTORS, AS_SHIPPED)
     file = settings(tmp_path, templates=[TEMPLATE])
     message = (
-        f"Requestor symAinst is disabled in {path}: HostFactory asks demoinst for no machine by it. To enable it, set "
-        f"`requestors: {{symAinst: {{enabled: true}}}}` in {file}."
+        f"Requestor symAinst is disabled in {path}: HostFactory asks demoinst for no machine by it. To enable it, give "
+        f"it `enabled: true` below `requestors` in {file}, and keep the others there."
     )
     for option, code in ((["--dry-run"], 1), ([], 0), (["--dry-run"], 0)):
         told = called(capsys, file, "--out", tmp_path / "out", *option)
@@ -252,6 +252,9 @@ def test_a_requestor_that_stays_disabled_is_named_each_time(tmp_path: Path, caps
     assert json.loads(path.read_text())["requestors"][0]["enabled"] == 0
     code, lines = called(capsys, file, "--out", tmp_path / "out", "--uninstall")
     assert (code, message in lines) == (0, False)
+    on_purpose = settings(tmp_path, templates=[TEMPLATE], requestors={"symAinst": {"enabled": False}})
+    told = called(capsys, on_purpose, "--out", tmp_path / "out")
+    assert told[1][-1] == message.partition(" To enable")[0]
 
 
 @pytest.mark.parametrize("shipped", [AS_SHIPPED, AS_HOSTFACTORY_WRITES, AS_SHIPPED.replace("    ", "\t")])
@@ -361,8 +364,24 @@ MISTAKES: dict[str, tuple[Callable[..., Path], dict[str, Any], str]] = {
     "a requestor's mode": (
         settings,
         {"requestors": {"symAinst": "PULL"}},
-        "symAinst.mode: expected requestors, each with POLL",
+        "requestors.symAinst.mode: expected POLL, REST or REST_MANUAL, got 'PULL'",
     ),
+    "a requestor's switch": (
+        settings,
+        {"requestors": {"symAinst": {"enabled": 1}}},
+        "symAinst.enabled: expected true or false, got 1",
+    ),
+    "a requestor's providers": (
+        settings,
+        {"requestors": {"symAinst": {"providers": "a"}}},
+        "providers: expected a list of provider instances, got 'a'",
+    ),
+    "a requestor's key": (
+        settings,
+        {"requestors": {"symAinst": {"enable": True}}},
+        "symAinst.enable: unknown setting; did you mean 'enabled'?",
+    ),
+    "a requestor that is none": (settings, {"requestors": {"symAinst": 3}}, "symAinst: expected requestors, each with"),
     "a key": (settings, {"instanse": "a"}, "instanse: unknown setting; did you mean 'instance'?"),
     "a template": (settings, {"templates": [{"templateId": "T"}]}, "templates[0].maxNumber"),
     "a directory that is not there": (settings, {"merge": ["nowhere"]}, "nowhere"),

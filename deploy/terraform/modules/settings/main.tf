@@ -65,7 +65,9 @@ locals {
       apiVersion = "v1"
       kind       = "Pod"
       metadata   = { annotations = { "cluster-autoscaler.kubernetes.io/safe-to-evict" = "false" } }
-      spec = {
+      spec = merge(length(pool.host_aliases) == 0 ? {} : {
+        hostAliases = [for address, names in pool.host_aliases : { ip = address, hostnames = names }]
+        }, {
         restartPolicy                 = "Never"
         terminationGracePeriodSeconds = pool.spot ? 15 : 30 # a Spot node leaves pods 15 seconds
         automountServiceAccountToken  = false
@@ -89,7 +91,7 @@ locals {
           readinessProbe  = { exec = { command = ["test", "-e", "/run/hf/ready"] }, periodSeconds = 5 }
           securityContext = { allowPrivilegeEscalation = false, capabilities = { drop = ["ALL"] } }
         }]
-      }
+      })
     }
   }
 

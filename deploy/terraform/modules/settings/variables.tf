@@ -77,6 +77,7 @@ variable "pods" {
     cpus         = number
     memory_mb    = number
     spot         = optional(bool, false)
+    host_aliases = optional(map(list(string)), {})
     max_machines = number
   }))
 

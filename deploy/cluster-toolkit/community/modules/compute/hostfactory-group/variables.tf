@@ -61,9 +61,9 @@ variable "instance_image" {
 }
 
 variable "disk_size_gb" {
-  description = "Size of the boot disk."
+  description = "Size of the boot disk in GB; null: that of the image."
   type        = number
-  default     = 50
+  default     = null
 }
 
 variable "disk_type" {

@@ -33,9 +33,9 @@ locals {
 
   ego_environment = merge(
     { HF_EGO_MASTER = var.ego_master.name },
-    var.ego_master.address == null ? {} : { HF_EGO_MASTER_ADDRESS = var.ego_master.address },
     var.ego_master.attributes == null ? {} : { HF_EGO_ATTRIBUTES = var.ego_master.attributes },
   )
+  ego_profile = "${var.symphony_install_dir}/profile.platform"
 }
 
 module "settings" {
@@ -47,7 +47,11 @@ module "settings" {
   endpoint       = var.cluster_endpoint == null ? null : "https://${var.cluster_endpoint}"
   ca_certificate = var.cluster_ca_certificate == null || local.is_dns ? null : base64decode(var.cluster_ca_certificate)
   pods = { for name, pool in var.pods : name => merge(pool, {
-    env       = merge(local.ego_environment, pool.env)
+    env       = merge(local.ego_environment, { HF_EGO_PROFILE = local.ego_profile }, pool.env)
+    # A pod is not root, so it cannot write the address into its hosts file by itself.
+    host_aliases = var.ego_master.address == null ? {} : {
+      (var.ego_master.address) = distinct([var.ego_master.name, split(".", var.ego_master.name)[0]])
+    }
     image     = coalesce(pool.image, "of the pool's own spec")
     cpus      = coalesce(pool.cpus, 1)
     memory_mb = coalesce(pool.memory_mb, 1)

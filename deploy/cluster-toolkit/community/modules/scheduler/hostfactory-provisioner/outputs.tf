@@ -47,7 +47,7 @@ output "machine_runners" {
     {
       type        = "data"
       destination = "${local.directory}/hostfactory-lib.sh"
-      content     = file("${path.module}/files/lib.sh")
+      content     = "HF_EGO_PROFILE='${local.ego_profile}'\n${file("${path.module}/files/lib.sh")}"
     },
     {
       type        = "shell"
@@ -62,6 +62,7 @@ output "machine_metadata" {
   description = "Metadata of a group's instances: what machine_runners read, and the script by which an instance leaves EGO."
   value = merge(
     { for name, value in local.ego_environment : replace(lower(name), "_", "-") => value },
+    var.ego_master.address == null ? {} : { hf-ego-master-address = var.ego_master.address },
     { shutdown-script = file("${path.module}/files/shutdown.sh") },
   )
 }
@@ -76,7 +77,9 @@ output "apply_manifests" {
   value = [for namespace in local.namespaces : {
     name = "hostfactory-${namespace}"
     content = join("---\n", [
-      yamlencode({ apiVersion = "v1", kind = "Namespace", metadata = { name = namespace } }),
+      yamlencode({ apiVersion = "v1", kind = "Namespace", metadata = { name = namespace, labels = {
+        "pod-security.kubernetes.io/enforce" = "baseline", "pod-security.kubernetes.io/warn" = "restricted"
+      } } }),
       yamlencode(merge(local.rbac.Role, { metadata = merge(local.rbac.Role.metadata, { namespace = namespace }) })),
       yamlencode(merge(local.rbac.RoleBinding, {
         metadata = merge(local.rbac.RoleBinding.metadata, { namespace = namespace })

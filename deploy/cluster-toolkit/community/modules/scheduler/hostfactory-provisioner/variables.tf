@@ -124,7 +124,7 @@ variable "ego_master" {
   }
 
   validation {
-    condition     = var.ego_master.attributes == null || can(regex("^(\\[resource(map)? [^][]+\\] *)+$", var.ego_master.attributes))
+    condition     = var.ego_master.attributes == null || can(regex("^(\\[resource [A-Za-z_][A-Za-z0-9_]*\\]|\\[resourcemap [^][*]+\\*[A-Za-z_][A-Za-z0-9_]*\\])( +(\\[resource [A-Za-z_][A-Za-z0-9_]*\\]|\\[resourcemap [^][*]+\\*[A-Za-z_][A-Za-z0-9_]*\\]))*$", var.ego_master.attributes))
     error_message = "ego_master.attributes is [resource NAME] or [resourcemap VALUE*NAME], or several of them."
   }
 }
@@ -142,10 +142,11 @@ variable "name_prefix" {
 }
 
 variable "requestors" {
-  description = "Requestors of HostFactory that may ask this instance, with their mode; `enabled = true` also enables a requestor that Symphony ships disabled."
+  description = "Requestors of HostFactory that may ask this instance, with their mode; `enabled = true` also enables a requestor that Symphony ships disabled, and `providers` is the whole list of instances that it may ask (default: this one besides those that it has)."
   type = map(object({
-    mode    = string
-    enabled = optional(bool)
+    mode      = string
+    enabled   = optional(bool)
+    providers = optional(list(string))
   }))
   default = {
     symAinst = { mode = "POLL", enabled = true }

@@ -80,5 +80,9 @@ if ! grep -qx "HF_PROVIDER_NAME='$instance'" "$defaults"; then
 	changed=yes
 fi
 
+# Symphony ships it with MANUAL: HostFactory would not start with EGO.
+service=$install_dir/eservice/esc/conf/services/hostfactory.xml
+[[ ! -e $service ]] || sed -i 's/>MANUAL</>AUTOMATIC</' "$service"
+
 if [[ -n $changed ]] && systemctl is-active --quiet provisioner; then systemctl restart provisioner; fi
 systemctl enable --now provisioner provisioner-backup.timer
