@@ -19,6 +19,8 @@ class BackendError(Exception):
     def __init__(self, error: ErrorClass, text: str, retry_after: float | None = None) -> None:
         super().__init__(f"{error}: {text}")
         self.failure = Failure(error, text)
+        self.lines = text.splitlines()
+        """The text as it was given: a line for each of several pools."""
         self.retry_after = retry_after
         """Seconds for which a throttling cloud asks not to be called; None when it did not say."""
 

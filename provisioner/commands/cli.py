@@ -171,7 +171,7 @@ def run(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return WRONG
     except BackendError as error:  # a pool whose configuration names no cluster or group
-        print(error.failure.text, file=sys.stderr)
+        print(*error.lines, sep="\n", file=sys.stderr)
         return WRONG
     except StateError as error:
         print(error, file=sys.stderr)

@@ -161,9 +161,7 @@ def _joined(entry: JsonObject, asking: Asking, instance: str) -> JsonObject:
     One without providers is enabled, as ``without_requestor`` has disabled it; else it stays as its site has set it.
     """
     if not entry.get("providers"):
-        entry = {**entry, "enabled": 1}
-    if not _others(entry, instance):
-        entry = {**entry, **asking.new, **entry}  # the keys of the entry keep their places
+        entry = {**entry, **asking.new, **entry, "enabled": 1}  # the keys of the entry keep their places
     providers = entry.get("providers", [])
     joined = {**entry, "providers": providers if instance in providers else [*providers, instance]}
     return {**joined, "requestMode": joined.get("requestMode", asking.new["requestMode"]), **asking.given}

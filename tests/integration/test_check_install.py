@@ -241,14 +241,18 @@ def test_what_root_has_made_in_the_user_s_directory_is_to_be_given_to_him(users_
 
 
 @only_root
-def test_a_templates_file_that_hostfactory_s_user_cannot_rewrite_is_named(users_hf: HostFactory) -> None:
-    file = users_hf.templates_file
+def test_a_templates_file_that_hostfactory_s_user_cannot_rewrite_is_named(
+    users_hf: HostFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, environment = users_hf.templates_file, users_hf.environment | {"HF_TOP": "/opt/hf"}
     file.chmod(0o644)
     said = (
         f"fix: {file}: HostFactory rewrites it, and {USER} may not (owner root, group root, mode 644): "
         f"chown {USER} {file}"
     )
     os.chown(file, 0, 0)
+    assert said not in found_by_user(users_hf), "HostFactory does not run here: the file is a copy, as in a pod"
+    monkeypatch.setattr(HostFactory, "environment", property(lambda _: environment))
     assert said in found_by_user(users_hf)
     os.chown(file, USER, USER)
     assert said not in found_by_user(users_hf)

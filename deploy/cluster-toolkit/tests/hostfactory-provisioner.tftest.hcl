@@ -128,7 +128,7 @@ run "pods_have_a_role_in_their_namespaces_alone" {
   }
 
   assert {
-    condition     = yamldecode(output.master_runners[1].content).spec.containers[0].env == [{ name = "HF_EGO_ATTRIBUTES", value = "[resourcemap gcp*cloudprovider]" }, { name = "HF_EGO_MASTER", value = "symphony-gcp-master-0" }, { name = "HF_EGO_PROFILE", value = "/opt/ibm/spectrumcomputing/profile.platform" }]
+    condition     = yamldecode(output.master_runners[1].content).spec.containers[0].env == [{ name = "HF_EGO_ATTRIBUTES", value = "[resourcemap gcp*cloudprovider]" }, { name = "HF_EGO_MASTER", value = "symphony-gcp-master-0" }, { name = "HF_EGO_MASTER_ADDRESS", value = "10.0.0.10" }, { name = "HF_EGO_PROFILE", value = "/opt/ibm/spectrumcomputing/profile.platform" }]
     error_message = "A pod has the master's name, and EGO's profile."
   }
 

@@ -275,6 +275,9 @@ def test_a_disabled_requestor_is_enabled_and_the_difference_shows_that_alone(
     assert path.read_text() == shipped.replace("0,", "1,").replace('"awsinst"', '"awsinst", "demoinst"')
     alone = {"symAinst": {"enabled": False, "providers": ["demoinst"], "mode": "REST"}}
     render(settings(tmp_path, templates=[TEMPLATE], requestors=alone), tmp_path / "out")
+    once = path.read_text()
+    render(settings(tmp_path, templates=[TEMPLATE], requestors=alone), tmp_path / "out")
+    assert path.read_text() == once
     [entry] = json.loads(path.read_text())["requestors"]
     assert (entry["enabled"], entry["providers"], entry["requestMode"]) == (0, ["demoinst"], "REST")
 

@@ -33,6 +33,7 @@ locals {
 
   ego_environment = merge(
     { HF_EGO_MASTER = var.ego_master.name },
+    var.ego_master.address == null ? {} : { HF_EGO_MASTER_ADDRESS = var.ego_master.address },
     var.ego_master.attributes == null ? {} : { HF_EGO_ATTRIBUTES = var.ego_master.attributes },
   )
   ego_profile = "${var.symphony_install_dir}/profile.platform"
@@ -47,8 +48,8 @@ module "settings" {
   endpoint       = var.cluster_endpoint == null ? null : "https://${var.cluster_endpoint}"
   ca_certificate = var.cluster_ca_certificate == null || local.is_dns ? null : base64decode(var.cluster_ca_certificate)
   pods = { for name, pool in var.pods : name => merge(pool, {
-    env       = merge(local.ego_environment, { HF_EGO_PROFILE = local.ego_profile }, pool.env)
-    # A pod is not root, so it cannot write the address into its hosts file by itself.
+    env = merge(local.ego_environment, { HF_EGO_PROFILE = local.ego_profile }, pool.env)
+    # A pod is not root: it writes the address into EGO's hosts file, but not into its own.
     host_aliases = var.ego_master.address == null ? {} : {
       (var.ego_master.address) = distinct([var.ego_master.name, split(".", var.ego_master.name)[0]])
     }

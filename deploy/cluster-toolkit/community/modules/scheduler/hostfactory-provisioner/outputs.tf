@@ -62,7 +62,6 @@ output "machine_metadata" {
   description = "Metadata of a group's instances: what machine_runners read, and the script by which an instance leaves EGO."
   value = merge(
     { for name, value in local.ego_environment : replace(lower(name), "_", "-") => value },
-    var.ego_master.address == null ? {} : { hf-ego-master-address = var.ego_master.address },
     { shutdown-script = file("${path.module}/files/shutdown.sh") },
   )
 }
