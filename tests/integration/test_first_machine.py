@@ -513,7 +513,7 @@ def all_removed(walk: Walk, _printed: str) -> None:
         name: text for name, text in SHIPPED.items() if name != "requestors/hostRequestors.json"
     }
     requestors = json.loads((conf / "requestors" / "hostRequestors.json").read_text())["requestors"]
-    assert [entry["providers"] for entry in requestors] == [["awsinst"], ["awsinst"]]
+    assert [(entry["enabled"], entry["providers"]) for entry in requestors] == [(0, []), (1, ["awsinst"])]
     assert not walk.path("/opt/provisioner").exists()
     assert walk.path("/etc/hostfactory/provisioner.yaml").exists()
     assert walk.path("/var/lib/hostfactory/memory.json").exists()

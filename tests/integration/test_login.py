@@ -127,12 +127,6 @@ def refused(do: Callable[[], object]) -> BackendError:
     return caught.value
 
 
-def test_a_kubeconfig_sends_no_token_over_plain_http(guard: Guard, tmp_path: Path) -> None:
-    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.plain, {"token": "secret"})))
-    assert "over plain HTTP none are sent" in refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
-    assert guard.heard == [""]
-
-
 # --- exec plugins -----------------------------------------------------------------------------------------------------
 
 

@@ -237,9 +237,7 @@ def _credentials(pool: GkePool, context: str | None, configuration: Any) -> Cred
     if pool.endpoint is not None:
         return _at_endpoint(pool, pool.endpoint, configuration)
     if pool.kubeconfig is not None:
-        found = _in_kubeconfig(pool.kubeconfig, context, configuration)
-        secret = configuration.host.startswith("https://")
-        return found if secret else Anonymous(configuration.host, "let the kubeconfig's 'server' do so")
+        return _in_kubeconfig(pool.kubeconfig, context, configuration)
     kubernetes.config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     return TokenFile(Path(incluster_config.SERVICE_TOKEN_FILENAME))
 
@@ -250,9 +248,8 @@ def _credentials(pool: GkePool, context: str | None, configuration: Any) -> Cred
 class Anonymous:
     """No credentials: over plain HTTP no secret is sent."""
 
-    def __init__(self, endpoint: str, otherwise: str) -> None:
-        """``otherwise``: what else to do if the server wants credentials."""
-        self._endpoint, self._otherwise = endpoint, otherwise
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
 
     def header(self) -> str:
         """An empty value: there is nobody to name."""
@@ -260,13 +257,13 @@ class Anonymous:
 
     def rejected(self) -> None:
         """The server wants to know who we are; always BackendError."""
-        raise credentials_wanted(self._endpoint, self._otherwise)
+        raise credentials_wanted(self._endpoint, "name a 'kubeconfig' instead")
 
 
 def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
     configuration.host = endpoint.rstrip("/")
     if endpoint.startswith("http://"):
-        return Anonymous(endpoint, "name a 'kubeconfig' instead")
+        return Anonymous(endpoint)
     if pool.ca_file is not None:
         try:
             ssl.create_default_context(cafile=str(pool.ca_file))
