@@ -107,7 +107,7 @@ class Allowance:
 
 
 class _Source(io.RawIOBase):
-    """What comes from a socket, within its allowance."""
+    """The bytes of a socket, within their allowance."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, allowance: Allowance) -> None:
         self._raw, self._sock, self._allowance = raw, sock, allowance

@@ -1,4 +1,4 @@
-"""How responses of clouds are read: as JSON of a bearable size, whose parts are what they should be. No I/O."""
+"""Reads responses of clouds as JSON of a bearable size, and checks the types of their parts. No I/O."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Access:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """What a server wraps connections with: each handshake presents the newest certificate. None: no TLS."""
+        """The context of connections, whose handshakes present the newest certificate; None without TLS."""
         return self._context
 
     def allows(self, authorization: str, client: str = "") -> bool:

@@ -232,7 +232,7 @@ def network_of(host: str) -> str:
 
 
 class _Exchange(httputil.HTTPMessageDelegate):
-    """One request and its response. The connection ends with it, before a body or a second request would be read."""
+    """Reads a request and sends its response. The connection ends then, before a body or a second request is read."""
 
     def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection

@@ -94,7 +94,7 @@ def _text(value: object) -> str:
 
 
 class _Style(NamedTuple):
-    """How a JSON text is laid out, as far as HostFactory and editors differ."""
+    """The layout of a JSON text, as far as HostFactory and editors differ."""
 
     indent: str
     colon: str

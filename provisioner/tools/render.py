@@ -59,7 +59,7 @@ FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE")
 
 
 class Requestor(Section):
-    """What the settings file says of a requestor that may ask the instance."""
+    """The settings of a requestor that may ask the instance."""
 
     mode: Mode | None = None
     """POLL, REST or REST_MANUAL; default: that of hostRequestors.json, else POLL."""
@@ -318,7 +318,7 @@ def render(file: Path, conf: Path) -> dict[Path, Rendered]:
 
 
 def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[str]:
-    """One sentence for each requestor of the instance of ``file`` that is disabled in ``files``."""
+    """Yield a sentence for each requestor of the instance of ``file`` that is disabled in ``files``."""
     settings = _settings(file)
     on_purpose = {name for name, requestor in settings.requestors.items() if requestor.enabled is False}
     for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):

@@ -35,7 +35,7 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J\x85\u202egnirts\u2066\u200b\ufeff\
 """Escape sequences, C1 controls, overrides of direction, and the begin of a line that we have not written."""
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2066\ufeff]|\\\\u00(?:1b|9b)|\\\\u202e")
-"""What no screen may have: HOSTILE's characters, raw or as JSON's escapes of them."""
+"""The characters of HOSTILE, raw or as JSON's escapes: no screen may have them."""
 
 SENTENCES = ("message", "reason", "statusMessage", "description")
 """Fields of the clouds' documents that hold words for people."""

@@ -66,7 +66,7 @@ FOUND = {
         "template sym-pod-c2-4: nram promises 16384 MB, but the request of",
     ],
 }
-"""What ``provisioner check`` warns of, by instance of the toolkit."""
+"""The warnings of ``provisioner check``, by instance of the toolkit."""
 
 
 class Site(Instance):
@@ -99,7 +99,7 @@ class Site(Instance):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What HF gives a script: its profile, and the instance's name."""
+        """The environment of a script: HF's profile, and the instance's name."""
         return self._profile | {"HF_PROVIDER_NAME": self.instance, "EGOSC_INSTANCE_HOST": "grid-master-0"}
 
     def provisioner(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -120,7 +120,7 @@ class Site(Instance):
         )
 
     def check_install(self) -> list[str]:
-        """What is to be fixed."""
+        """The results that are not fine."""
         done = subprocess.run(
             [str(SCRIPTS / "check_install.sh")],
             env=self.environment | {"HF_PYTHON": sys.executable},

@@ -76,7 +76,7 @@ def test_wrong_arguments_are_answered_with_the_usage(hf: Here, arguments: list[s
 
 @pytest.fixture
 def sent() -> Iterator[Callable[[bytes], None]]:
-    """What a caller writes into the pipe that is standard input from now on, and then closes."""
+    """A function that writes into the pipe that is standard input from now on, and closes it."""
     before, (reader, writer) = os.dup(0), os.pipe()
     os.dup2(reader, 0)
     os.close(reader)

@@ -1,4 +1,4 @@
-"""Whether EGO forgets the machines that have gone: by its ego.conf, where that is found and can be read."""
+"""The check of ego.conf for the time after which EGO drops machines that have gone."""
 
 from __future__ import annotations
 
