@@ -10,7 +10,6 @@ from provisioner.backends import BackendError, MayStart
 from provisioner.backends.concurrency import Flow
 from provisioner.loop.actors import Batch, Results
 from provisioner.model import (
-    STOPPING_ERRORS,
     Action,
     Create,
     Delete,
@@ -193,7 +192,7 @@ class VirtualActors:
             running.stopped |= {
                 outcome.action.template
                 for outcome in outcomes
-                if isinstance(outcome.action, Create) and outcome.failure and outcome.failure.error in STOPPING_ERRORS
+                if isinstance(outcome.action, Create) and outcome.failure and outcome.failure.error.stops_batch
             }
         self._next(running)
 
