@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from provisioner.extras import MissingExtra, needing
-from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
+from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
 from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.hostfactory.sites import Site, small_site
 
