@@ -23,7 +23,6 @@ from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.extras import extra
 from provisioner.model import (
-    STOPPING_ERRORS,
     Create,
     Delete,
     ErrorClass,
@@ -217,7 +216,7 @@ class FakeBackend:
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """One call a machine, one after the other."""
         calls = [Call((create,), partial(self._create, create)) for create in creates]
-        return run_calls(calls, workers=1, may_start=may_start, stops=STOPPING_ERRORS)
+        return run_calls(calls, workers=1, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """One call a machine, one after the other."""

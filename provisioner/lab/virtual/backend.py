@@ -13,7 +13,6 @@ from provisioner.lab.virtual.place import LOST_ANSWER, Member, Place
 from provisioner.lab.virtual.scenario import Looks
 from provisioner.loop.actors import Batch, Results
 from provisioner.model import (
-    STOPPING_ERRORS,
     Action,
     Create,
     Delete,
@@ -193,7 +192,7 @@ class VirtualActors:
             running.stopped |= {
                 outcome.action.template
                 for outcome in outcomes
-                if isinstance(outcome.action, Create) and outcome.failure and outcome.failure.error in STOPPING_ERRORS
+                if isinstance(outcome.action, Create) and outcome.failure and outcome.failure.error.stops_batch
             }
         self._next(running)
 

@@ -26,7 +26,7 @@ from provisioner.lab.cloud.kubernetes import errors
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.kubernetes.store import Stored
 from provisioner.lab.cloud.world import World
-from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
 from provisioner.names import name_pattern
 
 
@@ -83,9 +83,7 @@ class Direct(ABC):
             if create.template not in stopped and may_start():
                 outcome = self._send(create, partial(self._create, create))
                 outcomes += outcome
-                stopped |= {
-                    create.template for done in outcome if done.failure and done.failure.error in STOPPING_ERRORS
-                }
+                stopped |= {create.template for done in outcome if done.failure and done.failure.error.stops_batch}
         return outcomes
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
