@@ -29,9 +29,9 @@ from provisioner.backends.gke.pod_watch import PodWatch, events
 from provisioner.backends.gke.pods import Identity
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken
-from provisioner.backends.mig import reads as mig_reads
+from provisioner.backends.mig import api as mig_api
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands import service
 from provisioner.model import Create, ErrorClass
@@ -207,7 +207,7 @@ def test_a_list_of_an_api_server_has_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_list_of_compute_has_a_number_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mig_reads, "MOST_PAGES", 3)
+    monkeypatch.setattr(mig_api, "MOST_PAGES", 3)
     with HostileCloud(pages({"kind": "compute#instanceGroupManagerList"}, "", "nextPageToken")) as cloud:
         backend = mig(tmp_path, cloud.address, SECONDS * PATIENCE)
         assert "instanceGroupManagers: the list has more than 3 pages" in look(backend)
