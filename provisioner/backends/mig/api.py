@@ -6,6 +6,7 @@ Raises BackendError for an unreachable part, a page that fails, a body that is n
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -249,7 +250,7 @@ class ComputeApi:
     def _change(self, address: GroupAddress, verb: str, body: Json, **params: str) -> Json:
         url = f"{self._url}{address.path}/{verb}Instances"
         self._budget.count()
-        return self._send("POST", url, time.monotonic() + self.times.call, OPERATION, params=params, json=body)
+        return self._send("POST", url, math.inf, OPERATION, params=params, json=body)
 
     def _send(self, method: str, url: str, deadline: float, kind: str = "", **options: Any) -> Json:
         path = url.removeprefix(self._url)
