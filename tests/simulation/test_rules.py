@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.backends import concurrency
 from provisioner.model import ErrorClass
-from provisioner.planning import mass_loss, window
+from provisioner.planning import trust, window
 from provisioner.planning.capacity import Capacity
 from provisioner.virtual.driver import VirtualClock
 from provisioner.virtual.run import play
@@ -65,7 +65,7 @@ RULES = {
         "clock-jumps", "created", 550, without(VirtualClock, "uptime", lambda _: None), 0.5
     ),
     "many that vanish at once are looked for again": Rule(
-        "looks-empty", "created", 300, without(mass_loss, "FEW", 10**6), 1.0
+        "looks-empty", "created", 300, without(trust, "FEW", 10**6), 1.0
     ),
 }
 
