@@ -19,10 +19,10 @@ from provisioner.backends.mig.reads import ComputeReads
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
+from provisioner.lab.cloud.compute.settings import Switches, UnknownPlace, UnknownProject
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass
 from provisioner.settings.reload import Configuration
-from provisioner.simulator.compute.settings import Switches, UnknownPlace, UnknownProject
-from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_bench import OddServer

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from provisioner.backends import concurrency
+from provisioner.lab.virtual.driver import VirtualClock
+from provisioner.lab.virtual.run import play
+from provisioner.lab.virtual.scenario import Scenario
+from provisioner.lab.virtual.scenario_file import catalogue
 from provisioner.model import ErrorClass
 from provisioner.planning import trust, window
 from provisioner.planning.capacity import Capacity
-from provisioner.virtual.driver import VirtualClock
-from provisioner.virtual.run import play
-from provisioner.virtual.scenario import Scenario
-from provisioner.virtual.scenario_file import catalogue
 
 Switch = Callable[[pytest.MonkeyPatch], None]
 

@@ -19,15 +19,15 @@ from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pods import Identity, altered, is_terminating
 from provisioner.backends.mig.errors import ComputeError, operation_error
 from provisioner.backends.mig.instances import Member, instance_url, machine, read_instance, read_member
+from provisioner.lab.cloud.compute import operations
+from provisioner.lab.cloud.compute.group import Mig
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.kubernetes import errors
+from provisioner.lab.cloud.kubernetes.pods import Cluster
+from provisioner.lab.cloud.kubernetes.store import Stored
+from provisioner.lab.cloud.world import World
 from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
 from provisioner.names import name_pattern
-from provisioner.simulator.compute import operations
-from provisioner.simulator.compute.group import Mig
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.kubernetes import errors
-from provisioner.simulator.kubernetes.pods import Cluster
-from provisioner.simulator.kubernetes.store import Stored
-from provisioner.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)

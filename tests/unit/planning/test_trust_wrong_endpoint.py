@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends.fake import Mark
+from provisioner.lab.fake import Mark
 from provisioner.model import (
     NEVER,
     Brake,
