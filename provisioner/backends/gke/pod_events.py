@@ -6,13 +6,12 @@ Words, never state: whatever is lost, late or refused here changes no machine, o
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from provisioner.backends import BackendError
+from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import KubeApi, words
 from provisioner.backends.gke.pod_cache import FAILED, PodCaches
 from provisioner.backends.gke.pods import NOT_PREPARED, Wait
@@ -50,40 +49,6 @@ Azure) say that the node's addresses for pods are used up."""
 
 PAGE = 500
 """Events per page of a list: half a megabyte."""
-
-CLOSE_SECONDS = 2.0
-"""How long the end of a reading is waited for. It dies with the process anyway."""
-
-
-class Readings:
-    """The readings of one thing. Any thread may ask for the next one."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._due = 0.0
-        """Monotonic time of the earliest next reading."""
-        self._reading: threading.Thread | None = None
-
-    def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Begin what is ``wanted``, if anything, unless a reading is under way or began within ``pause`` seconds."""
-        with self._lock:
-            if time.monotonic() < self._due or (self._reading is not None and self._reading.is_alive()):
-                return
-            read = wanted()
-            if read is not None:
-                self._due = time.monotonic() + pause
-                self._reading = threading.Thread(target=read, name=self._name, daemon=True)
-                self._reading.start()
-
-    def put_off(self, seconds: float) -> None:
-        """Begin no other one for so long; never for infinite ones."""
-        self._due = max(self._due, time.monotonic() + seconds)
-
-    def close(self) -> None:
-        """Wait a moment for a reading that is under way."""
-        if self._reading is not None:
-            self._reading.join(CLOSE_SECONDS)
 
 
 class PodEvents:

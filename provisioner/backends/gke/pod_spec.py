@@ -251,7 +251,7 @@ def requested(spec: Mapping[str, Any], resource: str) -> float:
     total = 0.0
     for container in spec["containers"]:
         resources = _mapping_or_empty(container.get("resources"))
-        amounts = {**_mapping_or_empty(resources.get("limits")), **_mapping(resources.get("requests"))}
+        amounts = {**_mapping_or_empty(resources.get("limits")), **_mapping_or_empty(resources.get("requests"))}
         total += quantity(amounts.get(resource, 0))
     return total
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from provisioner.backends import BackendError
+from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
-from provisioner.backends.gke.pod_events import Readings
 from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
 from provisioner.backends.responses import understood
 
