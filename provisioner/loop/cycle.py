@@ -27,15 +27,16 @@ from provisioner.model import (
     BrakeReason,
     Close,
     Contact,
-    DeferReason,
     Doubt,
     Intent,
     Levers,
     Limits,
     Look,
     Memory,
+    PendingReason,
     Plan,
     Snapshot,
+    Unmet,
 )
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, fresh, make_plan, make_trim
@@ -63,7 +64,7 @@ class CycleReport:
     """None while there is nothing to work from."""
     plan: Plan | None
     """None when planning was skipped or impossible."""
-    deferred: Mapping[tuple[str, str, DeferReason], int]
+    deferred: Mapping[tuple[str, str, PendingReason], int]
     results: Sequence[Results] = ()
     """Batches that ended since the cycle before."""
     closes: Sequence[Close] = ()
@@ -71,6 +72,8 @@ class CycleReport:
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
     """Seconds this cycle waited for intent's lock, if it needed it."""
+    unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
+    """Machines of each open request that do not run, as the last plan met them."""
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
     """Pools whose newest look is not believed before another, which rests on a list of its own."""
     levers: Levers = NO_LEVERS
@@ -100,7 +103,8 @@ class Planned:
     held: object = None
     """Keeps alive what ``inputs`` names by identity."""
     due: float = LONG_AGO
-    deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
+    deferred: Mapping[tuple[str, str, PendingReason], int] = field(default_factory=dict)
+    unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
 
 
@@ -188,6 +192,7 @@ class Reconciler:
             memory=self.memory,
             plan=plan,
             deferred=self._planned.deferred,
+            unmet=self._planned.unmet,
             doubts=doubts,
             results=results,
             closes=closes,
@@ -300,7 +305,9 @@ class Reconciler:
             plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        self._planned = Planned(inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.doubts)
+        self._planned = Planned(
+            inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.unmet, plan.doubts
+        )
         return plan
 
     def _record(self, memory: Memory, now: float) -> None:

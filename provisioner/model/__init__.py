@@ -18,7 +18,7 @@ from provisioner.model.memory import (
     evolve,
     evolving,
 )
-from provisioner.model.plan import Action, Close, Create, Delete, Doubt, Outcome, Plan
+from provisioner.model.plan import Action, Close, Create, Delete, Doubt, Outcome, Plan, Unmet
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     AMBIGUOUS_ERRORS,
@@ -30,11 +30,11 @@ from provisioner.model.words import (
     NO_ROOM,
     STOPPING_ERRORS,
     BrakeReason,
-    DeferReason,
     DeleteReason,
     ErrorClass,
     Failure,
     LossCause,
+    PendingReason,
     Phase,
     RequestStatus,
     Verdict,
@@ -58,7 +58,6 @@ __all__ = [
     "Close",
     "Contact",
     "Create",
-    "DeferReason",
     "Delete",
     "DeleteReason",
     "Doubt",
@@ -76,6 +75,7 @@ __all__ = [
     "Memory",
     "Notice",
     "Outcome",
+    "PendingReason",
     "Phase",
     "Plan",
     "PoolLimits",
@@ -88,6 +88,7 @@ __all__ = [
     "Slot",
     "Snapshot",
     "TemplateLimits",
+    "Unmet",
     "Unobserved",
     "Uptime",
     "Verdict",

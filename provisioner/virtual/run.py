@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import HOUR, DeferReason, ErrorClass, Lever, LeverKind, LossCause, Plan
+from provisioner.model import HOUR, ErrorClass, Lever, LeverKind, LossCause, PendingReason, Plan
 from provisioner.simulator.world import World
 from provisioner.virtual.driver import VirtualLoop
 from provisioner.virtual.grid import Grid
@@ -145,7 +145,7 @@ class Provisioner:
             if close.failure is not None:
                 self._told[close.failure.error] += 1
         for (_, _, reason), machines in report.deferred.items():
-            if reason is DeferReason.CAP and machines:
+            if reason is PendingReason.CAP and machines:
                 self._told["cap"] += 1
 
     def _check_levers(self, plan: Plan) -> None:
