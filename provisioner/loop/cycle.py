@@ -95,6 +95,9 @@ class CycleReport:
         }
 
 
+NO_PLAN = Plan(Memory(""), due=LONG_AGO)
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What the last plan was made from: while all of it is the same and nothing is due, there is nothing to plan."""
@@ -102,10 +105,8 @@ class Planned:
     inputs: tuple[object, ...] = ()
     held: object = None
     """Keeps alive what ``inputs`` names by identity."""
-    due: float = LONG_AGO
-    deferred: Mapping[tuple[str, str, PendingReason], int] = field(default_factory=dict)
-    unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
-    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    plan: Plan = NO_PLAN
+    """The plan. It is carried out once; its deferrals, unmet machines and doubts stay in force until the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +169,10 @@ class Reconciler:
                 looks = self._moved_pools.unseen(looks, self.memory, self._limits)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
-                    self._publish(self.memory, now)
+                    self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
                 plan = self._plan(looks, now)
                 self._record(plan.memory if plan else self.memory, now)
-                self._publish(self.memory, now)
+                self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
             if plan is not None:
                 closes += plan.closes
                 self._act(plan)
@@ -181,9 +182,9 @@ class Reconciler:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
         self._held_levers.tell(self._number, self._clock.wall())
-        passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.deferred)
+        passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.plan.deferred)
         self._history.take(passed, results, closes)
-        doubts = self._startup.doubts or self._planned.doubts
+        doubts = self._startup.doubts or self._planned.plan.doubts
         return CycleReport(
             number=self._number,
             now=now,
@@ -191,8 +192,8 @@ class Reconciler:
             looks=self._doubted_pools.told(looks, doubts, now, self._clock.wall()),
             memory=self.memory,
             plan=plan,
-            deferred=self._planned.deferred,
-            unmet=self._planned.unmet,
+            deferred=self._planned.plan.deferred,
+            unmet=self._planned.plan.unmet,
             doubts=doubts,
             results=results,
             closes=closes,
@@ -207,7 +208,7 @@ class Reconciler:
         closes = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
-        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
+        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.plan.deferred)
         self._history.take(passed, results, closes, ending=True)
         return results, closes
 
@@ -235,7 +236,7 @@ class Reconciler:
                 break
             # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
             self._record(plan.memory, now)
-            self._publish(plan.memory, now)
+            self._publisher.publish(plan.memory, self._limits, self._contacts.latest, now)
             self._held_intent.forget(plan.forget)
         return left
 
@@ -296,7 +297,8 @@ class Reconciler:
         assert intent is not None
         contact, busy = self._contacts.read(now, intent), self._actors.busy()
         rest = (intent.generation, id(self._limits), busy, _seen(looks, self._limits, now))
-        if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
+        inputs = (id(self.memory), _heard(contact, self.memory), *rest)
+        if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
         world = World(intent, looks, contact, busy, self._clock.wall())
         plan = make_plan(world, self.memory, self._limits, now)
@@ -305,18 +307,13 @@ class Reconciler:
             plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        self._planned = Planned(
-            inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.unmet, plan.doubts
-        )
+        self._planned = Planned(inputs, (looks, self._limits), plan)
         return plan
 
     def _record(self, memory: Memory, now: float) -> None:
         """Make a memory durable before anything is done about it (law: recorded before acted)."""
         self._held_memory.record(memory, now)
         self.memory = memory
-
-    def _publish(self, memory: Memory, now: float) -> None:
-        self._publisher.publish(memory, self._limits, self._contacts.latest, now)
 
     def _act(self, plan: Plan) -> None:
         if plan.creates or plan.deletes:

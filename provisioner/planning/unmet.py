@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from provisioner.model import (
     DESIRED,
-    NO_ROOM,
     ErrorClass,
     Failure,
     PendingReason,
@@ -124,7 +123,7 @@ def _with_spill(draft: Draft, one: Unmet, slots: list[Slot], template: TemplateL
     after = pools[pools.index(one.pool) + 1 :] if one.pool in pools else ()
     if not after or one.reason not in SPILLS:
         return one
-    if slots[0].failure is not None and slots[0].failure.error in NO_ROOM:
+    if slots[0].failure is not None and slots[0].failure.error.has_no_room:
         return replace(one, spills_to=after[0])
     asked = min([slot.asked_at if slot.lifted is None else slot.lifted for slot in slots])
     return replace(one, spills_to=after[0], spills_at=asked + draft.pool(one.pool).spill_after)

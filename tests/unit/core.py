@@ -8,7 +8,6 @@ from typing import Any
 
 from provisioner.model import (
     DESIRED,
-    NO_ROOM,
     Contact,
     DeleteReason,
     ErrorClass,
@@ -171,7 +170,7 @@ def unmet_of(
     remembered: Memory, limits: Limits, unseen: Iterable[str] = (), orphans: Mapping[str, int] | None = None
 ) -> Mapping[str, tuple[Unmet, ...]]:
     """Return what a plan publishes of unmet machines if the pools hold what the slots say; ``orphans`` by pool."""
-    full = [slot for _, slot in remembered.slots if slot.failure and slot.failure.error in NO_ROOM and slot.seen]
+    full = [slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.seen]
     machines = {one.name: Machine(one.name, Phase.PENDING, no_room=True) for one in full if one.ran is None}
     looks = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
     draft = draft_of(remembered, *looks, limits=limits)
