@@ -18,7 +18,7 @@ from provisioner.model.memory import (
     evolve,
     evolving,
 )
-from provisioner.model.plan import Action, Close, Create, Delete, Doubt, Outcome, Plan, Unmet
+from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan, Unmet
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     DAY,
@@ -28,6 +28,7 @@ from provisioner.model.words import (
     NEVER,
     BrakeReason,
     DeleteReason,
+    DistrustReason,
     ErrorClass,
     Failure,
     LossCause,
@@ -35,6 +36,7 @@ from provisioner.model.words import (
     Phase,
     RequestStatus,
     Verdict,
+    format_utc,
 )
 
 __all__ = [
@@ -54,7 +56,8 @@ __all__ = [
     "Create",
     "Delete",
     "DeleteReason",
-    "Doubt",
+    "DistrustReason",
+    "Distrusted",
     "ErrorClass",
     "Failure",
     "Fingerprint",
@@ -89,4 +92,5 @@ __all__ = [
     "Window",
     "evolve",
     "evolving",
+    "format_utc",
 ]

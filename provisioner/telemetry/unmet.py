@@ -111,7 +111,7 @@ class UnmetDocuments:
         error, text, since = one.error, one.text, one.since
         last = self._failures.get((one.pool, template))
         if one.reason is PendingReason.UNSEEN:
-            text = self._notes.unseen.get(one.pool, "its newest observation is too old")
+            text = self._notes.unseen.get(one.pool, "its newest observation is too old or in doubt")
         elif last and one.reason in HELD_BACK and (error is last.failure.error or self._waits_for_room(one)):
             error, text, since = last.failure.error, text or last.failure.text, last.since
         holders = self._holders_of(one, template) if one.reason is PendingReason.CAP else {}
