@@ -116,8 +116,7 @@ def waiting(path: str, facts: Terms) -> list[Posting]:
 
 
 def _prefix(path: str) -> str:
-    """The files have kept the name that they had first."""
-    return f"{os.path.splitext(os.path.basename(path))[0]}.wish-"
+    return f"{os.path.splitext(os.path.basename(path))[0]}.batch-"
 
 
 def _content_while_owned(path: str) -> bytes:

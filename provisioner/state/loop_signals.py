@@ -80,7 +80,7 @@ class Heartbeat:
 class PoolNotes:
     """``pools.json``: what people should know of loop and pools' places; the loop writes it when that changes.
 
-    What its sections mean: ``Notes`` in notes.py. Before there were others it held only what is now under ``pools``.
+    What its sections mean: ``Notes`` in notes.py.
     """
 
     def __init__(self, path: str) -> None:

@@ -43,7 +43,7 @@ def recorded(state: StateDir) -> set[str]:
 
 
 def left(state: StateDir) -> list[str]:
-    return [path.name for path in Path(state.path).iterdir() if "wish" in path.name or path.name.endswith(".new")]
+    return [path.name for path in Path(state.path).iterdir() if "batch" in path.name or path.name.endswith(".new")]
 
 
 def posting(state: StateDir, id_: str, template: str = "O") -> Posting:
@@ -79,7 +79,7 @@ def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
 
 
 def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir) -> None:
-    names = ["intent.wish-0", f"intent.wish-1{group_commit.UNFINISHED}"]
+    names = ["intent.batch-0", f"intent.batch-1{group_commit.UNFINISHED}"]
     for name in names:
         Path(state.path, name).write_text(json.dumps({"terms": TERMS, "tables": MINE}))
     own = add(state)
@@ -89,7 +89,7 @@ def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir
 
 def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
     """A writer may be slow, or stopped: he looks again, once all is ready but the rename."""
-    owner = os.open(Path(state.path, "intent.wish-0"), os.O_RDWR | os.O_CREAT)
+    owner = os.open(Path(state.path, "intent.batch-0"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(owner, fcntl.LOCK_EX)
     os.write(owner, json.dumps({"terms": TERMS, "tables": MINE}).encode())
     real = atomic._write_aside

@@ -348,7 +348,7 @@ class Writer(threading.Thread):
             state.intent._write(state.intent._open(state.intent._current(lock, None)), lock)
 
     def _is_awaited(self) -> bool:
-        return self.ended.is_set() or bool(list(self._directory.glob("intent.wish-*[0-9a-f]")))
+        return self.ended.is_set() or bool(list(self._directory.glob("intent.batch-*[0-9a-f]")))
 
     def rename(self, aside: str, path: str) -> None:
         """Stands for ``atomic._rename``."""
