@@ -20,7 +20,7 @@ from provisioner.planning.slots import slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
 from provisioner.state.journal import Excerpt
-from provisioner.state.loop_signals import loop_runs
+from provisioner.state.markers import loop_runs
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import released, time_at, waits

@@ -11,24 +11,21 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.templates import higher
+from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.state import atomic
 from provisioner.state.errors import StateMissing
-from provisioner.state.hf_signals import Announced, Inventory, Seen
 from provisioner.state.intent import IntentStore
-from provisioner.state.locks import LoopLock
-from provisioner.state.loop_signals import Heartbeat, PoolNotes
-from provisioner.state.status import StatusStore
-from provisioner.state.terminal_answers import Told
+from provisioner.state.markers import ConfigMarks, Heartbeat
 
 if TYPE_CHECKING:
-    from provisioner.hostfactory.digest import Digests
-    from provisioner.state.config_marks import ConfigMarks
+    from provisioner.hostfactory.instance import Digests
+    from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
     from provisioner.state.interfaces import PeopleState, ScriptState
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
+    from provisioner.state.locks import LoopLock
     from provisioner.state.memory import MemoryStore
+    from provisioner.state.status import PoolNotes, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
@@ -53,15 +50,58 @@ class StateDir:
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
         self.intent = IntentStore(self.path)
-        self.status = StatusStore(self.path)
-        self.seen = Seen(os.path.join(self.path, "seen"))
-        self.told = Told(self.seen.path)
-        self.inventory = Inventory(os.path.join(self.path, INVENTORY_FILE))
-        self.announced = Announced(os.path.join(self.path, ANNOUNCED_FILE))
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
-        self.notes = PoolNotes(os.path.join(self.path, NOTES_FILE))
+        self.config = ConfigMarks(os.path.join(self.path, "config"))
         self._recovery = os.path.join(self.path, "recover")
-        self.loop_lock = LoopLock(os.path.join(self.path, "loop.lock"))
+
+    @cached_property
+    def status(self) -> StatusStore:
+        """What scripts print, as the loop published it."""
+        from provisioner.state.status import StatusStore
+
+        return StatusStore(self.path)
+
+    @cached_property
+    def notes(self) -> PoolNotes:
+        """What the loop leaves for operators."""
+        from provisioner.state.status import PoolNotes
+
+        return PoolNotes(os.path.join(self.path, NOTES_FILE))
+
+    @cached_property
+    def seen(self) -> Seen:
+        """When HF polled each request."""
+        from provisioner.state.hf_activity import Seen
+
+        return Seen(os.path.join(self.path, "seen"))
+
+    @cached_property
+    def told(self) -> Told:
+        """The terminal answers that HF was given."""
+        from provisioner.state.hf_activity import Told
+
+        return Told(os.path.join(self.path, "seen"))
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The hosts that HF listed."""
+        from provisioner.state.hf_activity import Inventory
+
+        return Inventory(os.path.join(self.path, INVENTORY_FILE))
+
+    @cached_property
+    def announced(self) -> Announced:
+        """The maxNumbers that HF was shown."""
+        from provisioner.state.hf_activity import Announced
+
+        return Announced(os.path.join(self.path, ANNOUNCED_FILE))
+
+    @cached_property
+    def loop_lock(self) -> LoopLock:
+        """Which loop it is."""
+        from provisioner.state.locks import LoopLock
+
+        return LoopLock(os.path.join(self.path, "loop.lock"))
 
     @cached_property
     def memory(self) -> MemoryStore:
@@ -69,13 +109,6 @@ class StateDir:
         from provisioner.state.memory import MemoryStore
 
         return MemoryStore(self.path)
-
-    @cached_property
-    def config(self) -> ConfigMarks:
-        """Which content of HF's files scripts and loop have read."""
-        from provisioner.state.config_marks import ConfigMarks
-
-        return ConfigMarks(os.path.join(self.path, "config"))
 
     @cached_property
     def levers(self) -> LeverStore:
@@ -205,6 +238,8 @@ class StateDir:
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Raises as ``Announced.read`` and ``Announced.write``."""
         before = self.announced.read()
+        from provisioner.hostfactory.templates import higher
+
         shown = {name: higher(number, before.get(name, number)) for name, number in numbers.items()}
         if before | shown != before:
             self.announced.write(before | shown)

@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from provisioner.state import atomic
-from provisioner.state.additions import Additions
 from provisioner.state.atomic import pauses, read_whole
-from provisioner.state.condition import Condition, condition
+from provisioner.state.batched_writes import Additions, Posting, waiting
 from provisioner.state.database import RECOVER, SCHEMA, Database, Tables, about, entries, generation_of
 from provisioner.state.errors import (
+    Condition,
     Disturbed,
     StateError,
     StateExists,
     StateMissing,
     StateStale,
     StateUnreadable,
+    condition,
     missing,
 )
-from provisioner.state.group_commit import Posting, waiting
 from provisioner.state.locks import LOCK_WAIT, DataLock
 from provisioner.state.state_file import StateFile, was_written
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 
 from provisioner.state.atomic import facts_of
-from provisioner.state.condition import Condition, condition
 from provisioner.state.database import (
     RECOVER,
     SCHEMA,
@@ -20,7 +19,7 @@ from provisioner.state.database import (
     generation_of,
     unreadable,
 )
-from provisioner.state.errors import StateMissing, StateUnreadable, missing, unwritable
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition, missing, unwritable
 from provisioner.state.locks import DataLock, read_record, whole_number
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Snapshot, Unobserved
-from provisioner.state.loop_signals import SILENT_SECONDS
+from provisioner.state.markers import SILENT_SECONDS
 from provisioner.telemetry.server import Health
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import log
-from provisioner.hostfactory.answer import Answer
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory import Answer
+from provisioner.hostfactory.instance import Directories
 from provisioner.hostfactory.trace import TraceError, read_trace
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.model import Memory
-from provisioner.state.condition import Condition, condition
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import Condition, condition
 
 
 @pytest.mark.parametrize(

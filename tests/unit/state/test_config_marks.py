@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.digest import Digests
-from provisioner.state.config_marks import KEPT, ConfigMarks, Difference, ReadContent, Side, differences
+from provisioner.hostfactory.instance import Digests
+from provisioner.state.markers import KEPT, ConfigMarks, Difference, ReadContent, Side, differences
 from provisioner.telemetry.config_watch import sentence
 
 A, B, C = (Digests("00000000", digit * 8) for digit in "abc")

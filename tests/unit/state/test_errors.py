@@ -14,7 +14,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnwritable
-from provisioner.state.hf_signals import Seen
+from provisioner.state.hf_activity import Seen
 from provisioner.state.recovery import read_files
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.stores import add

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from provisioner.files import regular
-from provisioner.state import atomic, group_commit
-from provisioner.state.additions import new_id
+from provisioner.state import atomic, batched_writes
+from provisioner.state.batched_writes import Posting, new_id
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import LockTimeout, StateUnwritable
-from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock, LockFile
 
 TERMS = {"schema": SCHEMA}
@@ -79,7 +78,7 @@ def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
 
 
 def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir) -> None:
-    names = ["intent.batch-0", f"intent.batch-1{group_commit.UNFINISHED}"]
+    names = ["intent.batch-0", f"intent.batch-1{batched_writes.UNFINISHED}"]
     for name in names:
         Path(state.path, name).write_text(json.dumps({"terms": TERMS, "tables": MINE}))
     own = add(state)
@@ -123,7 +122,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
     real = json.dumps
     other = mine(state)
     with monkeypatch.context() as patch:
-        patch.setattr(group_commit.json, "dumps", lambda *_, **__: real(content))
+        patch.setattr(batched_writes.json, "dumps", lambda *_, **__: real(content))
         posted = other.posted(TERMS)
         posted.__enter__()
     own = add(state)
@@ -225,7 +224,7 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
 
 def test_where_no_posting_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(group_commit, "write_all", _refuse)
+        patch.setattr(batched_writes, "write_all", _refuse)
         patch.setattr(DataLock, "try_acquire", lambda self: False)
         request = add(state)
     assert recorded(state) == {request}
@@ -321,7 +320,7 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(atomic, "os", steps)
             patch.setattr(regular, "os", steps)
-            patch.setattr(group_commit, "os", steps)
+            patch.setattr(batched_writes, "os", steps)
             own = add(StateDir(directory))
         for step in [step for steps_left in events.values() for step in steps_left]:
             step()

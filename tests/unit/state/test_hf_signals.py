@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreadable, StateUnwritable
-from provisioner.state.hf_signals import Inventory, Seen
-from provisioner.state.terminal_answers import Told
+from provisioner.state.hf_activity import Inventory, Seen, Told
 from tests.support.stores import failing
 
 
@@ -55,10 +54,10 @@ def test_marks_are_made_only_in_a_state_directory(tmp_path: Path) -> None:
 
 def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     seen.touch("abc")
-    monkeypatch.setattr("provisioner.state.marks.os.utime", failing(os.utime, errno.EROFS))
+    monkeypatch.setattr("provisioner.state.markers.os.utime", failing(os.utime, errno.EROFS))
     with pytest.raises(StateUnwritable, match="abc: cannot be written: Read-only"):
         seen.touch("abc")
-    monkeypatch.setattr("provisioner.state.marks.os.listdir", failing(os.listdir, errno.EACCES))
+    monkeypatch.setattr("provisioner.state.markers.os.listdir", failing(os.listdir, errno.EACCES))
     with pytest.raises(StateDenied, match="seen: cannot be read: Permission denied"):
         seen.marks()
     monkeypatch.setattr("provisioner.state.atomic.os.unlink", failing(os.unlink, errno.EACCES))

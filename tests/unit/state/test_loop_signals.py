@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from provisioner.state.errors import StateUnreadable
-from provisioner.state.loop_signals import Heartbeat, PoolNotes
+from provisioner.state.markers import Heartbeat
+from provisioner.state.status import PoolNotes
 
 
 @pytest.mark.parametrize("content", [{"pools": {"a": ["one", "two"]}, "paused": ["b"]}, {}])

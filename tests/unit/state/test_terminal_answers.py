@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import BrakeReason
 from provisioner.planning.answers import RETURNED_EARLY
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.state import atomic
 from provisioner.state.errors import StateUnreadable, StateUnwritable
+from provisioner.state.hf_activity import Told
 from provisioner.state.status import StatusStore
-from provisioner.state.terminal_answers import Told
 from tests.support.cycle_bench import LIMITS, Bench, hf_calls
 from tests.support.hostfactory.in_process import Here, asking, entry
 from tests.support.stores import failing

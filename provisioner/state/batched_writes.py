@@ -1,6 +1,7 @@
-"""Group commit: who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
+"""Batched writes (group commit): what one call of HF adds to intent, and how those who wait are written with it.
 
-A posting is a file with what is to be added, so the fsyncs of one write serve all who wait.
+Who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too. A posting is a
+file with what is to be added, so the fsyncs of one write serve all who wait.
 
 * Its owner keeps it locked while he waits: nobody writes the posting of a process that has died.
 * It is removed after it was written durably. That it is gone is only a hint: what counts is what stands in the data.
@@ -15,11 +16,12 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.atomic import FILE_MODE, discard, pauses, stop_replacing, write_all
 from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
@@ -138,3 +140,46 @@ def _tables(content: bytes, facts: Terms) -> list[Tables]:
         case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []
     return []
+
+
+ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def new_id() -> str:
+    """Ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id ever comes twice."""
+    letters = ""
+    while len(letters) < REQUEST_ID_LENGTH:
+        fair = (byte for byte in os.urandom(REQUEST_ID_LENGTH) if byte < 256 - 256 % len(ID_ALPHABET))
+        letters += "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in fair)
+    return letters[:REQUEST_ID_LENGTH]
+
+
+def _unused(taken: Mapping[str, object], make: Callable[[], str]) -> str:
+    identifier = make()
+    while identifier in taken:
+        identifier = make()
+    return identifier
+
+
+class Additions:
+    """New requests and return requests, which will be written together."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, dict[str, Any]]] = {"requests": {}, "returns": {}}
+
+    def add_request(self, template: str, count: int, *, created_wall: float, rc_account: str = "") -> str:
+        """Record that HF asks for ``count`` machines; returns its new id, which counts once all is written."""
+        document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
+        if rc_account:
+            document["rc_account"] = rc_account
+        return self._insert("requests", new_id, document)
+
+    def add_return(self, names: Iterable[str], *, created_wall: float) -> str:
+        """Record that HF gives the named machines back (short names); returns its new id."""
+        document = {"names": list(names), "created_wall": created_wall}
+        return self._insert("returns", lambda: RETURN_ID_PREFIX + new_id(), document)
+
+    def _insert(self, table: str, make_id: Callable[[], str], document: dict[str, Any]) -> str:
+        identifier = _unused(self.tables[table], make_id)
+        self.tables[table][identifier] = document
+        return identifier
