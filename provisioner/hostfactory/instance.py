@@ -10,8 +10,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from provisioner.files.problem import Problem
 from provisioner.files.regular import read_regular
@@ -184,7 +184,10 @@ class Directories:
 
     def _first(self, *names: str) -> str:
         """The first of these variables that is not empty."""
-        return next((self.environment[name] for name in names if self.environment.get(name)), "")
+        for name in names:
+            if value := self.environment.get(name):
+                return value
+        return ""
 
 
 def load_config(path: str) -> ConfigFile:
@@ -215,16 +218,16 @@ def _is_too_deep(document: object) -> bool:
     """What can just be read might not be printed again: Python's stack ends both."""
     level = [document]
     for _ in range(DEEPEST):
-        level = [part for whole in level for part in _parts(whole)]
-        if not level:
+        deeper: list[object] = []
+        for whole in level:
+            if isinstance(whole, dict):
+                deeper += whole.values()
+            elif isinstance(whole, list):
+                deeper += whole
+        if not deeper:
             return False
+        level = deeper
     return True
-
-
-def _parts(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _finite(written: str) -> float:
@@ -249,42 +252,48 @@ def expected(words: str, value: object) -> str:
     return f"expected {words}, got {shown(value)}"
 
 
+TEXTS = {
+    "HF_TEMPLATES_FILENAME": "templates_filename",
+    "LOGFILE": "log_file",
+    "LOG_LEVEL": "log_level",
+    "GCP_PROJECT_ID": "gcp_project_id",
+    "GCP_CREDENTIALS_FILE": "gcp_credentials_file",
+    "GCP_INSTANCE_PREFIX": "gcp_instance_prefix",
+    "GKE_KUBECONFIG": "gke_kubeconfig",
+    "GKE_CRD_NAMESPACE": "gke_namespace",
+}
+NUMBERS = {"LOG_MAX_FILE_SIZE": "log_max_megabytes", "LOG_MAX_ROTATE": "log_max_rotate"}
+"""The keys of Google's connector that have a use here, and their fields."""
+
+
 def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, list[Problem]]:
-    """The keys of Google's connector that have a use here; a value that cannot be used leaves the default."""
+    """The provider config that a file's values make; a value that cannot be used leaves the default."""
     problems: list[Problem] = []
-    left = dict(values)
-
-    def text(key: str, default: str = "") -> str:
-        value = left.pop(key, None)
-        if value is None or (isinstance(value, str) and value.isprintable()):
-            return value or default
-        words = "printable characters" if isinstance(value, str) else "a text"
-        problems.append(Problem(path, key, expected(words, value)))
-        return default
-
-    def number(key: str) -> float | None:
-        value = left.pop(key, None)
-        parsed = None if value in (None, "") else as_number(value)
-        if value not in (None, "") and parsed is None:
-            problems.append(Problem(path, key, expected("a number of at least 0", value)))
-        return parsed
-
-    size, rotate = number("LOG_MAX_FILE_SIZE"), number("LOG_MAX_ROTATE")
-    defaults = ProviderConfig()
-    config = ProviderConfig(
-        templates_filename=text("HF_TEMPLATES_FILENAME"),
-        log_file=text("LOGFILE"),
-        log_level=text("LOG_LEVEL", defaults.log_level).upper(),
-        log_max_megabytes=defaults.log_max_megabytes if size is None else size,
-        log_max_rotate=defaults.log_max_rotate if rotate is None else int(rotate),
-        gcp_project_id=text("GCP_PROJECT_ID"),
-        gcp_credentials_file=text("GCP_CREDENTIALS_FILE"),
-        gcp_instance_prefix=text("GCP_INSTANCE_PREFIX").lower(),
-        gke_kubeconfig=text("GKE_KUBECONFIG"),
-        gke_namespace=text("GKE_CRD_NAMESPACE"),
-    )
-    unused = tuple(key for key in left if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIX))
-    return config._replace(unused=unused, unknown=tuple(key for key in left if key not in unused)), problems
+    fields: dict[str, Any] = {"unused": (), "unknown": ()}
+    for key, value in values.items():
+        words, field = "", NUMBERS.get(key) or TEXTS.get(key)
+        if field is None:
+            use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIX) else "unknown"
+            fields[use] = (*fields[use], key)
+        elif value in (None, ""):
+            continue
+        elif key in NUMBERS:
+            fields[field] = as_number(value)
+            words = "" if fields[field] is not None else "a number of at least 0"
+        elif isinstance(value, str):
+            fields[field] = value
+            words = "" if value.isprintable() else "printable characters"
+        else:
+            words = "a text"
+        if words:
+            fields.pop(str(field), None)
+            problems.append(Problem(path, key, expected(words, value)))
+    config = ProviderConfig(**fields)
+    return config._replace(
+        log_level=config.log_level.upper(),
+        log_max_rotate=int(config.log_max_rotate),
+        gcp_instance_prefix=config.gcp_instance_prefix.lower(),
+    ), problems
 
 
 def as_number(value: object) -> float | None:

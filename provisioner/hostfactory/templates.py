@@ -87,7 +87,10 @@ class Provider(NamedTuple):
 
     def template(self, name: str) -> Template | None:
         """The template of that id."""
-        return next((template for template in self.templates if template.id == name), None)
+        for template in self.templates:
+            if template.id == name:
+                return template
+        return None
 
 
 def load(
@@ -114,14 +117,15 @@ def load(
 
 
 def digest_of_templates(entries: list[object]) -> str:
-    """The same of a list of templates, without what is of a moment."""
-    return digest_of([_lasting(entry) for entry in entries])
-
-
-def _lasting(entry: object) -> object:
-    if not isinstance(entry, Mapping):
-        return entry
-    return {name: value for name, value in entry.items() if name not in OF_A_MOMENT}
+    """The digest of a list of templates, without what is of a moment."""
+    lasting = []
+    for entry in entries:
+        if isinstance(entry, dict):
+            entry = entry.copy()
+            for name in OF_A_MOMENT:
+                entry.pop(name, None)
+        lasting.append(entry)
+    return digest_of(lasting)
 
 
 def _only_name(directory: str) -> str:
@@ -201,7 +205,7 @@ def _pools(fields: Mapping[str, object]) -> tuple[str, ...]:
     if value is None:
         return ()
     names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, list) or not names or {*map(type, names)} != {str} or "" in names:
         raise Invalid(".pools", expected("a list of pool names", value))
     return tuple(dict.fromkeys(names))
 

@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -31,7 +31,7 @@ UNFINISHED = ".new"
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
-Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Tables = Mapping[str, Mapping[str, dict[str, Any]]]
 """Documents by id, by the name of their table."""
 
 Terms = Mapping[str, Any]
@@ -105,11 +105,14 @@ def waiting(path: str, facts: Terms) -> list[Posting]:
 
     What cannot be read, or is meant for other data, is left to its owner, who waits for the lock as well.
     """
-    directory, names = os.path.dirname(path), []
+    directory, prefix = os.path.dirname(path), _prefix(path)
+    names: list[str] = []
     with suppress(OSError):
-        names = [name for name in os.listdir(directory) if name.startswith(_prefix(path))]
+        names = os.listdir(directory)
     postings = []
     for name in names:
+        if not name.startswith(prefix):
+            continue
         with suppress(OSError, ValueError, RecursionError):
             content = _content_while_owned(os.path.join(directory, name))
             if not name.endswith(UNFINISHED):
@@ -149,16 +152,10 @@ def new_id() -> str:
     """Ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id ever comes twice."""
     letters = ""
     while len(letters) < REQUEST_ID_LENGTH:
-        fair = (byte for byte in os.urandom(REQUEST_ID_LENGTH) if byte < 256 - 256 % len(ID_ALPHABET))
-        letters += "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in fair)
+        for byte in os.urandom(REQUEST_ID_LENGTH):
+            if byte < 256 - 256 % len(ID_ALPHABET):
+                letters += ID_ALPHABET[byte % len(ID_ALPHABET)]
     return letters[:REQUEST_ID_LENGTH]
-
-
-def _unused(taken: Mapping[str, object], make: Callable[[], str]) -> str:
-    identifier = make()
-    while identifier in taken:
-        identifier = make()
-    return identifier
 
 
 class Additions:
@@ -172,14 +169,15 @@ class Additions:
         document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
         if rc_account:
             document["rc_account"] = rc_account
-        return self._insert("requests", new_id, document)
+        return self._insert("requests", "", document)
 
     def add_return(self, names: Iterable[str], *, created_wall: float) -> str:
         """Record that HF gives the named machines back (short names); returns its new id."""
         document = {"names": list(names), "created_wall": created_wall}
-        return self._insert("returns", lambda: RETURN_ID_PREFIX + new_id(), document)
+        return self._insert("returns", RETURN_ID_PREFIX, document)
 
-    def _insert(self, table: str, make_id: Callable[[], str], document: dict[str, Any]) -> str:
-        identifier = _unused(self.tables[table], make_id)
+    def _insert(self, table: str, prefix: str, document: dict[str, Any]) -> str:
+        while (identifier := prefix + new_id()) in self.tables[table]:
+            pass
         self.tables[table][identifier] = document
         return identifier

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.state import atomic
 from provisioner.state.errors import StateMissing
-from provisioner.state.intent import IntentStore
 from provisioner.state.markers import ConfigMarks, Heartbeat
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.instance import Digests
     from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
+    from provisioner.state.intent import IntentStore
     from provisioner.state.interfaces import PeopleState, ScriptState
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
@@ -49,10 +49,16 @@ class StateDir:
                 f"{path}: no such directory: the working directory is gone. "
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
-        self.intent = IntentStore(self.path)
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
         self.config = ConfigMarks(os.path.join(self.path, "config"))
         self._recovery = os.path.join(self.path, "recover")
+
+    @cached_property
+    def intent(self) -> IntentStore:
+        """What HF wants."""
+        from provisioner.state.intent import IntentStore
+
+        return IntentStore(self.path)
 
     @cached_property
     def status(self) -> StatusStore:
@@ -195,25 +201,34 @@ class StateDir:
         The loop publishes that it cancels, then looks at ``seen``; a script touches ``seen``, then looks at the answer:
         one of the two notices the other.
         """
-        polled_before = [id_ for id_ in ids if os.path.exists(os.path.join(self.seen.path, id_))]
-        marks = [self.seen.touch(id_) for id_ in polled_before]
+        touched, unmarked = 0, []
+        for id_ in ids:
+            if os.path.exists(os.path.join(self.seen.path, id_)):
+                touched = max(touched, self.seen.touch(id_))
+            else:
+                unmarked.append(id_)
         answers = self._answers(ids)
-        first_polled = [id_ for id_ in answers if id_ not in polled_before]
-        if first_polled:
-            marks += [self.seen.touch(id_) for id_ in first_polled]
-            answers = self._answers(ids)
-        return answers, max(marks, default=0)
+        first_polled = answers.keys() & unmarked
+        for id_ in first_polled:
+            touched = max(touched, self.seen.touch(id_))
+        return self._answers(ids) if first_polled else answers, touched
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
         """What is settled of the ids; of the others what is published, or None for what is recorded only."""
-        answers: dict[str, Answer | None] = {id_: settled for id_ in ids if (settled := self.told.settled(id_))}
-        unsettled = [id_ for id_ in ids if id_ not in answers]
+        answers: dict[str, Answer | None] = {}
+        unsettled = []
+        for id_ in ids:
+            if settled := self.told.settled(id_):
+                answers[id_] = settled
+            else:
+                unsettled.append(id_)
         if unsettled:
             # Before the loop's first cycle there are no answers; intent, read next, tells when the whole state is gone.
             with suppress(StateMissing):
                 answers |= self.status.read_answers(unsettled)
-        unpublished = [id_ for id_ in unsettled if id_ not in answers]
-        return answers | dict.fromkeys(self.intent.find(unpublished)) if unpublished else answers
+        if unpublished := set(unsettled) - answers.keys():
+            answers |= dict.fromkeys(self.intent.find(unpublished))
+        return answers
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
         """Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``."""

@@ -80,7 +80,7 @@ class Guarded(Kept, Protocol):
     """Intent or memory, of which an old copy can be told."""
 
     def condition(self) -> Condition:
-        """Whether it may be relied on; what is done where it may not stands in condition.py. Reads all of it."""
+        """Whether it may be relied on; what is done where it may not stands in errors.py. Reads all of it."""
 
     def stands_alone(self) -> bool:
         """No writer has left a trace beside it: a person put it there."""

@@ -50,12 +50,11 @@ class StatusStore(StateFile):
         """Replace everything, durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
         if self._generation is None:
             self._generation = self._last_generation()
-        database = self._open(self._new_tables(""))
-        texts = {key: {"answer": answer.text, "ended": answer.ended} for key, answer in answers.items()}
-        database.state_table("answers").put(texts)
-        database.state_table("lost").put({name: loss._asdict() for name, loss in lost.items()})
-        database.state_table("available").put({name: {"machines": most} for name, most in (available or {}).items()})
-        database.state.commit(self._generation + 1)
+        tables = self._new_tables("")
+        tables["lost"] = {name: loss._asdict() for name, loss in lost.items()}
+        tables["available"] = {name: {"machines": most} for name, most in (available or {}).items()}
+        tables["answers"] = {key: {"answer": one.text, "ended": one.ended} for key, one in answers.items()}
+        self._replace(tables, self._generation + 1)
         self._generation += 1
 
     def _answer(self, key: str, document: Mapping[str, Any]) -> Answer:

@@ -270,13 +270,12 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     assert roots & (HEAVY | SLOW) == set()
     assert "tinydb" in roots
     state = (
-        *("additions", "atomic", "condition", "config_marks", "database", "directory", "errors", "group_commit"),
-        *("hf_signals", "intent", "locks", "loop_signals", "marks", "state_file", "status", "terminal_answers"),
+        *("atomic", "batched_writes", "database", "directory", "errors", "hf_activity", "intent"),
+        *("locks", "markers", "state_file", "status"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
         *("provisioner.files", "provisioner.files.problem", "provisioner.files.regular", "provisioner.names"),
         "provisioner.state",
-        *("provisioner.hostfactory", *(f"provisioner.hostfactory.{name}" for name in ("answer", "digest"))),
-        *("provisioner.hostfactory.instance", "provisioner.hostfactory.templates"),
+        *("provisioner.hostfactory", "provisioner.hostfactory.instance", "provisioner.hostfactory.templates"),
         *(f"provisioner.state.{name}" for name in state),
     }

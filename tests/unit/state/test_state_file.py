@@ -342,7 +342,7 @@ class Writer(threading.Thread):
         with DataLock(state.intent.lock_path) as lock:
             self.held.set()
             until(self._is_awaited, 60, every=0.001, what="somebody waits")
-            state.intent._write(state.intent._open(state.intent._current(lock, None)), lock)
+            state.intent._write(state.intent._current(lock, None), lock)
 
     def _is_awaited(self) -> bool:
         return self.ended.is_set() or bool(list(self._directory.glob("intent.batch-*[0-9a-f]")))

@@ -164,7 +164,7 @@ def serve(state: StateDir) -> None:
     """Another writer, who takes the lock at once."""
     with DataLock(state.intent.lock_path) as lock:
         tables = state.intent._current(lock, None)
-        state.intent._write(state.intent._open(tables), lock)
+        state.intent._write(tables, lock)
 
 
 def test_one_whose_posting_was_written_writes_nothing(state: StateDir, monkeypatch) -> None:
