@@ -29,7 +29,7 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("provisioner", "hf_scripts")
 KINDS = "provisioner.backends"
-APART = ("provisioner.simulator", "provisioner.virtual")
+APART = ("provisioner.lab",)
 ENTRIES = frozenset({"provisioner", "provisioner.__main__"})
 """The version, and what hands over to the command line: no rooms."""
 

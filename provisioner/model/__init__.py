@@ -21,14 +21,11 @@ from provisioner.model.memory import (
 from provisioner.model.plan import Action, Close, Create, Delete, Doubt, Outcome, Plan
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
-    AMBIGUOUS_ERRORS,
     DAY,
     DESIRED,
     HOUR,
     LONG_AGO,
     NEVER,
-    NO_ROOM,
-    STOPPING_ERRORS,
     BrakeReason,
     DeferReason,
     DeleteReason,
@@ -41,7 +38,6 @@ from provisioner.model.words import (
 )
 
 __all__ = [
-    "AMBIGUOUS_ERRORS",
     "DAY",
     "DESIRED",
     "HOUR",
@@ -49,8 +45,6 @@ __all__ = [
     "NEVER",
     "NEWS_SECONDS",
     "NO_LEVERS",
-    "NO_ROOM",
-    "STOPPING_ERRORS",
     "Action",
     "Brake",
     "BrakeReason",

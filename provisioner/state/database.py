@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from tinydb.storages import Storage
-from tinydb.table import Document, Table
+from tinydb.table import Table
 
 from provisioner.files.regular import open_regular
 from provisioner.state.atomic import parse, read_whole, replace

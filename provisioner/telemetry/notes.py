@@ -23,7 +23,6 @@ from provisioner.model import (
     TemplateLimits,
 )
 from provisioner.planning.levers import in_force
-from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.codec import RecordError, Rules, Shape
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.interfaces import PeopleState
@@ -194,7 +193,7 @@ class Notebook:
             return
         held = self._deletes.setdefault(done.pool, {})
         for outcome in deletes:
-            if outcome.failure is not None and outcome.failure.error in NEEDS_A_PERSON:
+            if outcome.failure is not None and outcome.failure.error.needs_operator:
                 held.setdefault(outcome.action.name, LastingFailure(wall, outcome.failure.text))
 
     def _forget_deletes(self, looks: Mapping[str, Look]) -> None:
@@ -235,7 +234,7 @@ def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], 
         if pair in named
         and pressure.level
         and pressure.failure
-        and pressure.failure.error in NEEDS_A_PERSON
+        and pressure.failure.error.needs_operator
         and not pressure.boot
     }
 

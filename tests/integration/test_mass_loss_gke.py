@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from provisioner.loop.cycle import CycleReport
 from provisioner.loop.loop import Loop, Pace, Setup
 from provisioner.model import Limits, Memory, PoolLimits, Slot, TemplateLimits, Verdict
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
 from provisioner.state.directory import StateDir
 from tests.integration.test_gke_backend import NAMESPACE, PODS, Bench
 from tests.support.clients.wire import Wire

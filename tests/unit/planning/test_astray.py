@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends.fake import Mark
+from provisioner.lab.fake import Mark
 from provisioner.loop.look_filters import DoubtedPools
 from provisioner.model import (
     NEVER,

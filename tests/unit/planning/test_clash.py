@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.fake import Mark
+from provisioner.lab.fake import Mark
 from provisioner.model import BrakeReason, Contact, Memory, Plan
 from provisioner.planning.clash import LOOKS, REMEMBERED, SETTLED
 from tests.support.cycle_bench import Bench

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.backends.fake import Entry
+from provisioner.lab.fake import Entry
 from provisioner.loop.look_filters import DoubtedPools, identity
 from provisioner.model import (
     DeleteReason,
