@@ -1,8 +1,8 @@
 """Batched writes (group commit): what one call of HF adds to intent, and how those who wait are written with it.
 
-Who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too. A posting is a
-file with what is to be added, so the fsyncs of one write serve all who wait.
+Who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
 
+* A posting is a file with what is to be added, so the fsyncs of one write serve all who wait.
 * Its owner keeps it locked while he waits: nobody writes the posting of a process that has died.
 * It is removed after it was written durably. That it is gone is only a hint: what counts is what stands in the data.
 * An owner who gives up removes his posting, then whatever is written aside (``withdraw``); a writer, once all is ready

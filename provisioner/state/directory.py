@@ -35,11 +35,8 @@ STATE_FILES = frozenset(
 """The JSON files of a state directory, which may also be that of the configuration."""
 
 
-class StateDir:
-    """The state directory and everything in it: a ``ScriptState`` and a ``PeopleState``, which is a ``LoopState``.
-
-    Opening it touches nothing. Raises StateMissing.
-    """
+class StateFiles:
+    """The files of a state directory, each prepared on first use. Opening it touches nothing. Raises StateMissing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -129,6 +126,10 @@ class StateDir:
         from provisioner.state.journal import Journal
 
         return Journal(os.path.join(self.path, "journal.jsonl"))
+
+
+class StateDir(StateFiles):
+    """The state directory and what is done with it: a ``ScriptState`` and a ``PeopleState``, thus a ``LoopState``."""
 
     def sizes(self) -> Mapping[str, int]:
         """Bytes of each file that grows with what happens, by its name; without those that are not there."""

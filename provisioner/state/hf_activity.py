@@ -1,9 +1,7 @@
 """What HF's calls leave: which requests it polled, the terminal answers it was given, its hosts, the maxNumbers shown.
 
-``seen/<id>.told-<n>`` is what is settled of an id's terminal answer, kept by the process that settled it. Each entry is
-written whole under another name and linked into the next free place: of two who want that place one wins, and the other
-finds what stands there. No entry is ever changed; the last one counts (law: a terminal answer stays).
-
+* ``seen/<id>.told-<n>`` is what is settled of an id's terminal answer. Each entry is written whole under another name
+  and linked into the next free place, and never changed; the last one counts (law: a terminal answer stays).
 * A script settles the answer that it is about to print; from then on every call prints those bytes.
 * The loop settles what it will say in place of an answer that it has published, before it acts on it.
 """
