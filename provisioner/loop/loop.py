@@ -263,8 +263,9 @@ class Loop:
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
             self._last_looks = self._looks(reconciler.sought())
             report = reconciler.cycle(self._last_looks)
-        for pool, doubt in report.doubts.items():
-            self._observers[pool].list_after(doubt.settled_by)
+        for pool, distrusted in report.distrusted.items():
+            if distrusted.until < NEVER:
+                self._observers[pool].list_after(distrusted.until)
         self._beat()
         self._report(report)
         record_ends(report, reconciler.limits.prefix, self._backends)

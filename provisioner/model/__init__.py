@@ -18,7 +18,7 @@ from provisioner.model.memory import (
     evolve,
     evolving,
 )
-from provisioner.model.plan import Action, Close, Create, Delete, Doubt, Outcome, Plan
+from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     DAY,
@@ -29,12 +29,14 @@ from provisioner.model.words import (
     BrakeReason,
     DeferReason,
     DeleteReason,
+    DistrustReason,
     ErrorClass,
     Failure,
     LossCause,
     Phase,
     RequestStatus,
     Verdict,
+    format_utc,
 )
 
 __all__ = [
@@ -55,7 +57,8 @@ __all__ = [
     "DeferReason",
     "Delete",
     "DeleteReason",
-    "Doubt",
+    "DistrustReason",
+    "Distrusted",
     "ErrorClass",
     "Failure",
     "Fingerprint",
@@ -88,4 +91,5 @@ __all__ = [
     "Window",
     "evolve",
     "evolving",
+    "format_utc",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Self
 
@@ -43,6 +44,14 @@ LONG_AGO = float("-inf")
 
 HOUR, DAY = 3_600.0, 86_400.0
 """Seconds."""
+
+
+def format_utc(wall: float) -> str:
+    """Return epoch seconds as text; in words where no calendar has such a time, as of a damaged file."""
+    try:
+        return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"an impossible time ({wall:g})"
 
 
 class DeleteReason(StrEnum):
@@ -148,6 +157,17 @@ class RequestStatus(StrEnum):
     RUNNING = "running"
     COMPLETE = "complete"
     COMPLETE_WITH_ERROR = "complete_with_error"
+
+
+class DistrustReason(StrEnum):
+    """Why a snapshot may not be acted upon."""
+
+    MASS_LOSS = "mass_loss"
+    """It lacks too many machines at once to be believed before a second list says the same."""
+    WRONG_ENDPOINT = "wrong_endpoint"
+    """Another endpoint answers for the pool's place."""
+    POOL_MOVED = "pool_moved"
+    """The configuration has moved the pool away from its machines."""
 
 
 class BrakeReason(StrEnum):

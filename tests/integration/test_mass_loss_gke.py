@@ -54,7 +54,7 @@ class Running:
         return [slot for record in (memory.requests if memory else {}).values() for slot in record.slots.values()]
 
     def doubted(self) -> bool:
-        return bool(self.reports and self.reports[-1].doubts)
+        return bool(self.reports and self.reports[-1].distrusted)
 
     def end(self) -> None:
         self.loop.stop()

@@ -13,7 +13,7 @@ from provisioner.lab.virtual.run import play
 from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import catalogue
 from provisioner.model import ErrorClass
-from provisioner.planning import mass_loss, window
+from provisioner.planning import trust, window
 from provisioner.planning.capacity import Capacity
 
 Switch = Callable[[pytest.MonkeyPatch], None]
@@ -65,7 +65,7 @@ RULES = {
         "clock-jumps", "created", 550, without(VirtualClock, "uptime", lambda _: None), 0.5
     ),
     "many that vanish at once are looked for again": Rule(
-        "looks-empty", "created", 300, without(mass_loss, "FEW", 10**6), 1.0
+        "looks-empty", "created", 300, without(trust, "FEW", 10**6), 1.0
     ),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.lab.fake import Entry
-from provisioner.loop.look_filters import DoubtedPools, identity
+from provisioner.loop.cycle import CycleReport, _identity
 from provisioner.model import (
     DeleteReason,
+    Distrusted,
+    DistrustReason,
     Limits,
+    Look,
     LossCause,
     Memory,
     Notice,
@@ -25,7 +28,8 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.mass_loss import FEW
+from provisioner.planning.trust import FEW
+from provisioner.telemetry.cycle_log import CycleLog
 from tests.support.cycle_bench import Bench
 from tests.unit.core import (
     NOW,
@@ -93,14 +97,14 @@ def test_many_machines_that_are_missing_at_once_raise_a_doubt(
     later = 80 if "lag" in changes else 5
     first, second = look(range(missing, known)), look(range(missing, known), SEEN + later)
     last = planned(grid(known), first, second, limits=limits(pool("a", early_loss=0.0, **changes)))
-    assert ("a" in last.doubts) is doubted
+    assert ("a" in last.distrusted) is doubted
     assert verdicts(last).count(Verdict.LOST) == (0 if doubted else missing)
 
 
 def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
     slots = [running(number, Verdict.RETURNED) for number in range(8)] + [slot(number, seen=True) for number in (8, 9)]
     last = planned(memory(record(*slots, count=2)), look(()), look((), SEEN + 5))
-    assert not last.doubts
+    assert not last.distrusted
     assert verdicts(last)[8:10] == [Verdict.FAILED] * 2
 
 
@@ -125,14 +129,14 @@ def test_machines_whose_place_says_why_they_went_are_lost_at_once(
 ) -> None:
     last = planned(grid(**known), look((), **said), look((), SEEN + 5, **said))
     assert verdicts(last) == [Verdict.LOST if at_once else Verdict.SUCCEEDED] * 10
-    assert bool(last.doubts) is not at_once
+    assert bool(last.distrusted) is not at_once
 
 
 def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() -> None:
     causes = {name(0): LossCause.PREEMPTED}
     last = planned(grid(), look((), causes=causes), look((), SEEN + 5, causes=causes))
     assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]
-    assert (last.doubts["a"].machines, last.doubts["a"].expected) == (9, 10)
+    assert (last.distrusted["a"].missing, last.distrusted["a"].expected) == (9, 10)
 
 
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
@@ -141,7 +145,7 @@ def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
     known = memory(record(*slots, count=20), orphans={"hf-zzzzzzzzzz-000000": 0.0})
     seen = [machine(10), replace(machine(0, request="zzzzzzzzzz"))]
     last = planned(known, snapshot(*seen), snapshot(*seen, began=SEEN + 5))
-    assert last.doubts
+    assert last.distrusted
     assert (last.creates, last.deletes, last.closes) == ((), (), ())
 
 
@@ -166,12 +170,13 @@ def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> N
 def test_a_second_look_that_is_independent_settles_it() -> None:
     first = planned(grid(), look(()))
     assert first.due <= SEEN + APART + 1, "the plan wakes the loop"
-    doubt = first.doubts["a"]
-    assert (doubt.machines, doubt.expected, doubt.since, doubt.settled_by) == (10, 10, SEEN, SEEN + APART)
+    loss = first.distrusted["a"]
+    assert loss.reason is DistrustReason.MASS_LOSS
+    assert (loss.missing, loss.expected, loss.since, loss.until) == (10, 10, SEEN, SEEN + APART)
     assert verdicts(planned(first.memory, look((), SEEN + APART - 1))) == [Verdict.SUCCEEDED] * 10
     last = planned(first.memory, look((), SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10
-    assert not last.doubts
+    assert not last.distrusted
 
 
 def test_a_look_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
@@ -179,7 +184,7 @@ def test_a_look_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
     first = planned(grid(), look((), listed=SEEN - 1))
     waiting = planned(first.memory, look((), SEEN + 2 * APART, listed=SEEN - 1))
     assert verdicts(waiting) == [Verdict.SUCCEEDED] * 10
-    assert waiting.doubts["a"].settled_by == SEEN + APART
+    assert waiting.distrusted["a"].until == SEEN + APART
     last = planned(first.memory, look((), SEEN + 2 * APART, listed=SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10
 
@@ -187,10 +192,10 @@ def test_a_look_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
 def test_machines_that_show_again_were_never_away() -> None:
     last = planned(grid(), look(()), look(ALL, SEEN + 30))
     assert verdicts(last) == [Verdict.SUCCEEDED] * 10
-    assert not last.doubts
+    assert not last.distrusted
     assert all(one.absent is None for one in last.memory.requests[REQUEST].slots.values())
     later = planned(last.memory, look((), SEEN + APART))
-    assert later.doubts["a"].since == SEEN + APART
+    assert later.distrusted["a"].since == SEEN + APART
 
 
 def test_open_machines_fail_and_are_replaced_once_it_is_settled() -> None:
@@ -233,32 +238,35 @@ def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits
                 assert began - since < APART
 
 
-def test_people_are_told_of_a_doubt_once_in_the_log_and_for_as_long_with_the_pool(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pools, seen = DoubtedPools(), look(())
-    doubt = planned(grid(), seen).doubts
+def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    log, seen, blind = CycleLog(), look(()), unobserved("a")
+    distrusted = planned(grid(), seen).distrusted
     caplog.set_level(logging.WARNING)
     for later in (0.0, 10.0):
-        shown = pools.told({"a": seen}, doubt, SEEN + later, wall=1_700_000_000 + later)["a"]
-        assert isinstance(shown, Snapshot)
-        assert shown.problems == (
+        shown = report({"a": seen}, SEEN + later, distrusted)
+        log.take(shown)
+        assert shown.problems["a"] == (
             "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. Nothing is "
             "made or deleted here and HostFactory is told nothing of them before a look 60 s later says the same.",
         )
-    blind = unobserved("a")
-    assert pools.told({"a": blind}, {}, SEEN + 15, wall=0.0)["a"] is blind
-    assert len(caplog.records) == 1, "a look that fails ends no doubt"
-    assert pools.told({"a": seen}, {}, SEEN + 20, wall=0.0)["a"] is seen
+        assert (shown.unseen, shown.snapshots, shown.result) == ({}, {}, "partial")
+    log.take(report({"a": blind}, SEEN + 15, {}))
+    assert len(caplog.records) == 1, "an observation that fails ends no distrust"
+    log.take(report({"a": seen}, SEEN + 20, {}))
     begun, ended = caplog.records
     assert (begun.pool, begun.machines, begun.known, begun.since) == ("a", 10, 10, "2023-11-14T22:13:20Z")  # type: ignore[attr-defined]
-    assert ended.getMessage() == "Pool is no longer in doubt"
+    assert ended.getMessage() == "Pool is trusted again"
+
+
+def report(looks: Mapping[str, Look], now: float, distrusted: Mapping[str, Distrusted]) -> CycleReport:
+    ahead = 1_700_000_000.0 - SEEN
+    return CycleReport(1, now, 0.0, looks, memory(), None, {}, distrusted=distrusted, ahead=ahead)
 
 
 def test_looks_that_rest_on_different_lists_do_not_say_the_same() -> None:
     seen = look(())
-    assert identity(replace(seen, listed=1.0)) != identity(replace(seen, listed=2.0))
-    assert identity(replace(seen, began=1.0)) == identity(replace(seen, began=2.0))
+    assert _identity(replace(seen, listed=1.0)) != _identity(replace(seen, listed=2.0))
+    assert _identity(replace(seen, began=1.0)) == _identity(replace(seen, began=2.0))
 
 
 @pytest.fixture
@@ -279,11 +287,11 @@ def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench
     Path(bench.state.memory.path).unlink()
     bench.restarted()
     report = bench.cycle(5)
-    assert report.doubts.keys() == {"pool", "other"}
+    assert report.distrusted.keys() == {"pool", "other"}
     assert "a second look at these pools, which lack many machines that HostFactory has" in report.problem
     assert not bench.state.status.read_lost()
     if back:
         bench.place.place._entries = there
-        assert not bench.cycle().doubts
-    assert not bench.cycle(20).doubts
+        assert not bench.cycle().distrusted
+    assert not bench.cycle(20).distrusted
     assert len(bench.state.status.read_lost()) == (0 if back else 12)

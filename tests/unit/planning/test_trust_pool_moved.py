@@ -6,9 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.model import ErrorClass, Intent, Limits, Memory, PoolLimits, RequestRecord, Slot, Verdict
+from provisioner.model import (
+    NEVER,
+    Distrusted,
+    DistrustReason,
+    Intent,
+    Limits,
+    Memory,
+    PoolLimits,
+    RequestRecord,
+    Slot,
+    Verdict,
+)
+from provisioner.planning.draft import Draft
 from provisioner.planning.plan import World, make_plan
-from provisioner.planning.relocation import configured_places, moved
+from provisioner.planning.trust import configured_places, format_distrust, trust
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
 RUNNING = Slot("hf-aaaaaaaaaa-000000", 0, "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)
@@ -16,6 +28,10 @@ RUNNING = Slot("hf-aaaaaaaaaa-000000", 0, "m", Verdict.SUCCEEDED, 0.0, submitted
 
 def limits(where: str) -> Limits:
     return Limits(prefix="hf", pools={"m": PoolLimits("m", where=where)}, templates={})
+
+
+def moved(known: Memory, limits: Limits) -> dict[str, Distrusted]:
+    return trust(Draft(known, {}, limits, 1.0))
 
 
 def memory(where: str, *slots: Slot) -> Memory:
@@ -41,9 +57,11 @@ def test_a_pool_stays_where_its_machines_are(slot: Slot, held: bool) -> None:
 
 
 def test_what_is_said_names_the_setting_and_both_places() -> None:
-    failure = moved(memory(HERE, RUNNING), limits(THERE))["m"]
-    assert failure.error is ErrorClass.INVALID
-    assert failure.text.startswith(f"pools.m is now {THERE}, but has machines in {HERE}: put that back")
+    distrusted = moved(memory(HERE, RUNNING), limits(THERE))["m"]
+    assert (distrusted.reason, distrusted.until) == (DistrustReason.POOL_MOVED, NEVER)
+    assert format_distrust("m", distrusted, 0.0).startswith(
+        f"pools.m is now {THERE}, but has machines in {HERE}: put that back"
+    )
 
 
 def test_a_place_that_memory_does_not_know_yet_is_the_one_configured() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.lab.fake import Mark
 from provisioner.model import BrakeReason, Contact, Memory, Plan
-from provisioner.planning.clash import LOOKS, REMEMBERED, SETTLED
+from provisioner.planning.trust import REMEMBERED, SETTLED, SNAPSHOTS
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
 
@@ -39,7 +39,7 @@ def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
     assert last.memory.brake is not None
     assert last.memory.brake.pool == "a"
     assert last.memory.brake.detail == (
-        f"2 machines with our names that nobody asked us for have appeared in {LOOKS} looks, the last is {SECOND}: "
+        f"2 machines with our names that nobody asked us for have appeared in {SNAPSHOTS} looks, the last is {SECOND}: "
         "another provisioner may have the same id and name prefix here."
     )
 

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from provisioner.lab.fake import Mark
-from provisioner.loop.look_filters import DoubtedPools
 from provisioner.model import (
     NEVER,
     Brake,
     BrakeReason,
+    DistrustReason,
     ErrorClass,
     LossCause,
     Memory,
     Plan,
     RequestStatus,
     Snapshot,
-    Unobserved,
     Verdict,
 )
 from provisioner.planning.release import without_brake
+from provisioner.planning.trust import format_distrust
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, REQUEST, SEEN, limits, machine, memory, name, plan, pool, record, running, snapshot
 
@@ -56,8 +56,10 @@ def lost(last: Plan) -> int:
 def test_another_world_is_never_believed_however_often_it_shows() -> None:
     last = planned(grid(), *(look(others=range(3), began=SEEN + 100 * times) for times in range(20)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
-    doubt = last.doubts["a"]
-    assert (doubt.machines, doubt.expected, doubt.since, doubt.settled_by) == (10, 10, SEEN + 1, NEVER)
+    distrusted = last.distrusted["a"]
+    assert distrusted.reason is DistrustReason.WRONG_ENDPOINT
+    assert (distrusted.missing, distrusted.expected, distrusted.since) == (10, 10, SEEN + 1)
+    assert distrusted.until == NEVER
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     assert last.memory.brake.detail == (
@@ -91,7 +93,7 @@ def test_what_is_no_other_world(known: Memory, seen: Snapshot, gone: int) -> Non
 
 def test_one_of_its_own_machines_brings_it_back() -> None:
     last = planned(grid(), look(others=range(3)), look(range(10), began=SEEN + HOUR))
-    assert not last.doubts
+    assert not last.distrusted
     assert not last.memory.astray
     assert last.memory.brake is not None, "a person looks at it all the same"
     assert not last.memory.orphans
@@ -107,14 +109,14 @@ def test_another_place_of_the_same_name_is_never_believed(count: int, others: Co
     assert last.memory.brake is not None
     assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
     back = planned(last.memory, look(range(count), began=SEEN + HOUR, answered_by="one"))
-    assert not back.doubts
+    assert not back.distrusted
     assert not back.memory.astray
 
 
 def test_a_pool_without_machines_may_move() -> None:
     last = planned(memory(answered_by={"a": "one"}), look(others=range(3), answered_by="two"))
     assert last.memory.answered_by == {"a": "two"}
-    assert not last.doubts
+    assert not last.distrusted
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
@@ -127,16 +129,13 @@ def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
 def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
     known = planned(grid(), look(range(10), answered_by="one")).memory
     assert known.answered_by == {"a": "one"}
-    assert not planned(known, look(range(10), began=SEEN + 1)).doubts
+    assert not planned(known, look(range(10), began=SEEN + 1)).distrusted
     assert planned(known, look(others=range(3), began=SEEN + 1)).memory.astray
 
 
-def test_people_are_told_what_to_check() -> None:
-    seen = look(others=range(3))
-    told = DoubtedPools().told({"a": seen}, planned(grid(), seen).doubts, SEEN + 1, wall=1_700_000_000.0)["a"]
-    assert isinstance(told, Unobserved)
-    assert told.failure.error is ErrorClass.INVALID
-    assert told.failure.text == (
+def test_operators_are_asked_to_check_the_place() -> None:
+    distrusted = planned(grid(), look(others=range(3))).distrusted["a"]
+    assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
         "pools.a shows none of its 10 machines but 3 that nobody asked for (since 2023-11-14T22:13:20Z): does another "
         "cluster or project answer in its place? Put back what it is reached by and start again; or, if its machines "
         "are gone, run `provisioner recover --release-brake`. Until then none of them counts as lost."
@@ -153,7 +152,7 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
         bench.place.place.create(mark, Mark("demo", "pool", mark))
     bench.restarted()
     bench.cycle(60)
-    assert isinstance(bench.cycle().looks["pool"], Unobserved)
+    assert bench.cycle().unseen["pool"].error is ErrorClass.INVALID
     assert not bench.state.status.read_lost()
     bench.state.ask_recovery()
     bench.cycle(3)
