@@ -1,6 +1,6 @@
 """How many calls may be under way at one server: more while it answers quickly, fewer when it is slow or says so.
 
-:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds it for all threads that call the server.
+:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds it for all threads that call the server;
 :class:`Readings` makes calls in the background, one at a time.
 """
 

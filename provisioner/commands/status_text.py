@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from provisioner.commands.options import Document
 from provisioner.telemetry.held_levers import cancel_lines
 from provisioner.telemetry.overview import Overview, Row
-from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
 from provisioner.telemetry.spending import spending_lines
+from provisioner.telemetry.unmet import lasting, local, on_one_line, pool_line, unmet_lines
 
 LAST_ERROR = 60
 """Characters of a last error that a terminal is shown in the table; ``-o wide`` shows all."""
@@ -39,7 +39,7 @@ def status_text(seen: Overview, *, wide: bool = False) -> str:
     lines = [*_head(seen, document), *_tables(seen, wide=wide)]
     lines += [f"  {line}" for line in spending_lines(seen.budget)]
     for request in seen.requests:
-        lines += [_request_line(request), *missing_lines(request, loop_acts=seen.loop_acts)]
+        lines += [_request_line(request), *unmet_lines(request, loop_acts=seen.loop_acts)]
     lines += [
         f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
         for back in seen.returns
