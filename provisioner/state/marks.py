@@ -6,12 +6,9 @@ Modification times are by one clock, the file system's, and are compared with ea
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 
-from provisioner.files.regular import IRREGULAR, LINK, NoFileError
 from provisioner.state.atomic import open_shared
 from provisioner.state.errors import StateError, StateUnreadable, denied, is_denied, missing
 
@@ -34,18 +31,12 @@ def check_id(name: str) -> None:
 
 def touch(path: str) -> int:
     """Set the modification time to the file system's now, creating the file; returns it in ns. Raises OSError."""
+    descriptor = open_shared(path, os.O_WRONLY)
     try:
-        os.utime(path, follow_symlinks=False)
-    except FileNotFoundError:
-        descriptor = open_shared(path, os.O_WRONLY)
-        try:
-            os.utime(descriptor)
-        finally:
-            os.close(descriptor)
-    facts = os.lstat(path)
-    if not stat.S_ISREG(facts.st_mode):
-        raise NoFileError(errno.EINVAL, LINK if stat.S_ISLNK(facts.st_mode) else IRREGULAR)
-    return facts.st_mtime_ns
+        os.utime(descriptor)
+        return os.fstat(descriptor).st_mtime_ns
+    finally:
+        os.close(descriptor)
 
 
 def make_shared_directory(path: str) -> None:
