@@ -18,7 +18,7 @@ from provisioner.model.memory import (
     evolve,
     evolving,
 )
-from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan
+from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan, Unmet
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     DAY,
@@ -27,12 +27,12 @@ from provisioner.model.words import (
     LONG_AGO,
     NEVER,
     BrakeReason,
-    DeferReason,
     DeleteReason,
     DistrustReason,
     ErrorClass,
     Failure,
     LossCause,
+    PendingReason,
     Phase,
     RequestStatus,
     Verdict,
@@ -54,7 +54,6 @@ __all__ = [
     "Close",
     "Contact",
     "Create",
-    "DeferReason",
     "Delete",
     "DeleteReason",
     "DistrustReason",
@@ -73,6 +72,7 @@ __all__ = [
     "Memory",
     "Notice",
     "Outcome",
+    "PendingReason",
     "Phase",
     "Plan",
     "PoolLimits",
@@ -85,6 +85,7 @@ __all__ = [
     "Slot",
     "Snapshot",
     "TemplateLimits",
+    "Unmet",
     "Unobserved",
     "Uptime",
     "Verdict",

@@ -19,7 +19,7 @@ import yaml
 from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, Verdict
 from provisioner.state.directory import StateDir
-from provisioner.state.loop_signals import UNSEEN
+from provisioner.state.markers import UNSEEN
 from provisioner.state.memory import MemoryStore
 from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time
@@ -59,7 +59,7 @@ def document(desk: Desk) -> dict[str, Any]:
 def silent(state: StateDir) -> str:
     then = time.time() - 68
     os.utime(state.heartbeat.path, (then, then))
-    return f"LOOP NOT RUNNING since {clock_time(then)}"
+    return f"LOOP NOT RUNNING since {clock_time(then)}, silent for "
 
 
 def never_ran(state: StateDir) -> str:
