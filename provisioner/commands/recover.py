@@ -18,9 +18,9 @@ from provisioner.state import recovery
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.recovery import Recovery
+from provisioner.telemetry.brake_release import released
 from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
-from provisioner.telemetry.overview import released
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
