@@ -202,13 +202,9 @@ def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], 
     """The pools that refuse creates of a template, and why, by the outcome of the last create. Pure."""
     named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
     return {
-        pair: pressure.failure.text
-        for pair, pressure in sorted(memory.pressures.items())
-        if pair in named
-        and pressure.level
-        and pressure.failure
-        and pressure.failure.error.needs_operator
-        and not pressure.boot
+        pair: failure.text
+        for pair, window in sorted(memory.pressures.items())
+        if pair in named and (failure := window.backs_off_from) and failure.error.needs_operator and not window.boot
     }
 
 
