@@ -11,9 +11,11 @@ from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, ad
 from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.facts import read_facts
 from provisioner.telemetry.held_levers import cancel_lines
-from provisioner.telemetry.overview import Overview, Row, narrowed, overview
+from provisioner.telemetry.machine_rows import Row
+from provisioner.telemetry.overview import Overview, narrowed, overview
+from provisioner.telemetry.pool_windows import lasting, local, on_one_line, pool_line
 from provisioner.telemetry.spending import spending_lines
-from provisioner.telemetry.unmet import lasting, local, on_one_line, pool_line, unmet_lines
+from provisioner.telemetry.unmet import unmet_lines
 
 WATCH_SECONDS = 2.0
 """Seconds between two looks of ``--watch``, unless it says otherwise."""
