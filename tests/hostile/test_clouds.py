@@ -545,6 +545,11 @@ def test_sigterm_ends_a_loop_that_is_held_up_by(tmp_path: Path, cloud: Any, held
             finally:
                 loop.kill()
         assert (loop.returncode, "Traceback" in said) == (0, False), said
+        ended = [json.loads(line) for line in said.splitlines() if "Ended with work under way" in line]
+        assert [(line["severity"], line["at"]) for line in ended] == (
+            [("WARNING", "provisioner.commands.service.Service.run")] if "END_SECONDS = 1\n" in held else []
+        )
+        assert all("server" in line["threads"] for line in ended)
 
 
 def test_the_bound_of_a_response_is_the_same_for_all_clients() -> None:
