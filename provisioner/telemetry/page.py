@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot
-from provisioner.names import RETURN_ID_PREFIX, printable_lines
+from provisioner.names import RETURN_ID_PREFIX, printable, printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.connections import Response
@@ -28,7 +28,7 @@ from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.samples import Moment, PlottedSubject, Point, Samples
 from provisioner.telemetry.server import JSON
-from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
+from provisioner.telemetry.shortages import lasting, local, missing_lines, pool_line
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.story import Kind, Subject, needles, story
 
@@ -247,7 +247,7 @@ def templates() -> Environment:
 
 def clip(text: object, longest: int = LONGEST) -> str:
     """A text on one line, no longer than so many characters."""
-    line = on_one_line(str(text))
+    line = printable(str(text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 

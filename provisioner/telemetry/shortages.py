@@ -9,6 +9,7 @@ from typing import Any
 
 from provisioner.loop.clock import utc
 from provisioner.model import DAY, HOUR, Limits, Memory
+from provisioner.names import printable
 from provisioner.planning.shortage import BesideMemory, Lack, Shortage, Trouble, shortages
 from provisioner.telemetry.notes import Notes
 
@@ -137,7 +138,7 @@ def missing_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
 
 
 def _facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
-    text = on_one_line(one["text"])
+    text = printable(one["text"])
     why = ", ".join(filter(None, (_reason(one), one["error"])))
     since = f" since {local(one['since'])} ({lasting(one['since_seconds'])})" if one["since"] else ""
     yield f"{why}{since}{': ' + text if text else ''}"
@@ -209,16 +210,12 @@ def pool_line(pool: Document) -> str:
         left = pool["next_probe_seconds"]
         probe = f"next probe in {lasting(left)}" if left else "probing"
         since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
-        facts.append(f"backing off {since}, {probe}: {on_one_line(pool['why'])}")
+        facts.append(f"backing off {since}, {probe}: {printable(pool['why'])}")
     if last and not (pool["backing_off"] and last["text"] == pool["why"]):
-        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {on_one_line(last['text'])}")
+        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {printable(last['text'])}")
     elif last:
         facts.append(f"last error {lasting(last['at_seconds'])} ago")
     return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'nothing is known'}"
-
-
-def on_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def local(utc_time: str) -> str:
