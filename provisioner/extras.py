@@ -9,6 +9,8 @@ from pathlib import Path
 
 PROJECT = "hostfactory-provisioner"
 OWN = frozenset({"provisioner", "hf_scripts"})
+LABORATORY = "provisioner.lab"
+"""The one part of our own that an installation may leave out."""
 
 
 class MissingExtra(Exception):
@@ -19,12 +21,13 @@ class MissingExtra(Exception):
 def needing(distribution: str) -> Iterator[None]:
     """What is imported inside comes with ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
 
-    Raises MissingExtra. A module of our own that is absent is a broken installation, and is passed on.
+    Raises MissingExtra. If a module of our own is absent outside of the laboratory, the installation is broken, and
+    the ImportError is passed on.
     """
     try:
         yield
     except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] in OWN:
+        if error.name is None or (error.name.partition(".")[0] in OWN and not error.name.startswith(LABORATORY)):
             raise
         text = f"This needs packages that are not installed ({error}): {_how_to_install(distribution)}"
         raise MissingExtra(text) from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from provisioner.simulator.compute.settings import Switches
+from provisioner.lab.cloud.compute.settings import Switches
 from tests.support.checks import simulators
 from tests.support.checks.attendance import attend
 from tests.support.checks.simulators import Notes

@@ -77,7 +77,7 @@ class Backend(Protocol):
         """Create the machines, some at a time; one outcome for each that was tried, a success for one that exists
         already with its slot's identity.
 
-        The first error of ``STOPPING_ERRORS`` stops further creates of its template, which then have no outcome.
+        The first error that ``stops_batch`` stops further creates of its template, which then have no outcome.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:

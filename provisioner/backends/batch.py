@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner.backends import BackendError, MayStart
@@ -19,9 +19,6 @@ from provisioner.backends.concurrency import SharedFlow
 from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
 
 log = logging.getLogger(__name__)
-
-BUSY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT})
-"""Errors by which a server is busy, so that its Retry-After counts for other calls, too."""
 
 Send = Callable[[], Mapping[str, Failure]]
 """Sends one request. Returns what failed, by machine name (empty: all went well); raises BackendError when all did."""
@@ -40,16 +37,15 @@ def run_calls(
     *,
     workers: int,
     may_start: MayStart,
-    stops: Collection[ErrorClass] = (),
     flow: SharedFlow | None = None,
 ) -> list[Outcome]:
     """Send ``calls``, each with a time-out of its own; returns the outcomes of those that were sent, in their order.
 
     ``workers``: at most so many are under way; with a ``flow``, as many as it lets.
-    ``stops``: the first failure of such a class stops the creates of its template; no other failure stops a call.
+    The first failure whose class ``stops_batch`` stops the creates of its template; no other failure stops a call.
     ``may_start``: once it is False, or the server has asked to be left alone, nothing more is sent.
     """
-    return _Batch(calls, workers, may_start, frozenset(stops), flow).run() if calls else []
+    return _Batch(calls, workers, may_start, flow).run() if calls else []
 
 
 class _Batch:
@@ -60,12 +56,10 @@ class _Batch:
         calls: Sequence[Call],
         workers: int,
         may_start: MayStart,
-        stops: frozenset[ErrorClass],
         flow: SharedFlow | None,
     ) -> None:
         self._most = workers
         self._may_start = may_start
-        self._stops = stops
         self._flow = flow
         self._lock = threading.Lock()
         self._left = deque(enumerate(calls))
@@ -133,25 +127,20 @@ class _Batch:
         failures, wait = _failures(call)
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
-        if self._flow is not None and (ErrorClass.THROTTLED in errors or (wait and not errors.isdisjoint(BUSY))):
+        is_busy = any(error.is_ambiguous for error in errors)  # its Retry-After counts for other calls, too
+        if self._flow is not None and (ErrorClass.THROTTLED in errors or (wait and is_busy)):
             self._flow.refused(began, ended, wait)
         elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # No response tells no speed.
             self._flow.answered(type(call.actions[0]).__name__, began, ended)
-        if not self._stops.isdisjoint(errors):
-            stopped = [action for action in call.actions if _error(failures, action) in self._stops]
-            with self._lock:
-                self._stopped |= _templates(stopped)
+        stopping = {name for name, failure in failures.items() if failure.error.stops_batch}
+        with self._lock:
+            self._stopped |= _templates(action for action in call.actions if action.name in stopping)
         return [Outcome(action, failures.get(action.name), wait) for action in call.actions]
 
 
 def _templates(actions: Iterable[Action]) -> set[str]:
     """The templates of the creates among ``actions``; a delete is never useless."""
     return {action.template for action in actions if isinstance(action, Create)}
-
-
-def _error(failures: Mapping[str, Failure], action: Action) -> ErrorClass | None:
-    failure = failures.get(action.name)
-    return failure.error if failure else None
 
 
 def _failures(call: Call) -> tuple[Mapping[str, Failure], float | None]:

@@ -43,12 +43,17 @@ class CommandEntry:
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """The module that holds several commands; default: each has one of its own name."""
+    """Module that holds several commands; empty if the command has a module of its own name."""
+    extra: str = "loop"
+    """Extra that the command's packages come with."""
+    is_in_lab: bool = False
+    """True for a command of the laboratory, which no other module of the product imports."""
 
-    @property
-    def module(self) -> CommandModule:
-        """The module of this package that holds the command."""
-        return cast(CommandModule, import_module(f"provisioner.commands.{self.home or self.name.replace('-', '_')}"))
+    def load(self) -> CommandModule:
+        """Import the module that holds the command. Raises MissingExtra."""
+        package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
+        with needing(extra(self.extra)):
+            return cast(CommandModule, import_module(f"{package}.{self.home or self.name.replace('-', '_')}"))
 
 
 class CommandModule(Protocol):
@@ -63,12 +68,16 @@ class CommandModule(Protocol):
 
 COMMANDS = (
     CommandEntry("run", "Run the loop: hold pressure until SIGTERM."),
-    CommandEntry("demo", "Play HostFactory against the embedded cloud, and judge each step."),
-    CommandEntry("simulator", "Run the embedded cloud."),
+    CommandEntry(
+        "demo", "Play HostFactory against the embedded cloud, and judge each step.", extra="demo", is_in_lab=True
+    ),
+    CommandEntry("simulator", "Run the embedded cloud.", extra="demo", is_in_lab=True),
     CommandEntry(
         "simulate",
         "Play the loop in virtual time: thousands of machines, days of faults, in seconds. Touches no cloud and no "
         "state; prints how fast machines are there, at what price, and whether a law was broken.",
+        extra="simulate",
+        is_in_lab=True,
     ),
     CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
     CommandEntry("status", "Show what the state files hold."),
@@ -95,6 +104,7 @@ COMMANDS = (
         "events",
         "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop "
         "that runs meanwhile gets the others only, and sees by looking what it would have been told.",
+        extra="events",
     ),
     CommandEntry("check", "Check the configuration; every mistake at once."),
     CommandEntry(
@@ -104,7 +114,7 @@ COMMANDS = (
     CommandEntry(
         "configmap", "Print the ConfigMap of the loop's pod, from the directory that HostFactory's scripts read."
     ),
-    CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts."),
+    CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
     CommandEntry("completion", "Print what a shell needs to complete commands, options and files."),
     CommandEntry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
     CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on."),
@@ -136,9 +146,10 @@ class Command(argparse.ArgumentParser):
     def actions(self) -> list[argparse.Action]:
         """The command's options, which its module has added."""
         if self.entry is not None:
-            module, self.entry = self.entry.module, None
+            entry, self.entry = self.entry, None
+            module = entry.load()
             module.add_options(self)
-            self.set_defaults(command=module.run)
+            self.set_defaults(command=module.run, extra=entry.extra)
         return self._actions
 
 
@@ -162,6 +173,7 @@ def run(arguments: Sequence[str]) -> int:
         with needing(extra("loop")):
             options = parser().parse_args(arguments)
             logs.configure(options.log_level)
+        with needing(extra(options.extra)):
             code: int = options.command(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has closed it

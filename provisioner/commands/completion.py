@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from provisioner.commands import cli
 from provisioner.commands.options import FINE
-from provisioner.extras import extra, needing
+from provisioner.extras import MissingExtra
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -19,12 +20,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the shell's code. Raises MissingExtra."""
-    with needing(extra("loop")):
-        import shtab
+    import shtab
+
     top = cli.parser()
     for command in cli.commands_of(top):
-        for action in command.actions():
-            if action.type is Path:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        with suppress(MissingExtra):
+            for action in command.actions():
+                if action.type is Path:
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(top, options.shell))
     return FINE

@@ -7,7 +7,6 @@ import sys
 
 from provisioner.backends.network import prepare
 from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
-from provisioner.extras import extra, needing
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -19,8 +18,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when the stream broke. Raises UsageError where the configuration names no subscription."""
-    with needing(extra("events")):
-        from provisioner.commands.messages import listen
+    from provisioner.commands.messages import listen
 
     configuration = settings(options.config)
     if configuration.events is None:

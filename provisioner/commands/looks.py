@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from provisioner.backends import Backend, BackendError
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.observers import FOR_PEOPLE
 from provisioner.model import ErrorClass, Failure, Look, Memory, Snapshot, Unobserved
 from provisioner.settings.tree import Settings
 
@@ -84,7 +83,7 @@ def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, st
         try:
             return backend.observe(now, sought)
         except BackendError as error:
-            refused += error.failure.error in FOR_PEOPLE
+            refused += error.failure.error.needs_operator
             pause = max(1.0, error.retry_after or 0.0)
             if refused > 1 or time.monotonic() + pause >= deadline:
                 return Unobserved(backend.pool, now, error.failure)

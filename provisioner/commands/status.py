@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from provisioner.commands.brake import brake_lines
 from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, add_shared, state_directory
-from provisioner.extras import extra, needing
 from provisioner.names import printable
 from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.facts import read_facts
@@ -88,8 +87,8 @@ def printed(seen: Overview, output: str) -> str:
     document = json.dumps(seen.document(), indent=2)
     if output == "json":
         return document
-    with needing(extra("loop")):
-        import yaml
+    import yaml
+
     return str(yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True)).rstrip("\n")
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from provisioner.commands.options import FINE, UsageError, allow_drawing
 from provisioner.commands.status import CONTROLS, LAST_ERROR, NUMBERS, error_text, printed
-from provisioner.extras import extra, needing
 from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
 from provisioner.telemetry.overview import Overview, Row
@@ -51,9 +50,8 @@ def _looks(first: Overview, look: Look, seconds: float) -> Iterator[Overview | s
 
 
 def _live(first: Overview, look: Look, options: argparse.Namespace) -> None:
-    with needing(extra("loop")):
-        from rich.live import Live
-        from rich.text import Text
+    from rich.live import Live
+    from rich.text import Text
 
     allow_drawing()
     with Live(screen=True, auto_refresh=False) as screen:

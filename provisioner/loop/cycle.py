@@ -17,7 +17,6 @@ from provisioner.loop.contact import Contacts
 from provisioner.loop.cycle_id import CYCLE
 from provisioner.loop.history import History, Passed
 from provisioner.loop.levers import HeldLevers
-from provisioner.loop.look_filters import DoubtedPools, MovedPools, identity
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
 from provisioner.model import (
@@ -28,7 +27,10 @@ from provisioner.model import (
     Close,
     Contact,
     DeferReason,
-    Doubt,
+    Distrusted,
+    DistrustReason,
+    ErrorClass,
+    Failure,
     Intent,
     Levers,
     Limits,
@@ -36,11 +38,13 @@ from provisioner.model import (
     Memory,
     Plan,
     Snapshot,
+    Unobserved,
 )
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, fresh, make_plan, make_trim
 from provisioner.planning.release import without_brake
 from provisioner.planning.returns import sought
+from provisioner.planning.trust import format_distrust
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import LoopState
 
@@ -59,6 +63,7 @@ class CycleReport:
     now: float
     seconds: float
     looks: Mapping[str, Look]
+    """As the pools were observed; ``snapshots`` and ``unseen`` add whether they are trusted."""
     memory: Memory | None
     """None while there is nothing to work from."""
     plan: Plan | None
@@ -71,8 +76,10 @@ class CycleReport:
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
     """Seconds this cycle waited for intent's lock, if it needed it."""
-    doubts: Mapping[str, Doubt] = field(default_factory=dict)
-    """Pools whose newest look is not believed before another, which rests on a list of its own."""
+    distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
+    """Pools whose newest snapshot may not be acted upon."""
+    ahead: float = 0.0
+    """Seconds from loop time to the wall clock."""
     levers: Levers = NO_LEVERS
     """Those that were in force."""
 
@@ -86,9 +93,32 @@ class CycleReport:
 
     @property
     def snapshots(self) -> Mapping[str, Snapshot]:
-        """The looks that show their pools, and are believed (law: a failed look is not an empty look)."""
+        """The snapshots that may be acted upon (law: a failed look is not an empty look)."""
+        return {name: look for name, look in self.shown.items() if name not in self.distrusted}
+
+    @property
+    def shown(self) -> Mapping[str, Snapshot]:
+        """The snapshots of the pools' own places, also those that lack too many machines to be acted upon."""
+        unseen = self.unseen
+        return {name: look for name, look in self.looks.items() if isinstance(look, Snapshot) and name not in unseen}
+
+    @property
+    def unseen(self) -> Mapping[str, Failure]:
+        """The pools whose own places no snapshot shows, and why."""
+        failures = {name: look.failure for name, look in self.looks.items() if isinstance(look, Unobserved)}
+        for name, distrusted in self.distrusted.items():
+            if distrusted.reason is not DistrustReason.MASS_LOSS:
+                failures[name] = Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead))
+        return {name: failures[name] for name in self.looks if name in failures}
+
+    @property
+    def problems(self) -> Mapping[str, tuple[str, ...]]:
+        """What operators should know of the place of each pool that a snapshot shows."""
         return {
-            name: look for name, look in self.looks.items() if isinstance(look, Snapshot) and name not in self.doubts
+            name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead))
+            if name in self.distrusted
+            else snapshot.problems
+            for name, snapshot in self.shown.items()
         }
 
 
@@ -101,7 +131,7 @@ class Planned:
     """Keeps alive what ``inputs`` names by identity."""
     due: float = LONG_AGO
     deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
-    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +171,6 @@ class Reconciler:
         self._held_memory = HeldMemory(state, clock, mandate.check)
         self._startup = Startup(state, clock, self._held_memory)
         self._contacts = Contacts(state)
-        self._moved_pools, self._doubted_pools = MovedPools(), DoubtedPools()
         self._publisher = Publisher(state, mandate.check)
         self._history = History(state, lambda: self._publisher.edition)
         self._planned = Planned()
@@ -161,7 +190,6 @@ class Reconciler:
             self._take_in(looks, now)
             if self.memory is not None:
                 self._history.begin(self.memory)
-                looks = self._moved_pools.unseen(looks, self.memory, self._limits)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(self.memory, now)
@@ -179,16 +207,16 @@ class Reconciler:
         self._held_levers.tell(self._number, self._clock.wall())
         passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.deferred)
         self._history.take(passed, results, closes)
-        doubts = self._startup.doubts or self._planned.doubts
         return CycleReport(
             number=self._number,
             now=now,
             seconds=time.monotonic() - began,
-            looks=self._doubted_pools.told(looks, doubts, now, self._clock.wall()),
+            looks=looks,
             memory=self.memory,
             plan=plan,
             deferred=self._planned.deferred,
-            doubts=doubts,
+            distrusted=self._startup.distrusted or self._planned.distrusted,
+            ahead=self._clock.wall() - now,
             results=results,
             closes=closes,
             problem=problem,
@@ -216,7 +244,6 @@ class Reconciler:
         intent = self._load(looks, now)
         if self.memory is None or intent is None:
             return None
-        looks = self._moved_pools.unseen(looks, self.memory, self._limits)
         world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall())
         return make_plan(world, self.memory, self._limits, now)
 
@@ -300,7 +327,7 @@ class Reconciler:
             plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        self._planned = Planned(inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.doubts)
+        self._planned = Planned(inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.distrusted)
         return plan
 
     def _record(self, memory: Memory, now: float) -> None:
@@ -321,7 +348,15 @@ class Reconciler:
 
 def _seen(looks: Mapping[str, Look], limits: Limits, now: float) -> object:
     """What matters of the looks: what they say, and whether a plan may still rest on them."""
-    return tuple((*identity(look), fresh(look, limits, now)) for look in looks.values())
+    return tuple((*_identity(look), fresh(look, limits, now)) for look in looks.values())
+
+
+def _identity(look: Look) -> tuple[object, ...]:
+    """The same for two looks that say the same, except for when they began."""
+    if isinstance(look, Snapshot):
+        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.answered_by, look.listed
+        return look.pool, id(look.machines), *said
+    return (look.pool,)
 
 
 def _heard(contact: Contact, memory: Memory) -> object:

@@ -20,7 +20,7 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
 from provisioner.loop.end_records import record_ends
-from provisioner.loop.observers import FOR_PEOPLE, Observer, stop_all
+from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
 from provisioner.state.errors import StateError, StateMissing
@@ -235,7 +235,7 @@ class Loop:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
             looks = self._looks({}).values()
-            if not any(isinstance(look, Unobserved) and look.failure.error not in FOR_PEOPLE for look in looks):
+            if not any(isinstance(look, Unobserved) and not look.failure.error.needs_operator for look in looks):
                 return
             time.sleep(self._pace.intent_poll)
 
@@ -263,8 +263,9 @@ class Loop:
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
             self._last_looks = self._looks(reconciler.sought())
             report = reconciler.cycle(self._last_looks)
-        for pool, doubt in report.doubts.items():
-            self._observers[pool].list_after(doubt.settled_by)
+        for pool, distrusted in report.distrusted.items():
+            if distrusted.until < NEVER:
+                self._observers[pool].list_after(distrusted.until)
         self._beat()
         self._report(report)
         record_ends(report, reconciler.limits.prefix, self._backends)

@@ -19,9 +19,6 @@ LOOK_ENDS = 1.0
 CLOSE_SECONDS = 2.0
 """Seconds that all looks under way and all connections get. What is left ends with the process."""
 
-FOR_PEOPLE = frozenset({ErrorClass.DENIED, ErrorClass.NOT_FOUND})
-"""Why a pool cannot be seen until a person mends something: another look will not."""
-
 GATHER = 0.1
 """Seconds between a hint and the look it causes: a burst of events is one look."""
 
@@ -108,7 +105,7 @@ class Observer:
         if self._told is not failure.error and not self._ended:
             self._told = failure.error
             log.log(
-                logging.ERROR if failure.error in FOR_PEOPLE else logging.WARNING,
+                logging.ERROR if failure.error.needs_operator else logging.WARNING,
                 "Pool cannot be seen",
                 extra={"pool": self._backend.pool, **failure.facts},
             )

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from provisioner.hostfactory.answer import Answer
 from provisioner.loop.clock import Clock
-from provisioner.model import LONG_AGO, Brake, BrakeReason, Doubt, Intent, Limits, Look, Memory, Snapshot
+from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import request_of
-from provisioner.planning.rebuild import Evidence, doubts, fresh, rebuild
+from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
 from provisioner.planning.usage import with_usage_of
 from provisioner.state.condition import Condition
@@ -143,15 +143,15 @@ class Startup:
         """Ids that HF was told of, and that memory knows to have ended."""
         self._missed: float | None = None
         """Since when memory.json is known to be lost."""
-        self.doubts: Mapping[str, Doubt] = {}
-        """Pools whose looks do not count as evidence yet."""
+        self.distrusted: Mapping[str, Distrusted] = {}
+        """Pools whose snapshots do not count as evidence yet."""
 
     def memory(self, held: Memory | None, begun: Beginning) -> Memory:
         """The memory to go on with: the one held, unless an answer that HF has read contradicts it. Raises StateError.
 
         Looks were taken before intent was read: a machine without a request is an orphan.
         """
-        self.doubts = {}
+        self.distrusted = {}
         if held is None:
             return self._loaded(begun)
         if self._is_contradicted(held, begun.intent):
@@ -244,11 +244,11 @@ class Startup:
         heard = dict.fromkeys(self._state.seen.marks(), False) | dict.fromkeys(ids, True)
         asked = self._scripts_clock(begun.intent)
         evidence = Evidence(begun.intent, self._told(), heard, snapshots, asked)
-        self.doubts = doubts(evidence, begun.limits, self._missed)
-        if self.doubts:
+        self.distrusted = distrusted(evidence, begun.limits, self._missed)
+        if self.distrusted:
             raise StateError(
                 f"{self._state.path}: memory.json is lost or old, and is made again as soon as a second look at these "
-                f"pools, which lack many machines that HostFactory has, is over: {', '.join(sorted(self.doubts))}."
+                f"pools, which lack many machines that HostFactory has, is over: {', '.join(sorted(self.distrusted))}."
             )
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()

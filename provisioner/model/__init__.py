@@ -18,30 +18,28 @@ from provisioner.model.memory import (
     evolve,
     evolving,
 )
-from provisioner.model.plan import Action, Close, Create, Delete, Doubt, Outcome, Plan
+from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
-    AMBIGUOUS_ERRORS,
     DAY,
     DESIRED,
     HOUR,
     LONG_AGO,
     NEVER,
-    NO_ROOM,
-    STOPPING_ERRORS,
     BrakeReason,
     DeferReason,
     DeleteReason,
+    DistrustReason,
     ErrorClass,
     Failure,
     LossCause,
     Phase,
     RequestStatus,
     Verdict,
+    format_utc,
 )
 
 __all__ = [
-    "AMBIGUOUS_ERRORS",
     "DAY",
     "DESIRED",
     "HOUR",
@@ -49,8 +47,6 @@ __all__ = [
     "NEVER",
     "NEWS_SECONDS",
     "NO_LEVERS",
-    "NO_ROOM",
-    "STOPPING_ERRORS",
     "Action",
     "Brake",
     "BrakeReason",
@@ -61,7 +57,8 @@ __all__ = [
     "DeferReason",
     "Delete",
     "DeleteReason",
-    "Doubt",
+    "DistrustReason",
+    "Distrusted",
     "ErrorClass",
     "Failure",
     "Fingerprint",
@@ -94,4 +91,5 @@ __all__ = [
     "Window",
     "evolve",
     "evolving",
+    "format_utc",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provisioner.model.memory import Memory
-from provisioner.model.words import NEVER, DeferReason, DeleteReason, Failure, LossCause, Verdict
+from provisioner.model.words import NEVER, DeferReason, DeleteReason, DistrustReason, Failure, LossCause, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,20 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """The newest look at a pool lacks too many machines at once to be believed before a second one says the same."""
+class Distrusted:
+    """Why the newest snapshot of a pool may not be acted upon."""
 
-    machines: int
-    """How many are missing and nobody knows why."""
-    expected: int
-    """How many HF has or was told of there."""
+    reason: DistrustReason
     since: float
-    """When the look began that was the first to lack one of them."""
-    settled_by: float
-    """A look whose list begins no sooner than this is believed, whatever it shows; ``NEVER``: a person has to say."""
-    astray: str = ""
-    """What shows that another place answers for this one, in words for people; empty where nothing does."""
+    """When the first snapshot began that showed it."""
+    until: float
+    """A snapshot whose list begins no sooner than this is trusted; ``NEVER``: an operator decides."""
+    missing: int = 0
+    """Machines that are missing without a cause."""
+    expected: int = 0
+    """Machines that HF has or was told of there."""
+    detail: str = ""
+    """What shows that the place is another one, in words that follow the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Plan:
     """Machines wanted, missing and held back, by pool, template and reason."""
     forget: tuple[str, ...] = ()
     """Ids that leave intent.json now."""
-    doubts: Mapping[str, Doubt] = field(default_factory=dict)
-    """Pools whose newest look is not believed yet."""
+    distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
+    """Pools whose newest snapshot may not be acted upon."""
     due: float = NEVER
     """Loop time before which another plan, of the same inputs, would say the same."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Self
 
 from provisioner.names import printable
 
@@ -44,6 +46,14 @@ HOUR, DAY = 3_600.0, 86_400.0
 """Seconds."""
 
 
+def format_utc(wall: float) -> str:
+    """Return epoch seconds as text; in words where no calendar has such a time, as of a damaged file."""
+    try:
+        return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"an impossible time ({wall:g})"
+
+
 class DeleteReason(StrEnum):
     """Why a machine is deleted. There is no other reason (law: nothing is deleted by count)."""
 
@@ -66,28 +76,66 @@ class DeferReason(StrEnum):
     BUDGET = "budget"
 
 
+_COLUMNS = (
+    "is_of_call",
+    "backs_off",
+    "stops_batch",
+    "has_no_room",
+    "is_ambiguous",
+    "needs_operator",
+    "spends_try",
+    "lsf_code",
+)
+
+
 class ErrorClass(StrEnum):
-    """Classes of failures; the class picks the back-off, the metric label, the log word and HF's message."""
+    """Classes of failures, as one table of what follows from each.
 
-    THROTTLED = "throttled"
-    STOCKOUT = "stockout"
-    QUOTA = "quota"
-    DENIED = "denied"
-    INVALID = "invalid"
-    TIMEOUT = "timeout"
-    UNAVAILABLE = "unavailable"
-    NOT_FOUND = "not_found"
-    OTHER = "other"
+    The word is the label of metrics, the word of logs, and the beginning of HF's message.
+    """
 
+    is_of_call: bool
+    """An accepted create shows that the error is over; for any other class only a running machine does."""
+    backs_off: bool
+    """The next create would meet the error: the pool backs off at once. Otherwise the round decides."""
+    stops_batch: bool
+    """No further create of the pool and template is sent in the cycle: the next call would get the same."""
+    has_no_room: bool
+    """The place is full; that says nothing of the machine that is not made."""
+    is_ambiguous: bool
+    """The call may have been applied although no response came: the create is repeated under the same name."""
+    needs_operator: bool
+    """The call, sent again, fails again until an operator fixes the cause."""
+    spends_try: bool
+    """The machine's own doing: a slot that fails with it uses up a try."""
+    lsf_code: str
+    """LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these two. For other
+    codes it may disable the template, so other errors have none (docs/hostfactory.md: error codes)."""
 
-STOPPING_ERRORS = frozenset({ErrorClass.QUOTA, ErrorClass.DENIED, ErrorClass.STOCKOUT, ErrorClass.INVALID})
-"""The first of these stops further creates of that pool and template in the cycle: the next call would get the same."""
+    def __new__(cls, word: str, *columns: bool | str) -> Self:
+        """Make a member of the table's row."""
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.__dict__.update(zip(_COLUMNS, columns, strict=True))
+        return member
 
-NO_ROOM = frozenset({ErrorClass.STOCKOUT, ErrorClass.QUOTA})
-"""Errors of a place that is full: they say nothing of the machine that is not made."""
+    # fmt: off
+    #                             of call  back off stop   no room ambig. operator try    LSF code
+    THROTTLED   = "throttled",    True,    True,    False, False,  False, False,   False, ""
+    STOCKOUT    = "stockout",     True,    True,    True,  True,   False, False,   False, "InsufficientInstanceCapacity"
+    QUOTA       = "quota",        True,    True,    True,  True,   False, False,   False, "InsufficientCapacity"
+    DENIED      = "denied",       True,    True,    True,  False,  False, True,    True,  ""
+    INVALID     = "invalid",      True,    True,    True,  False,  False, True,    True,  ""
+    TIMEOUT     = "timeout",      True,    False,   False, False,  True,  False,   True,  ""
+    UNAVAILABLE = "unavailable",  True,    True,    False, False,  True,  False,   False, ""
+    NOT_FOUND   = "not_found",    True,    True,    False, False,  False, True,    True,  ""
+    OTHER       = "other",        False,   False,   False, False,  False, False,   True,  ""
+    # fmt: on
 
-AMBIGUOUS_ERRORS = frozenset({ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE})
-"""The call may have been applied although no response came: the create is repeated under the same name."""
+    @property
+    def is_refusal(self) -> bool:
+        """The place does not take the machine, or has no room for it."""
+        return self.has_no_room or self.needs_operator
 
 
 class LossCause(StrEnum):
@@ -109,6 +157,17 @@ class RequestStatus(StrEnum):
     RUNNING = "running"
     COMPLETE = "complete"
     COMPLETE_WITH_ERROR = "complete_with_error"
+
+
+class DistrustReason(StrEnum):
+    """Why a snapshot may not be acted upon."""
+
+    MASS_LOSS = "mass_loss"
+    """It lacks too many machines at once to be believed before a second list says the same."""
+    WRONG_ENDPOINT = "wrong_endpoint"
+    """Another endpoint answers for the pool's place."""
+    POOL_MOVED = "pool_moved"
+    """The configuration has moved the pool away from its machines."""
 
 
 class BrakeReason(StrEnum):

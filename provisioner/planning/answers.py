@@ -46,13 +46,6 @@ STUCK_STRANGER = "The machine, which belongs to no request, was still there at t
 HINDERED = " What its place says: "
 """The words before the reason in such a message."""
 
-CAPACITY_CODES = {
-    ErrorClass.STOCKOUT: "InsufficientInstanceCapacity",
-    ErrorClass.QUOTA: "InsufficientCapacity",
-}
-"""LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these. For other codes it
-may disable the template, so other errors have none (docs/hostfactory.md: error codes)."""
-
 CODE = " Error Code: "
 
 AGED = Loss(3600, "aged")
@@ -231,7 +224,7 @@ def _returned(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, A
 def _text(failure: Failure | None) -> str:
     if failure is None:
         return ""
-    code = CAPACITY_CODES.get(failure.error)
+    code = failure.error.lsf_code
     return f"{failure.error}: {failure.text}" + (f"{CODE}{code}" if code else "")
 
 
@@ -241,4 +234,4 @@ def failure_of(message: str) -> Failure | None:
     if word not in set(ErrorClass):
         return None
     error = ErrorClass(word)
-    return Failure(error, text.removesuffix(f"{CODE}{CAPACITY_CODES[error]}") if error in CAPACITY_CODES else text)
+    return Failure(error, text.removesuffix(CODE + error.lsf_code) if error.lsf_code else text)

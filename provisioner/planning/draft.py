@@ -19,7 +19,7 @@ from provisioner.model import (
     DeferReason,
     Delete,
     DeleteReason,
-    Doubt,
+    Distrusted,
     Failure,
     Limits,
     LossCause,
@@ -89,8 +89,8 @@ class Draft:
         self.due = NEVER
         self.unknown: dict[str, list[str]] = {}
         """Machines of ours in each pool that no slot explains."""
-        self.doubts: dict[str, Doubt] = {}
-        """Pools whose look was taken for a failed one, as it lacks too many machines at once."""
+        self.distrusted: dict[str, Distrusted] = {}
+        """Pools whose snapshot may not be acted upon."""
         self._slots: dict[str, dict[int, Slot]] = {}
         """Those of the requests of which a slot was put: what the records in ``requests`` hold."""
 

@@ -23,10 +23,10 @@ from provisioner.model import (
     evolve,
     evolving,
 )
-from provisioner.planning import mass_loss, window
-from provisioner.planning.astray import find_astray
+from provisioner.planning import window
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.early_loss import EarlyLosses
+from provisioner.planning.trust import SHARE, waits
 
 PENDING, RUNNING, STOPPING, GONE = Phase.PENDING, Phase.RUNNING, Phase.STOPPING, Phase.GONE
 """Read once: to look a phase up costs a fifth of comparing a slot with its machine, and each plan compares them all."""
@@ -92,16 +92,14 @@ def reflect(draft: Draft) -> None:
                     _present(draft, record, slot, machine, news)
             elif not slot.gone:
                 absent.append((record, slot))
-    draft.doubts = mass_loss.doubts(draft, [slot for _, slot in absent])
-    find_astray(draft)
     for record, slot in absent:
         _absent(draft, record, slot, draft.snapshots[slot.pool], news)
     for (pool, template), submissions in news.began.items():
         _learn_of_runs(draft, pool, template, submissions)
     _lose_down(draft, news)
     news.early.judge()
-    for pool in draft.doubts:  # from here on it counts as one that could not be seen
-        del draft.snapshots[pool]
+    for pool in draft.distrusted:  # from here on it counts as one that could not be seen
+        draft.snapshots.pop(pool, None)
     counts = Counter(explained)
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > counts[name]:
@@ -111,7 +109,13 @@ def reflect(draft: Draft) -> None:
 def _lose_down(draft: Draft, news: News) -> None:
     """Give up the machines that have not run again for too long, except where many at once do not."""
     down = Counter(slot.pool for _, slot in news.down)
-    many = {pool for pool in down if down[pool] > max(1.0, mass_loss.SHARE * mass_loss.told(draft, pool))}
+    running = Counter(
+        slot.pool
+        for record in (draft.records() if down else ())
+        for slot in record.slots.values()
+        if slot.ran is not None and slot.verdict in DESIRED
+    )
+    many = {pool for pool in down if down[pool] > max(1.0, SHARE * running[pool])}
     for record, slot in news.down:
         limit, since = draft.pool(slot.pool).down, slot.down or 0.0
         if not limit or slot.pool in many:
@@ -320,7 +324,7 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot,
         draft.wake_at(draft.now + max(lag, SOON))
     elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
         draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))
-    elif mass_loss.waits(draft, slot):
+    elif waits(draft, slot):
         return
     elif not explained and slot.name not in snapshot.asked:  # it may have strayed: its place is asked by its name
         draft.wake_at(draft.now + SOON)

@@ -21,10 +21,10 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import split_name
-from provisioner.planning.clash import check_clash
 from provisioner.planning.draft import Draft
 from provisioner.planning.levers import stopped
 from provisioner.planning.returns import DELETE_AGAIN, proven_absent
+from provisioner.planning.trust import check_identity
 
 FEW_ORPHANS = 5
 """Up to so many orphans of a pool latch no brake."""
@@ -69,7 +69,7 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     returned = {name for record in draft.returns.values() for name in record.names}
     strange = _strange(draft, contact)
     _check_brake(draft, strange)
-    check_clash(draft, contact, strange)
+    check_identity(draft, contact, strange)
     kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
     draft.orphans = kept | {name: draft.now for name in strange if name not in kept}
     for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # the order that release.py shows

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from provisioner.model import (
-    AMBIGUOUS_ERRORS,
     Action,
     Close,
     Create,
@@ -65,13 +64,13 @@ def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: f
     throttled = failure.error is ErrorClass.THROTTLED
     if throttled:
         _not_sent(draft, create, slot)
-    elif failure.error not in AMBIGUOUS_ERRORS and slot.verdict is Verdict.OPEN:
+    elif not failure.error.is_ambiguous and slot.verdict is Verdict.OPEN:
         draft.close(slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
 
     def lesson(learned: Window) -> Window:
         if throttled and wait is not None:
             return window.throttled(learned, failure, wait, draft.now)
-        if throttled or failure.error in AMBIGUOUS_ERRORS:
+        if throttled or failure.error.is_ambiguous:
             return window.refused(learned, failure, draft.now, draft.limits)
         return window.failed(learned, failure, slot.asked_at, draft.now, draft.limits)
 

@@ -20,10 +20,10 @@ from provisioner.planning.levers import stopped
 from provisioner.planning.lifetime import offer_ending
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
-from provisioner.planning.relocation import configured_places
 from provisioner.planning.retention import trim
 from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
+from provisioner.planning.trust import distrust
 from provisioner.planning.turns import in_turn, turns
 from provisioner.planning.usage import count_usage
 
@@ -50,6 +50,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     world = replace(world, busy=world.busy | stopped(limits))
     draft = Draft(memory, snapshots, limits, now, world.wall)
     take_in(draft, world.intent)
+    distrust(draft)
     reflect(draft)
     adopt(draft)
     # First what HF knew, then what it gave back: it may know of a machine only through the terminal answer.
@@ -72,8 +73,6 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     delete_closed(draft, world.busy)
     count_usage(draft)
     trim(draft, world.intent, world.contact)
-    if (where := configured_places(memory, limits)) != memory.configured_places:
-        draft.changes["configured_places"] = where
     return Plan(
         memory=draft.memory(),
         creates=in_turn(draft.creates),
@@ -81,7 +80,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         closes=tuple(draft.closes),
         deferred=dict(draft.deferred),
         forget=tuple(draft.forget),
-        doubts=draft.doubts,
+        distrusted=draft.distrusted,
         due=draft.due,
     )
 

@@ -17,7 +17,8 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     DeleteReason,
-    Doubt,
+    Distrusted,
+    DistrustReason,
     Failure,
     Intent,
     Limits,
@@ -37,7 +38,7 @@ from provisioner.model import (
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
 from provisioner.planning.answers import HINDERED, NOT_OURS, RETURNED_EARLY, failure_of
 from provisioner.planning.cancellation import tells_cancel
-from provisioner.planning.mass_loss import apart, is_mass
+from provisioner.planning.trust import apart, is_mass
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
 """So many memories in a row get slot numbers of their own: more than are lost while one request is open."""
@@ -86,16 +87,20 @@ class _Traces:
     now: float
 
 
-def doubts(evidence: Evidence, limits: Limits, since: float) -> dict[str, Doubt]:
-    """Pools whose look is no evidence yet, as too many machines that HF has are missing; ``since``: from when on."""
+def distrusted(evidence: Evidence, limits: Limits, since: float) -> dict[str, Distrusted]:
+    """Return the pools whose snapshot is no evidence yet, as too many machines that HF has are missing since then."""
     returned = {name for back in evidence.intent.returns.values() for name in back.names} | _given_back(evidence.told)
     told = _succeeded(evidence.told) - returned
     missing = told - {name for look in evidence.snapshots.values() for name in look.machines}
     if not is_mass(len(missing), len(told)):
         return {}
     waits = {name: apart(pool) for name, pool in limits.pools.items() if apart(pool)}
-    asked = {name: Doubt(len(missing), len(told), since, since + seconds) for name, seconds in waits.items()}
-    return {name: doubt for name, doubt in asked.items() if evidence.snapshots[name].proves < doubt.settled_by}
+    counts = (len(missing), len(told))
+    return {
+        name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, *counts)
+        for name, seconds in waits.items()
+        if evidence.snapshots[name].proves < since + seconds
+    }
 
 
 def rebuild(

@@ -8,14 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner.model import NO_ROOM, DeferReason, ErrorClass, Memory, RequestRecord, Slot, Snapshot, Verdict
+from provisioner.model import DeferReason, ErrorClass, Memory, RequestRecord, Slot, Snapshot, Verdict
 from provisioner.planning.slots import changed
-
-NEEDS_A_PERSON = frozenset({ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND})
-"""Why a call is refused until a person mends something: sent again it is refused again."""
-
-REFUSALS = NO_ROOM | NEEDS_A_PERSON
-"""Errors with which a place refuses a machine. An image that cannot be pulled is ``invalid``."""
 
 HELD_BY_WINDOW = frozenset({DeferReason.BACKOFF, DeferReason.WINDOW})
 """Why machines are deferred where a pool backs off: one at a time probes it."""
@@ -43,7 +37,7 @@ def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, R
         if record.ended is None
         for slot in record.slots.values()
         if slot.verdict is Verdict.OPEN and slot.failure is not None
-        if (refusal := _refusal(record, slot)) and (refusal.error not in NO_ROOM or _lacks_room(slot, snapshots))
+        if (refusal := _refusal(record, slot)) and (not refusal.error.has_no_room or _lacks_room(slot, snapshots))
     }
 
 
@@ -68,14 +62,14 @@ def held_back(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], in
     for (pool, template, reason), machines in deferred.items():
         learned = memory.pressures.get((pool, template))
         failure = learned.failure if learned and learned.level else None
-        if reason in HELD_BY_WINDOW and failure is not None and failure.error in REFUSALS:
+        if reason in HELD_BY_WINDOW and failure is not None and failure.error.is_refusal:
             yield Refusal(pool, template, failure.error, failure.text, machines)
 
 
 def _refusal(record: RequestRecord, slot: Slot) -> Refusal | None:
     """Why the machine of a slot was refused; None where it ran, was never asked for, or has another trouble."""
     failure = slot.failure
-    if failure is None or failure.error not in REFUSALS or slot.ran is not None or slot.submitted is None:
+    if failure is None or not failure.error.is_refusal or slot.ran is not None or slot.submitted is None:
         return None
     return Refusal(slot.pool, record.template, failure.error, failure.text)
 

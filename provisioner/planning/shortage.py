@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from provisioner.model import (
     DESIRED,
-    NO_ROOM,
     DeferReason,
     ErrorClass,
     Failure,
@@ -263,7 +262,7 @@ class _Forecast:
         after = pools[pools.index(one.pool) + 1 :] if one.pool in pools else ()
         if not after or one.lack not in SPILLS:
             return one
-        if slots[0].failure is not None and slots[0].failure.error in NO_ROOM:
+        if slots[0].failure is not None and slots[0].failure.error.has_no_room:
             return one._replace(spills_to=after[0])
         asked = min([slot.asked_at if slot.lifted is None else slot.lifted for slot in slots])
         return one._replace(spills_to=after[0], spills_at=asked + self._draft.pool(one.pool).spill_after)
@@ -359,7 +358,7 @@ def _as_remembered(memory: Memory, beside: BesideMemory, now: float) -> dict[str
         for record in memory.requests.values()
         if record.ended is None
         for slot in record.slots.values()
-        if slot.failure is not None and slot.failure.error in NO_ROOM and slot.ran is None and slot.seen
+        if slot.failure is not None and slot.failure.error.has_no_room and slot.ran is None and slot.seen
     ]
     there = {
         pool: {slot.name: Machine(slot.name, Phase.PENDING, no_room=True) for slot in full if slot.pool == pool}

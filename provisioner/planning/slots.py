@@ -9,9 +9,6 @@ from typing import NamedTuple, Protocol
 from provisioner.model import DESIRED, ErrorClass, Failure, RequestRecord, Slot, Verdict
 from provisioner.names import split_name
 
-NOT_THE_MACHINES = frozenset({ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE})
-"""Errors that say nothing of a machine: a slot that fails with one of them uses up no try."""
-
 
 class Records(Protocol):
     """What holds requests: a memory, or a draft of one."""
@@ -78,7 +75,7 @@ def _gap_after(slot: Slot) -> Gap:
     if failure is None:
         return Gap(slot.tries, before)
     late = failure.error is ErrorClass.TIMEOUT and before is not None
-    return Gap(slot.tries + (failure.error not in NOT_THE_MACHINES), before if late else failure)
+    return Gap(slot.tries + failure.error.spends_try, before if late else failure)
 
 
 def pending(record: RequestRecord) -> list[Slot]:

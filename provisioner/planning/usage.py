@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from provisioner.model import DAY, NO_ROOM, Memory, Slot, evolve
+from provisioner.model import DAY, Memory, Slot, evolve
 from provisioner.planning.draft import Draft
 from provisioner.planning.slots import changed
 
@@ -61,7 +61,7 @@ def _waits(slot: Slot) -> bool:
     """The machine does not exist yet: its place has no room for it, or a gate holds it."""
     if slot.ran is not None:
         return False
-    return slot.gated or (slot.failure is not None and slot.failure.error in NO_ROOM)
+    return slot.gated or (slot.failure is not None and slot.failure.error.has_no_room)
 
 
 def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:

@@ -14,21 +14,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from provisioner.model import AMBIGUOUS_ERRORS, NO_ROOM, ErrorClass, Failure, Limits, PoolLimits, Window
-
-CALL_ERRORS = (
-    NO_ROOM | AMBIGUOUS_ERRORS | {ErrorClass.THROTTLED, ErrorClass.DENIED, ErrorClass.INVALID, ErrorClass.NOT_FOUND}
-)
-"""Errors of the call itself: an accepted create clears these; other errors need a running machine."""
+from provisioner.model import ErrorClass, Failure, Limits, PoolLimits, Window
 
 ROUND = 100
 """Most results of a round: a wide window, too, closes when most of so many fail."""
 
 GROWTH = 2
 """By how much the window grows with each machine that runs: an unproven pool triples in each boot time."""
-
-ROUND_ERRORS = frozenset({ErrorClass.OTHER, ErrorClass.TIMEOUT})
-"""Errors of one machine, such as a boot that took too long: they count against the round, and the round decides."""
 
 
 def fresh(pool: PoolLimits, spec: str) -> Window:
@@ -65,7 +57,7 @@ def accepted(window: Window, submitted: float) -> Window:
     """A create call was answered with success."""
     if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.boot:
         return window
-    return _recovered(window) if window.failure.error in CALL_ERRORS else window
+    return _recovered(window) if window.failure.error.is_of_call else window
 
 
 def ran(window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1) -> Window:
@@ -121,11 +113,11 @@ def failed(
     A failed probe, and a class that the next create would meet again, block at once; what was asked for before a series
     of back-offs began says nothing new about the pool.
     """
-    counted = window if failure.error in NO_ROOM else replace(window, failed=window.failed + 1)
+    counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
     old = window.level > 0 and submitted < window.blocked_at
     if not (old and window.probing):
         counted = replace(counted, failure=failure, boot=boot)
-    if not old and (window.probing or failure.error not in ROUND_ERRORS):
+    if not old and (window.probing or failure.error.backs_off):
         counted = refused(counted, failure, now, limits, boot=boot)
     return _judged(counted, now, limits)
 
@@ -160,13 +152,14 @@ def throttled(window: Window, failure: Failure, wait: float, now: float) -> Wind
 
 def pausing(window: Window) -> bool:
     """The back-off is only for calls that came too often or were not answered: it may soon take them all again."""
-    error = window.failure.error if window.failure else None
-    return window.level > 0 and not window.boot and (error is ErrorClass.THROTTLED or error in AMBIGUOUS_ERRORS)
+    if window.failure is None or window.level == 0 or window.boot:
+        return False
+    return window.failure.error is ErrorClass.THROTTLED or window.failure.error.is_ambiguous
 
 
 def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) -> float:
     """Exponential in ``level`` (1, 2, …), a fifth of each step by chance so that pools do not retry in step."""
-    last = limits.backoff_no_room if error in NO_ROOM else limits.backoff_last
+    last = limits.backoff_no_room if error.has_no_room else limits.backoff_last
     step = min(last, limits.backoff_first * 2.0 ** min(level - 1, 32))
     return step * random.Random(seed).uniform(0.8, 1.0)
 

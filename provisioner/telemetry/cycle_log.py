@@ -7,9 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from provisioner.loop.clock import utc
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Brake, Close, Create, DeferReason, Delete, Outcome, Unobserved
+from provisioner.model import (
+    Brake,
+    Close,
+    Create,
+    DeferReason,
+    Delete,
+    Distrusted,
+    DistrustReason,
+    Outcome,
+    Unobserved,
+    format_utc,
+)
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +34,8 @@ class CycleLog:
         """The problem that was logged last."""
         self._brake: Brake | None = None
         """The brake that was logged last."""
+        self._distrusted: Mapping[str, Distrusted] = {}
+        """The pools in distrust that were logged last."""
 
     def take(self, report: CycleReport) -> None:
         """Take in one cycle."""
@@ -33,6 +45,7 @@ class CycleLog:
             self._problem = ""
             self._log_cycle(report)
         self._log_brake(report)
+        self._log_distrust(report)
 
     def _log_problem(self, report: CycleReport) -> None:
         if report.problem != self._problem:
@@ -63,10 +76,30 @@ class CycleLog:
                 "reason": str(brake.reason),
                 "detail": brake.detail,
                 "pool": brake.pool,
-                "since": utc(time.time() - (report.now - brake.since)),
+                "since": format_utc(time.time() - (report.now - brake.since)),
                 "orphans": len(report.memory.orphans),
             },
         )
+
+    def _log_distrust(self, report: CycleReport) -> None:
+        """Log once that a pool's snapshots are not acted upon, and once that they are again: a failed one ends none."""
+        failed = {pool for pool, look in report.looks.items() if isinstance(look, Unobserved)}
+        standing = {pool: one for pool, one in self._distrusted.items() if pool in failed} | dict(report.distrusted)
+        for pool in self._distrusted.keys() - standing.keys():
+            log.warning("Pool is trusted again", extra={"pool": pool})
+        for pool, one in standing.items():
+            before = self._distrusted.get(pool)
+            if before is not None and before.reason is one.reason:
+                continue
+            if one.reason is DistrustReason.MASS_LOSS:
+                since = format_utc(one.since + report.ahead)
+                facts: dict[str, object] = {"machines": one.missing, "known": one.expected, "since": since}
+                log.warning(
+                    "Pool lacks many machines at once: waiting for a second look", extra={"pool": pool, **facts}
+                )
+            elif pool in report.unseen:
+                log.error("Pool cannot be seen", extra={"pool": pool, "text": report.unseen[pool].text})
+        self._distrusted = standing
 
 
 # --- the line ``Cycle`` -----------------------------------------------------------------------------------------------
@@ -79,7 +112,7 @@ def _is_quiet(report: CycleReport) -> bool:
 
 def _standing(report: CycleReport) -> object:
     """The deferrals and unseen pools, which may stay for many cycles and are news only when they change."""
-    return dict(report.deferred), {look.pool: look.failure.error for look in _unseen(report)}
+    return dict(report.deferred), {pool: failure.error for pool, failure in report.unseen.items()}
 
 
 def facts(report: CycleReport) -> Mapping[str, object]:
@@ -106,15 +139,11 @@ def _causes(report: CycleReport) -> Iterator[str]:
     for (pool, template, reason), machines in report.deferred.items():
         counts[f"deferred in {pool}: {_deferral(report, pool, template, reason)}"] += machines
     yield from (f"{count} {cause}" for cause, count in counts.items())
-    yield from (f"{look.pool} unseen: {look.failure.error}" for look in _unseen(report))
+    yield from (f"{pool} unseen: {failure.error}" for pool, failure in report.unseen.items())
 
 
 def _outcomes(report: CycleReport) -> list[Outcome]:
     return [outcome for done in report.results for outcome in done.outcomes]
-
-
-def _unseen(report: CycleReport) -> list[Unobserved]:
-    return [look for look in report.looks.values() if isinstance(look, Unobserved)]
 
 
 def _cause_of_outcome(outcome: Outcome) -> str:

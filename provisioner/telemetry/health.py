@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Snapshot, Unobserved
 from provisioner.state.loop_signals import SILENT_SECONDS
 from provisioner.telemetry.server import Health
 
@@ -27,7 +26,7 @@ class LoopHealth:
         self._ended = ended
         if not report.problem:
             self._failing = None
-            self._complete |= all(isinstance(look, Snapshot) for look in report.looks.values())
+            self._complete |= not report.unseen
         elif self._failing is None:
             self._failing = ended
         self._report = report
@@ -59,7 +58,7 @@ class LoopHealth:
             "result": report.result,
             "problem": report.problem,
             "seconds": round(report.seconds, 4),
-            "pools": {name: look.facts for name, look in report.looks.items()},
+            "pools": {name: _facts(report, name) for name in report.looks},
             "deferred": [
                 {"pool": pool, "template": template, "reason": str(reason), "machines": count}
                 for (pool, template, reason), count in report.deferred.items()
@@ -67,7 +66,12 @@ class LoopHealth:
         }
 
 
+def _facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
+    if pool in report.unseen:
+        return report.unseen[pool].facts
+    return {**report.shown[pool].facts, "problems": list(report.problems[pool])}
+
+
 def _blind(report: CycleReport) -> str:
     """Which pools cannot be seen, and why: sentences that follow another."""
-    unseen = {name: look.failure.text for name, look in report.looks.items() if isinstance(look, Unobserved)}
-    return "".join(f" Pool {name} cannot be seen: {text}" for name, text in unseen.items())
+    return "".join(f" Pool {name} cannot be seen: {failure.text}" for name, failure in report.unseen.items())

@@ -30,7 +30,6 @@ from provisioner.model import (
     Phase,
     RequestStatus,
 )
-from provisioner.planning.refusals import REFUSALS
 
 # Else every counter and histogram has a second series, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -256,7 +255,7 @@ class SlotMetrics:
             for cause in set(LossCause) - {LossCause.EXPIRES}:  # known beforehand: no alert waits for it
                 self.lost.labels(*pair, cause)
         for pool in limits.pools:
-            for error in REFUSALS:
+            for error in [error for error in ErrorClass if error.is_refusal]:
                 self.refused.labels(pool, error)
 
 

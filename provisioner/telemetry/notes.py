@@ -16,14 +16,12 @@ from provisioner.model import (
     Delete,
     Levers,
     Limits,
-    Look,
     Memory,
     PoolLimits,
     Snapshot,
     TemplateLimits,
 )
 from provisioner.planning.levers import in_force
-from provisioner.planning.refusals import NEEDS_A_PERSON
 from provisioner.state.codec import RecordError, Rules, Shape
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.interfaces import PeopleState
@@ -163,14 +161,17 @@ class Notebook:
         }
         for done in report.results:
             self._judge_deletes(done, wall)
-        self._forget_deletes(report.looks)
+        self._forget_deletes(report.shown)
         notes = Notes(
-            pools={name: _sentences(look) for name, look in report.looks.items() if _sentences(look)},
+            pools={
+                **{name: (UNSEEN + failure.text,) for name, failure in report.unseen.items()},
+                **{name: problems for name, problems in report.problems.items() if problems},
+            },
             problem=self._problem,
             configuration=self._configuration,
             refused=self._refusals(),
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.paused)),
-            orphans=self._orphans(report.memory, report.looks),
+            orphans=self._orphans(report.memory, report.shown),
             terms=terms_of(limits),
             pool_limits=limits.pools,
             template_limits=limits.templates,
@@ -194,15 +195,14 @@ class Notebook:
             return
         held = self._deletes.setdefault(done.pool, {})
         for outcome in deletes:
-            if outcome.failure is not None and outcome.failure.error in NEEDS_A_PERSON:
+            if outcome.failure is not None and outcome.failure.error.needs_operator:
                 held.setdefault(outcome.action.name, LastingFailure(wall, outcome.failure.text))
 
-    def _forget_deletes(self, looks: Mapping[str, Look]) -> None:
+    def _forget_deletes(self, shown: Mapping[str, Snapshot]) -> None:
         """The refusals without those of deletes of machines that are gone."""
         for pool, held in self._deletes.items():
-            look = looks.get(pool)
-            if isinstance(look, Snapshot):
-                for name in held.keys() - look.machines.keys():
+            if pool in shown:
+                for name in held.keys() - shown[pool].machines.keys():
                     del held[name]
 
     def _refusals(self) -> tuple[StandingRefusal, ...]:
@@ -216,10 +216,10 @@ class Notebook:
                 refusals.append(StandingRefusal(pool, "delete", "", first.since, first.text))
         return tuple(refusals)
 
-    def _orphans(self, memory: Memory | None, looks: Mapping[str, Look]) -> Mapping[str, tuple[str, ...]]:
+    def _orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
         """Orphans by pool. The orphans of a pool that cannot be seen are kept where they were seen last."""
         names = memory.orphans if memory else {}
-        self._places = {name: _place(name, looks) or self._places.get(name, "") for name in names}
+        self._places = {name: _place(name, shown) or self._places.get(name, "") for name in names}
         return {
             pool: tuple(sorted(name for name, place in self._places.items() if place == pool))
             for pool in sorted(set(self._places.values()) - {""})
@@ -235,19 +235,15 @@ def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], 
         if pair in named
         and pressure.level
         and pressure.failure
-        and pressure.failure.error in NEEDS_A_PERSON
+        and pressure.failure.error.needs_operator
         and not pressure.boot
     }
 
 
-def _place(name: str, looks: Mapping[str, Look]) -> str:
-    return next((pool for pool, look in looks.items() if isinstance(look, Snapshot) and name in look.machines), "")
+def _place(name: str, shown: Mapping[str, Snapshot]) -> str:
+    return next((pool for pool, snapshot in shown.items() if name in snapshot.machines), "")
 
 
 def _lasting(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
     """The trouble with its first time and its newest words; None when it has ended."""
     return LastingFailure(before.since if before else wall, text) if text else None
-
-
-def _sentences(look: Look) -> tuple[str, ...]:
-    return look.problems if isinstance(look, Snapshot) else (UNSEEN + look.failure.text,)

@@ -55,7 +55,7 @@ class RefusalLog:
         """Take in one cycle. The first cycle counts the machines that wait, and no earlier refusal."""
         if report.memory is None:
             return
-        self._snapshots |= {name: look for name, look in report.looks.items() if isinstance(look, Snapshot)}
+        self._snapshots |= report.shown
         if report.plan is not None or self._memory is None:
             self._compare(report, report.memory)
         self._say(report.now)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import LONG_AGO, Limits, Memory, Snapshot
+from provisioner.model import LONG_AGO, Limits, Memory
 from provisioner.planning.budget import hourly, month_cost, priced
 from provisioner.planning.usage import by_pool, span, there
 from provisioner.telemetry.metrics import UsageMetrics
@@ -29,7 +29,7 @@ class UsageMeter:
         memory = report.memory
         if memory is None or report.problem:
             return
-        self._looked |= {look.pool: look.began for look in report.looks.values() if isinstance(look, Snapshot)}
+        self._looked |= {look.pool: look.began for look in report.shown.values()}
         if report.now < self._summed + EVERY:
             return
         self._summed = report.now

@@ -16,8 +16,8 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.virtual.run import play
-from provisioner.virtual.scenario import Demand, Scenario, Template, VirtualPool
+from provisioner.lab.virtual.run import play
+from provisioner.lab.virtual.scenario import Demand, Scenario, Template, VirtualPool
 
 GOAL = 60.0
 """Seconds of wall time."""

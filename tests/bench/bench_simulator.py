@@ -18,7 +18,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
 from tests.support.clouds.kube_cloud import SPACE, impose, manifest
 
 CREATES, PODS, CLIENTS = 1_000, 10_000, 16

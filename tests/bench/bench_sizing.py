@@ -28,10 +28,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from provisioner.hostfactory import MAX_NUMBER
+from provisioner.lab.virtual.run import play
+from provisioner.lab.virtual.scenario import Demand, Scenario, Template, VirtualPool
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
-from provisioner.virtual.run import play
-from provisioner.virtual.scenario import Demand, Scenario, Template, VirtualPool
 from tests.bench.bench_store import MACHINES, answer, record
 from tests.support.processes import mebibytes
 

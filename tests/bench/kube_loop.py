@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from tests.kube.cluster import NODE_CAPACITY, NODES, Cluster
 from tests.kube.grid import POD, TEMPLATE, Grid
 from tests.kube.kubelets import LABEL

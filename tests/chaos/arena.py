@@ -17,9 +17,9 @@ from typing import Any
 import requests
 
 from provisioner.interrupts import held
+from provisioner.lab.playground import CALL_SECONDS, CONFIG, INSTANCE, Playground
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.tools.playground import CALL_SECONDS, CONFIG, INSTANCE, Playground
 from tests.chaos.ledger import PREFIX, PROVISIONER
 
 ROOT = Path(__file__).parents[2]

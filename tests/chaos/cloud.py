@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.__main__ import main
-from provisioner.simulator.compute.group import Mig
-from provisioner.simulator.compute.member_life import MemberLife
-from provisioner.simulator.compute.members import Member
-from provisioner.simulator.compute.operations import Document, Operation
-from provisioner.simulator.kubernetes import pod_status
-from provisioner.simulator.kubernetes.pods import Cluster
-from provisioner.simulator.kubernetes.store import Stored
-from provisioner.simulator.world import Fault, World
+from provisioner.lab.cloud.compute.group import Mig
+from provisioner.lab.cloud.compute.member_life import MemberLife
+from provisioner.lab.cloud.compute.members import Member
+from provisioner.lab.cloud.compute.operations import Document, Operation
+from provisioner.lab.cloud.kubernetes import pod_status
+from provisioner.lab.cloud.kubernetes.pods import Cluster
+from provisioner.lab.cloud.kubernetes.store import Stored
+from provisioner.lab.cloud.world import Fault, World
 
 
 class Chronicle:

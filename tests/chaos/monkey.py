@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.backends.gke.pods import ID_LABEL
-from provisioner.simulator.cloud import MODES
+from provisioner.lab.cloud.cloud import MODES
 from tests.chaos.arena import GROUP, NAMESPACE, ZONE, Arena
 from tests.chaos.hf import Accident, HostFactory
 from tests.chaos.ledger import STILL_WELL, Ledger, of_ours

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
+from provisioner.lab.playground import Playground
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.tools.playground import Playground
 from tests.chaos.arena import CAPS, Arena
 from tests.chaos.hf import HostFactory
 from tests.chaos.ledger import Ledger, is_ours, of_ours

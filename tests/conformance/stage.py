@@ -24,11 +24,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.commands.service import Service
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.loop.clock import LoopClock
 from provisioner.settings.reload import Configuration
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.support.clouds.specs import advised
 from tests.support.hostfactory.in_process import InProcess
 from tests.support.hostfactory.provider import INSTANCE, TEMPLATES

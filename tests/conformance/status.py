@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import (
     DeleteReason,
     ErrorClass,
@@ -19,7 +20,6 @@ from provisioner.model import (
 )
 from provisioner.names import machine_name
 from provisioner.planning import answers as rendering
-from provisioner.simulator.world import Fault
 from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names, template
 from tests.support.waiting import until
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from provisioner.simulator.compute.settings import Switches
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.compute.settings import Switches
+from provisioner.lab.cloud.server import Simulator
 from tests.conformance import life, reclaims, requests, returns, status, templates, transport
 from tests.conformance.stage import MIG_CASES, Case, Grid, stage
 from tests.support.clouds.switches import FLIPS

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends import fake, registry
-from provisioner.simulator.server import Simulator
+from provisioner.backends import registry
+from provisioner.lab import fake
+from provisioner.lab.cloud.server import Simulator
 from tests.contract.memory_place import MemoryPlace
 from tests.contract.mig_place import REGIONAL, ZONAL, MigPlace
 from tests.contract.places import GkePlace, Place

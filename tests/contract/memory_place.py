@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.backends.fake import FakeBackend
 from provisioner.backends.kind import Kind
+from provisioner.lab.fake import FakeBackend
 from provisioner.model import ErrorClass, Failure
 from provisioner.schema.site import Site
 from tests.contract.places import PREFIX, Place

@@ -10,14 +10,14 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.instances import instance_url
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.compute.group import Mig
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.group import Mig
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.contract.places import PREFIX, Place
 from tests.support.clients.wire import Wire
 from tests.support.clouds.compute_cloud import QUICK

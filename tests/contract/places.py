@@ -14,14 +14,14 @@ from provisioner.backends import Backend
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
+from provisioner.lab.cloud.kubernetes.pods import Cluster
+from provisioner.lab.cloud.kubernetes.settings import PodTimings
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
-from provisioner.simulator.kubernetes.pods import Cluster
-from provisioner.simulator.kubernetes.settings import PodTimings
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.support.clients.wire import Wire
 from tests.support.waiting import until
 

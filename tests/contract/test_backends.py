@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.model import AMBIGUOUS_ERRORS, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase
+from provisioner.model import Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase
 from tests.contract.places import OTHER_REQUEST, PREFIX, REQUEST, Place, always
 from tests.support.waiting import until
 
@@ -70,7 +70,7 @@ def test_a_failed_look_raises_and_a_later_one_is_complete_again(place: Place, fa
 
     error = until(fails, place.patience, what="the look fails")
     assert isinstance(error, BackendError)
-    assert error.failure.error in AMBIGUOUS_ERRORS
+    assert error.failure.error.is_ambiguous
     assert error.failure.text
     place.heal()
 
@@ -155,7 +155,7 @@ def test_a_lost_response_is_ambiguous_and_the_repeat_finds_the_machine(place: Pl
     place.lose_responses()
     (outcome,) = place.create(1)
     assert outcome.failure is not None
-    assert outcome.failure.error in AMBIGUOUS_ERRORS
+    assert outcome.failure.error.is_ambiguous
     assert place.present() == {ONE}
     place.heal()
     assert errors(place.create(1)) == [None]
@@ -246,7 +246,7 @@ def test_a_delete_whose_response_is_lost_is_ambiguous_and_applied(place: Place) 
     place.lose_responses()
     failure = place.delete(ONE, uid).failure
     assert failure is not None
-    assert failure.error in AMBIGUOUS_ERRORS
+    assert failure.error.is_ambiguous
     place.heal()
     until(lambda: place.present() == set(), place.patience)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from tests.support.clients.compute_clients import ABSENT, ApiLibrary, Client, CloudLibrary, Gcloud
 from tests.support.clouds.specs import advised
 from tests.support.waiting import until

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, LossCause, Machine, Phase
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.contract.places import PREFIX, REQUEST, GkePlace, Place
 from tests.kube.client import Client
 from tests.kube.kubelets import LABEL, STUCK

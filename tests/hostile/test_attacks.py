@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from provisioner.tools.playground import Playground
+from provisioner.lab.playground import Playground
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.damage import attacked
 from tests.support.waiting import until

@@ -19,13 +19,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.compute import api
+from provisioner.lab.cloud.kubernetes import form, store
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, Failure
 from provisioner.names import printable, printable_lines
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute import api
-from provisioner.simulator.kubernetes import form, store
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance
 from tests.support.clouds.specs import advised
 from tests.support.hostfactory.provider import ROOT, HostFactory

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
 from tests.support.clouds.kube_cloud import SPACE, impose, official_client
 from tests.support.machine import Machine, of_an_instance
 from tests.support.metadata_server import MetadataServer

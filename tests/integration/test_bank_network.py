@@ -28,8 +28,8 @@ import pytest
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.network import ANOTHER_LOGIN
+from provisioner.lab.cloud.server import Simulator
 from provisioner.settings import loader
-from provisioner.simulator.server import Simulator
 from provisioner.state.atomic import replace
 from tests.integration.test_google_setup import GCLOUD, gcloud_table, unknown, value
 from tests.support.clouds.specs import advised

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Limits
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.world import Fault
 from tests.support.clouds.specs import advised
 from tests.support.clouds.virtual_site import VirtualSite, limits_of, succeeded
 

@@ -11,7 +11,7 @@ import requests
 import yaml
 
 from provisioner.backends.gke.settings import GkePool
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
 from tests.support.clouds.kube_cloud import SPACE, url
 from tests.support.manifests import GKE, KUSTOMIZE, Manifest, built, write_configuration
 from tests.support.passing import made_by, missing_from, pools_of

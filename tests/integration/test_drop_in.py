@@ -17,8 +17,8 @@ import pytest
 import requests
 import yaml
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
 from tests.support.clouds.specs import advised
 from tests.support.clouds.switches import FLIPS

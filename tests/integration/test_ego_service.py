@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
 from provisioner.state.directory import StateDir
 from tests.support.broken_libraries import broken_libraries
 from tests.support.bundles import shared, unpacked

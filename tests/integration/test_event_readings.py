@@ -18,9 +18,9 @@ from provisioner.backends.gke.pod_cache import PodCache, PodCaches
 from provisioner.backends.gke.pod_events import OF_NO_NODE, PodEvents
 from provisioner.backends.gke.pods import Identity, Wait
 from provisioner.backends.gke.settings import GkePool
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, ErrorClass, Failure
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.support.clouds.kube_cloud import QUICK, SPACE
 from tests.support.waiting import until
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from provisioner.extras import MissingExtra, needing
-from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
+from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
 from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.hostfactory.sites import Site, small_site
 
@@ -36,6 +36,8 @@ def site(tmp_path: Path) -> Site:
     ("package", "arguments", "extra"),
     [
         ("yaml", ["check"], "loop"),
+        ("provisioner.lab", ["replay", "trace"], "loop"),
+        ("provisioner.lab", ["simulator", "--help"], "demo"),
         ("google.cloud.pubsub_v1", ["events", "--seconds", "1"], "events"),
         pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
         pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),

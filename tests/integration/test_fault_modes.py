@@ -18,10 +18,10 @@ import pytest
 
 from provisioner.backends.events import Worth
 from provisioner.backends.mig import reads
+from provisioner.lab.cloud.compute.member_life import PROTECTED
+from provisioner.lab.cloud.compute.settings import Duplicate, MigSpec, Switches
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Phase, Snapshot, Unobserved
-from provisioner.simulator.compute.member_life import PROTECTED
-from provisioner.simulator.compute.settings import Duplicate, MigSpec, Switches
-from provisioner.simulator.world import Fault
 from tests.support.clouds.virtual_site import SPEC, Crash, VirtualSite, dying, limits_of, messages, succeeded
 
 CREATES, DELETES = "createInstances", "deleteInstances"

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from provisioner.settings import loader
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
 from tests.support.broken_libraries import broken_libraries
 from tests.support.clients.terraform import rendered
 from tests.support.hostfactory.symphony import SHIPPED, installed, profile_of

@@ -16,9 +16,9 @@ import requests
 from provisioner.backends import Finding
 from provisioner.backends.mig.checks import autoscaler_findings, group_findings, missing, template_findings
 from provisioner.backends.mig.settings import MigPool
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.server import Simulator
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clouds.specs import advised
 from tests.support.waiting import until

@@ -21,14 +21,14 @@ from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pods import OWN_LABELS, POOL_LABEL, REQUEST_LABEL, SLOT_LABEL, TEMPLATE_LABEL, Pod
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.registry import make_backends
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
+from provisioner.lab.cloud.kubernetes.pods import Cluster
+from provisioner.lab.cloud.kubernetes.settings import PodTimings
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
 from provisioner.settings.tree import Settings
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
-from provisioner.simulator.kubernetes.pods import Cluster
-from provisioner.simulator.kubernetes.settings import PodTimings
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.support.clients.wire import Wire
 from tests.support.waiting import until
 

@@ -18,11 +18,11 @@ from provisioner.backends.gke.kind import KIND
 from provisioner.backends.gke.rehearsal import RIGHTS, TRIED
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create
 from provisioner.schema.site import Site as Identity
 from provisioner.settings.reload import Configuration
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.sites import Site, template
 

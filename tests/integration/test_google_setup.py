@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from provisioner.commands.cli import run as provisioner
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
 from tests.support.checks.terraform import Block, Module, overlay_values, plain
 from tests.support.clients.compute_clients import Gcloud
 from tests.support.clients.terraform import RENDERED, TERRAFORM

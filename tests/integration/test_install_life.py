@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from provisioner.state.database import SCHEMA
 from tests.conformance.stage import TIMINGS, Instance, template
 from tests.support.hostfactory.in_process import asking

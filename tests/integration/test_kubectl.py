@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
-from provisioner.simulator.server import Serving, Simulator
+from provisioner.lab.cloud.server import Serving, Simulator
 from tests.support.waiting import PATIENCE, until
 
 KUBECTL = shutil.which("kubectl")

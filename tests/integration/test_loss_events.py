@@ -15,9 +15,9 @@ from provisioner.backends import Ended, Recording
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.loss_events import COMPONENT, MOST
 from provisioner.backends.gke.settings import GkePool
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, Failure, LossCause
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.conformance.stage import Case, Grid, stage
 from tests.support.clouds.kube_cloud import official_client
 from tests.support.waiting import until

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from provisioner.tools import playground
-from provisioner.tools.demo import demo
-from provisioner.tools.playground import HostFactory, Playground, PlaygroundError
+from provisioner.lab import playground
+from provisioner.lab.demo import demo
+from provisioner.lab.playground import HostFactory, Playground, PlaygroundError
 from tests.support.waiting import PATIENCE, until
 
 

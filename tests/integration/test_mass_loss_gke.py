@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from provisioner.loop.cycle import CycleReport
 from provisioner.loop.loop import Loop, Pace, Setup
 from provisioner.model import Limits, Memory, PoolLimits, Slot, TemplateLimits, Verdict
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
 from provisioner.state.directory import StateDir
 from tests.integration.test_gke_backend import NAMESPACE, PODS, Bench
 from tests.support.clients.wire import Wire
@@ -54,7 +54,7 @@ class Running:
         return [slot for record in (memory.requests if memory else {}).values() for slot in record.slots.values()]
 
     def doubted(self) -> bool:
-        return bool(self.reports and self.reports[-1].doubts)
+        return bool(self.reports and self.reports[-1].distrusted)
 
     def end(self) -> None:
         self.loop.stop()

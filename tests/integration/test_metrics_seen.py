@@ -27,12 +27,12 @@ from prometheus_client import CollectorRegistry
 from provisioner import __version__
 from provisioner.backends import events
 from provisioner.commands import cli
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
+from provisioner.lab.playground import HostFactory
 from provisioner.model import Verdict
 from provisioner.names import NO_TEMPLATE
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from provisioner.telemetry.metrics import EventMetrics, Metrics
-from provisioner.tools.playground import HostFactory
 from tests.conformance.stage import (
     PROJECT,
     ZONE,

@@ -16,6 +16,8 @@ from provisioner.backends.mig import admissions
 from provisioner.backends.mig import backend as migs
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.lab.cloud.compute.settings import Duplicate, Switches
+from provisioner.lab.cloud.world import Fault
 from provisioner.loop.actors import Batch, ThreadedActors
 from provisioner.model import (
     Delete,
@@ -25,8 +27,6 @@ from provisioner.model import (
     Outcome,
     Phase,
 )
-from provisioner.simulator.compute.settings import Duplicate, Switches
-from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_bench import (
     CREATES,
     DELETES,

@@ -19,11 +19,10 @@ from provisioner.backends.mig.reads import ComputeReads
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
-from provisioner.loop.observers import FOR_PEOPLE
+from provisioner.lab.cloud.compute.settings import Switches, UnknownPlace, UnknownProject
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass
 from provisioner.settings.reload import Configuration
-from provisioner.simulator.compute.settings import Switches, UnknownPlace, UnknownProject
-from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_bench import OddServer
@@ -295,7 +294,7 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     with closing(MigBackend(pool, prefix="hf")) as backend, pytest.raises(BackendError) as caught:
         backend.observe(0.0, {})
     failure = caught.value.failure
-    assert failure.error in FOR_PEOPLE, "nobody else can mend it"
+    assert failure.error.needs_operator, "nobody else can mend it"
     assert failure.text.startswith(MISSING[what])
     assert failure.text.endswith("Until it is seen, none of its machines counts as lost.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.world import Fault
 from tests.support.clouds.mig_grid import FIRST, SECOND, Grid
 
 CREATES, DELETES = ".createInstances", ".deleteInstances"

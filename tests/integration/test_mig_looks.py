@@ -18,6 +18,8 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
+from provisioner.lab.cloud.compute.settings import MigSpec, Switches
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import (
     Create,
     Delete,
@@ -27,8 +29,6 @@ from provisioner.model import (
     Machine,
     Phase,
 )
-from provisioner.simulator.compute.settings import MigSpec, Switches
-from provisioner.simulator.world import Fault
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_bench import (
     PROJECT,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.commands.levers import VERBS
+from provisioner.lab.playground import Playground
 from provisioner.state.directory import StateDir
-from provisioner.tools.playground import Playground
 from tests.support.pages import ROOT, Command, commands
 from tests.support.waiting import PATIENCE, until
 

@@ -15,8 +15,8 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from tests.conformance.stage import MIG_CASES, PROJECT, TIMINGS, ZONE, Case, Grid
 from tests.support.clouds.specs import advised
 from tests.support.waiting import until

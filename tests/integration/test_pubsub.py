@@ -21,8 +21,8 @@ from google.cloud import pubsub_v1
 from provisioner.backends import events
 from provisioner.backends.events import EventStream, InstanceEvent, Judged, Worth
 from provisioner.backends.subscription import subscription_findings
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Serving, Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Serving, Simulator
 from provisioner.state.directory import StateDir
 from tests.support.checks import callers, rights
 from tests.support.hostfactory.sites import small_site, template

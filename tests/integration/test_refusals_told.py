@@ -11,7 +11,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
 from tests.conformance.stage import MIG_CASES, Case, Grid, stage, template
 from tests.support.waiting import until
 

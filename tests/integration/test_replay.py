@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.hostfactory.trace import read_trace
-from provisioner.simulator.server import Simulator
-from provisioner.tools.replay import ScriptResult, run_script
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.replay import ScriptResult, run_script
+from provisioner.lab.trace import read_trace
 from tests.conformance.stage import Case, Grid, names, stage
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory, requesting
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.lab.playground import Playground
 from provisioner.loop.clock import utc
 from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
-from provisioner.tools.playground import Playground
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow

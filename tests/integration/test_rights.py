@@ -24,11 +24,11 @@ from provisioner.backends.mig.checks import NEEDED
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.subscription import CONSUME, subscription_findings
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, Delete, DeleteReason, LossCause, Phase, Snapshot
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
 from tests.contract.mig_place import QUICK_GROUP
 from tests.contract.places import QUICK_PODS, QUICK_WATCH, always
 from tests.support.checks import callers, rights

@@ -20,11 +20,11 @@ from typing import BinaryIO
 import pytest
 import yaml
 
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.playground import HostFactory
 from provisioner.state import atomic
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import LoopLock
-from provisioner.tools.playground import HostFactory
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.nfs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 
-from provisioner.virtual import trial
-from provisioner.virtual.scenario_file import catalogue
+from provisioner.lab.virtual import trial
+from provisioner.lab.virtual.scenario_file import catalogue
 
 FEW = catalogue()["few"]
 

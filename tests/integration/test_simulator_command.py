@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from provisioner.commands.cli import run
-from provisioner.simulator.server import check_reach
+from provisioner.lab.cloud.server import check_reach
 from tests.support.hostfactory.sites import small_site
 
 EVERYWHERE = "0.0.0.0"

@@ -17,7 +17,7 @@ from google.api_core.exceptions import Forbidden, NotFound, ServiceUnavailable
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.world import Fault
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.specs import advised
 from tests.support.waiting import until

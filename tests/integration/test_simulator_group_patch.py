@@ -12,7 +12,7 @@ import requests
 from google.cloud import compute_v1
 
 from provisioner.commands.cli import run
-from provisioner.simulator.compute.settings import MigSpec
+from provisioner.lab.cloud.compute.settings import MigSpec
 from tests.integration.test_mig_check import site
 from tests.integration.test_simulator_compute import client, running
 from tests.support.clouds.compute_cloud import ComputeCloud

@@ -14,9 +14,9 @@ import requests
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.hang_ups import forgive
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.hang_ups import forgive
+from provisioner.lab.cloud.server import Simulator
 from tests.support.clouds.kube_cloud import QUICK, SPACE, manifest
 from tests.support.clouds.specs import advised
 from tests.support.waiting import until

@@ -10,8 +10,8 @@ import pytest
 import requests
 from kubernetes import watch
 
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from tests.support.clouds.kube_cloud import (
     SPACE,
     impose,

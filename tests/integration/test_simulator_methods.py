@@ -11,8 +11,8 @@ import requests
 from google.api_core.exceptions import BadRequest
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.world import Fault
 from tests.integration.test_simulator_compute import Api, client, library, running
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.specs import advised

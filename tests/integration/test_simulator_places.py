@@ -12,7 +12,7 @@ from google.api_core.exceptions import BadRequest, Forbidden, GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
+from provisioner.lab.cloud.compute.settings import MigSpec, Switches, UnknownPlace, UnknownProject
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.specs import advised
 

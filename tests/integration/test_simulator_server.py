@@ -11,8 +11,8 @@ import pytest
 import requests
 from kubernetes import client
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Serving, Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Serving, Simulator
 from tests.support.clouds.kube_cloud import (
     QUICK,
     SPACE,

@@ -13,9 +13,9 @@ from provisioner.backends.gke import spot_nodes
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.spot_nodes import SpotNodes
-from provisioner.simulator.kubernetes.nodes import PODS_PER_NODE
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.kubernetes.nodes import PODS_PER_NODE
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from tests.conformance.stage import TIMINGS, Case, Grid
 from tests.support.clouds.kube_cloud import QUICK, SPACE, manifest
 from tests.support.waiting import until

@@ -8,10 +8,10 @@ from itertools import combinations, product
 import pytest
 import requests
 
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.settings import Switches
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import World
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.settings import Switches
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import World
 from tests.support.checks.liar import GROUPS, lying_elsewhere
 from tests.support.clouds.switches import COMBINATIONS, FLIPPED, FLIPS, PESSIMISTIC, VALUES, assume, pairs_of, pairwise
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from tests.conformance.stage import PROJECT, TIMINGS, ZONE, Instance, names
 from tests.support.broken_libraries import broken_libraries
 from tests.support.clouds.specs import advised

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from provisioner.commands.cli import run
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from provisioner.model import BrakeReason, Lever, LeverKind, Verdict
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
 from provisioner.state.database import SCHEMA
 from provisioner.state.levers import pulled
 from tests.conformance.stage import TIMINGS, Instance, template

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provisioner.tools.playground import SCRIPTS, HostFactory
+from provisioner.lab.playground import SCRIPTS, HostFactory
 from tests.kube.kit import Inside, LoopPod
 from tests.support.hosts import environment_on
 from tests.support.waiting import PATIENCE

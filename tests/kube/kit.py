@@ -22,7 +22,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from provisioner.tools.playground import HostFactory
+from provisioner.lab.playground import HostFactory
 from tests.kube.client import Client, Refused
 from tests.kube.definitions import published
 from tests.support.manifests import ROOT, Manifest, container, entry_point, only, pods, schemas, write_configuration

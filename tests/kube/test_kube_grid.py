@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.kubernetes.kubeconfig import kubeconfig
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
+from provisioner.lab.cloud.server import Simulator
 from tests.contract.places import QUICK_PODS
 from tests.kube.cluster import Cluster
 from tests.kube.grid import POD, POOL, TEMPLATE, Grid

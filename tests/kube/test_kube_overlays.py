@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from provisioner.simulator.cloud import Conditions
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.cloud import Conditions
+from provisioner.lab.cloud.server import Simulator
 from tests.kube.cluster import Cluster
 from tests.kube.host import GROUP, USER, Host
 from tests.kube.kit import Kit, LoopPod

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.server import Simulator
 from tests.kube.space import Space
 from tests.support.waiting import PATIENCE
 

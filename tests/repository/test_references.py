@@ -49,6 +49,6 @@ def test_each_file_that_a_page_names_is_there() -> None:
     missing = []
     for page in PAGES:
         for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|sh|md|yaml))`", page.read_text()):
-            if not any((top / name).exists() for top in (ROOT, ROOT / "provisioner", ROOT / "provisioner/simulator")):
+            if not any((top / name).exists() for top in (ROOT, ROOT / "provisioner", ROOT / "provisioner/lab/cloud")):
                 missing.append((page.name, name))
     assert missing == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.simulator.compute.schema import messages
+from provisioner.lab.cloud.compute.schema import messages
 
 PAGE = (Path(__file__).parents[2] / "docs" / "what-ends-machines.md").read_text()
 PARTS = {

@@ -11,8 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from provisioner.lab.virtual.scenario import Act, Calls, Demand, HostFactory, Looks, Template, VirtualPool
 from provisioner.schema.pool import Pool
-from provisioner.virtual.scenario import Act, Calls, Demand, HostFactory, Looks, Template, VirtualPool
 
 Body = dict[str, Any]
 """A scenario, or a part of it, as it stands in YAML."""

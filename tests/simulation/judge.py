@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.hostfactory.answer import Answer
+from provisioner.lab.cloud.kubernetes import pod_status
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     NO_LEVERS,
@@ -37,7 +38,6 @@ from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.levers import DRAINED, GIVEN_UP
 from provisioner.planning.orphans import FEW_ORPHANS, ORPHAN_SHARE
-from provisioner.simulator.kubernetes import pod_status
 from provisioner.state.errors import StateMissing
 from tests.simulation.laws import Law
 

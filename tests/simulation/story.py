@@ -22,6 +22,11 @@ from hf_scripts.documents import Document
 from provisioner.backends import BackendError, MayStart
 from provisioner.hostfactory.answer import Answer
 from provisioner.hostfactory.environment import Directories
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.settings import MigSpec, Timings
+from provisioner.lab.cloud.kubernetes.errors import ApiError
+from provisioner.lab.cloud.kubernetes.pods import Cluster
+from provisioner.lab.cloud.world import Fault, World
 from provisioner.loop.actors import Batch, Results, carry_out
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
@@ -42,11 +47,6 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.settings import MigSpec, Timings
-from provisioner.simulator.kubernetes.errors import ApiError
-from provisioner.simulator.kubernetes.pods import Cluster
-from provisioner.simulator.world import Fault, World
 from provisioner.state import additions, recovery
 from provisioner.state import intent as intent_file
 from provisioner.state.additions import Additions

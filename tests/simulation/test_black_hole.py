@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from provisioner.lab.cloud.world import Fault
+from provisioner.lab.virtual.run import Provisioner, Stage
+from provisioner.lab.virtual.scenario_file import scenarios
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import ErrorClass, Failure, Window
-from provisioner.simulator.world import Fault
-from provisioner.virtual.run import Provisioner, Stage
-from provisioner.virtual.scenario_file import scenarios
 from tests.simulation.watched import Watched
 from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded
 

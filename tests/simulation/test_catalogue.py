@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.virtual.run import play
-from provisioner.virtual.scenario_file import catalogue
+from provisioner.lab.virtual.run import play
+from provisioner.lab.virtual.scenario_file import catalogue
 
 SCENARIOS = catalogue()
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends.fake import Mark
+from provisioner.lab.fake import Mark
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import RequestRecord, Slot, Verdict

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from provisioner.simulator.compute.settings import Switches
+from provisioner.lab.cloud.compute.settings import Switches
 from tests.simulation.test_laws import STORIES, Laws, tell_some
 from tests.support.clouds.switches import FLIPS
 

@@ -15,9 +15,9 @@ from itertools import cycle
 import pytest
 
 from provisioner.backends.events import Hint, Sieve
+from provisioner.lab.cloud.compute.settings import Switches, Timings
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
-from provisioner.simulator.compute.settings import Switches, Timings
-from provisioner.simulator.world import Fault
 from tests.simulation.laws import Law
 from tests.simulation.story import LIMITS, PREFIX, SPEC, Story
 from tests.support.clouds import switches

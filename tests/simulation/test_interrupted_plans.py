@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from provisioner.lab.virtual.run import Provisioner, Stage
+from provisioner.lab.virtual.scenario import Act, Event, Scenario
+from provisioner.lab.virtual.scenario_file import scenarios
 from provisioner.loop.actors import Batch
 from provisioner.loop.cycle import SupersededError
 from provisioner.model import Create
-from provisioner.virtual.run import Provisioner, Stage
-from provisioner.virtual.scenario import Act, Event, Scenario
-from provisioner.virtual.scenario_file import scenarios
 from tests.simulation.watched import Watched
 
 STORIES: Mapping[str, dict[str, Any]] = {

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from provisioner.lab.cloud.compute.settings import Switches
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, Failure, LeverKind
-from provisioner.simulator.compute.settings import Switches
-from provisioner.simulator.world import Fault
 from tests.simulation.story import Story, WatchedGke, crash, disk_is_full
 from tests.support.clouds.direct import Mishap
 from tests.support.clouds.switches import FLIPS

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from provisioner.backends import concurrency
-from provisioner.planning import mass_loss, window
+from provisioner.lab.virtual.driver import VirtualClock
+from provisioner.lab.virtual.run import play
+from provisioner.lab.virtual.scenario import Scenario
+from provisioner.lab.virtual.scenario_file import catalogue
+from provisioner.model import ErrorClass
+from provisioner.planning import trust, window
 from provisioner.planning.capacity import Capacity
-from provisioner.virtual.driver import VirtualClock
-from provisioner.virtual.run import play
-from provisioner.virtual.scenario import Scenario
-from provisioner.virtual.scenario_file import catalogue
 
 Switch = Callable[[pytest.MonkeyPatch], None]
 
@@ -40,8 +41,9 @@ def every_failure_frees_room(patch: pytest.MonkeyPatch) -> None:
 
 
 def room_is_like_any_other(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(window, "CALL_ERRORS", window.CALL_ERRORS - window.NO_ROOM)
-    patch.setattr(window, "NO_ROOM", frozenset())
+    for error in (ErrorClass.STOCKOUT, ErrorClass.QUOTA):
+        patch.setattr(error, "has_no_room", False)
+        patch.setattr(error, "is_of_call", False)
 
 
 RULES = {
@@ -63,7 +65,7 @@ RULES = {
         "clock-jumps", "created", 550, without(VirtualClock, "uptime", lambda _: None), 0.5
     ),
     "many that vanish at once are looked for again": Rule(
-        "looks-empty", "created", 300, without(mass_loss, "FEW", 10**6), 1.0
+        "looks-empty", "created", 300, without(trust, "FEW", 10**6), 1.0
     ),
 }
 

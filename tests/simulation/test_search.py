@@ -13,8 +13,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 
-from provisioner.virtual.scenario import Act, Demand, HostFactory, Scenario, Template, VirtualPool
-from provisioner.virtual.scenario_file import scenarios
+from provisioner.lab.virtual.scenario import Act, Demand, HostFactory, Scenario, Template, VirtualPool
+from provisioner.lab.virtual.scenario_file import scenarios
 from tests.simulation.drawn import ACTS, Body, bodies, open_values
 from tests.simulation.test_broken_laws import (
     Break,

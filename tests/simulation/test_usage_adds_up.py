@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from provisioner.lab.virtual.run import Provisioner, Stage, play
+from provisioner.lab.virtual.scenario import Scenario
+from provisioner.lab.virtual.scenario_file import scenarios
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory, Snapshot
 from provisioner.planning.budget import cost
 from provisioner.planning.usage import by_pool, used
 from provisioner.telemetry.usage_meter import seconds
-from provisioner.virtual.run import Provisioner, Stage, play
-from provisioner.virtual.scenario import Scenario
-from provisioner.virtual.scenario_file import scenarios
 
 STORY: dict[str, Any] = {
     "about": "Machines come and go for a day, are preempted, fail to boot, and are made and seen late.",

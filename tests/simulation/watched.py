@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from provisioner.lab.virtual.run import Provisioner, Stage, play
+from provisioner.lab.virtual.scenario import Scenario
 from provisioner.planning.usage import by_pool, used
-from provisioner.virtual.run import Provisioner, Stage, play
-from provisioner.virtual.scenario import Scenario
 
 QUIET_SECONDS = 600.0
 """At the end of a run: where all is well again, nothing is called for any more."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provisioner.backends import MayStart
-from provisioner.backends.fake import Entry, FakeBackend, FakePool
+from provisioner.lab.fake import Entry, FakeBackend, FakePool
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.model import (
     Create,

@@ -25,8 +25,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 from PIL import Image
 
-from provisioner.tools.demo import Demo
-from provisioner.tools.playground import Playground
+from provisioner.lab.demo import Demo
+from provisioner.lab.playground import Playground
 from tests.support.clients.prometheus import over, prometheus
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 from selenium.webdriver import Chrome
 
-from provisioner.tools.playground import Playground
+from provisioner.lab.playground import Playground
 from tests.support.browser import DESK, PHONE, chromium, colours, picture, resize
 from tests.support.pictures import set_prices
 

@@ -25,7 +25,7 @@ from provisioner.backends.gke.pods import Identity, altered, is_terminating
 from provisioner.backends.gke.rehearsal import TRIED, rehearse
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.responses import understood
-from provisioner.model import STOPPING_ERRORS, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
@@ -124,7 +124,7 @@ class GkeBackend:
         """Create pods, some at a time."""
         spec = self._spec.current()
         calls = [Call((create,), partial(self._create, spec, create)) for create in creates]
-        return run_calls(calls, workers=MOST, may_start=may_start, stops=STOPPING_ERRORS, flow=self._api.flow)
+        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Delete pods, some at a time, each with its own grace period unless by force."""

@@ -27,7 +27,7 @@ from provisioner.backends.gke.pods import (
     waits,
 )
 from provisioner.backends.gke.spot_nodes import NO_NODES, Nodes
-from provisioner.model import NO_ROOM, ErrorClass, Failure, LossCause, Machine, Notice, Phase
+from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
@@ -253,7 +253,7 @@ def _explained(machine: Machine, wait: Wait, told: Mapping[Wait, Failure]) -> Ma
     """A machine that waits, with its last Events. One whose node has only begun to prepare it has none."""
     why = told.get(wait)
     if wait.placed:
-        return replace(machine, failure=why, no_room=why is not None and why.error in NO_ROOM)
+        return replace(machine, failure=why, no_room=why is not None and why.error.has_no_room)
     if why is None or machine.failure is None:
         return machine
     return replace(machine, failure=refined(machine.failure, why), no_room=why.text.startswith(FAILED))

@@ -48,7 +48,7 @@ from provisioner.backends.mig.project import Project, Projects
 from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, GroupAddress, credentials_for
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
-from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.names import name_pattern
 
 CHUNK = 1000
@@ -147,7 +147,7 @@ class MigBackend:
             for _, alike in groupby(missing, key=lambda one: one.template)
             for chunk in _chunks(list(alike))
         ]
-        outcomes += run_calls(calls, workers=WORKERS, may_start=may_start, stops=STOPPING_ERRORS)
+        outcomes += run_calls(calls, workers=WORKERS, may_start=may_start)
         return _in_order(outcomes, creates)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:

@@ -18,7 +18,7 @@ from typing import Any
 from provisioner.backends.mig.errors import attempt_error
 from provisioner.backends.responses import seconds, text
 from provisioner.backends.spot import SPOT_GRACE_SECONDS
-from provisioner.model import NO_ROOM, ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
+from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 Json = Mapping[str, Any]
 
@@ -180,7 +180,7 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         failure=failure,
         cause=cause,
         notice=_notice(phase, cause, instance.grace if instance else SPOT_GRACE_SECONDS, before, began),
-        no_room=phase is Phase.PENDING and failure is not None and failure.error in NO_ROOM,
+        no_room=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
         strayed=member.action == "ABANDONING",
         state=_state(member, phase),
         expires=(instance.expires if instance else None) or member.expires,

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-FACE = "provisioner.simulator.compute.api"
+FACE = "provisioner.lab.cloud.compute.api"
 COMPUTE = "provisioner.backends.connections"
 KUBERNETES = "provisioner.backends.gke.api"
 PUBSUB = ("provisioner.backends.events", "provisioner.backends.subscription")

@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 import requests
 
-from provisioner.simulator.compute import calls
-from provisioner.simulator.compute.documents import mig_document
-from provisioner.simulator.server import Simulator, run_until_signal
+from provisioner.lab.cloud.compute import calls
+from provisioner.lab.cloud.compute.documents import mig_document
+from provisioner.lab.cloud.server import Simulator, run_until_signal
 from tests.support.clouds.specs import advised
 
 SPEC = advised(project="p", zone="z-a", name="g")

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from provisioner.simulator.compute.api import Face, Incoming
-from provisioner.simulator.compute.calls import PATH, Method
+from provisioner.lab.cloud.compute.api import Face, Incoming
+from provisioner.lab.cloud.compute.calls import PATH, Method
 from tests.support.checks.discovery_schema import problems_of_call
 from tests.support.checks.simulators import NOTES
 

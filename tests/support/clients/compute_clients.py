@@ -17,8 +17,8 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.server import Simulator
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.server import Simulator
 
 ABSENT = "not found"
 

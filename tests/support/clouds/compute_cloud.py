@@ -11,10 +11,10 @@ from typing import Self, TypeVar
 
 from aiohttp import web
 
-from provisioner.simulator.compute.api import routes
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
-from provisioner.simulator.world import Fault, World
+from provisioner.lab.cloud.compute.api import routes
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
+from provisioner.lab.cloud.world import Fault, World
 
 T = TypeVar("T")
 

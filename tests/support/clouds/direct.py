@@ -19,15 +19,15 @@ from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pods import Identity, altered, is_terminating
 from provisioner.backends.mig.errors import ComputeError, operation_error
 from provisioner.backends.mig.instances import Member, instance_url, machine, read_instance, read_member
-from provisioner.model import STOPPING_ERRORS, Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
+from provisioner.lab.cloud.compute import operations
+from provisioner.lab.cloud.compute.group import Mig
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.kubernetes import errors
+from provisioner.lab.cloud.kubernetes.pods import Cluster
+from provisioner.lab.cloud.kubernetes.store import Stored
+from provisioner.lab.cloud.world import World
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
 from provisioner.names import name_pattern
-from provisioner.simulator.compute import operations
-from provisioner.simulator.compute.group import Mig
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.kubernetes import errors
-from provisioner.simulator.kubernetes.pods import Cluster
-from provisioner.simulator.kubernetes.store import Stored
-from provisioner.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,7 @@ class Direct(ABC):
             if create.template not in stopped and may_start():
                 outcome = self._send(create, partial(self._create, create))
                 outcomes += outcome
-                stopped |= {
-                    create.template for done in outcome if done.failure and done.failure.error in STOPPING_ERRORS
-                }
+                stopped |= {create.template for done in outcome if done.failure and done.failure.error.stops_batch}
         return outcomes
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:

@@ -11,8 +11,8 @@ import pytest
 from kubernetes import client, config
 from kubernetes.client import ApiException
 
-from provisioner.simulator.server import Simulator
-from provisioner.simulator.world import Fault
+from provisioner.lab.cloud.server import Simulator
+from provisioner.lab.cloud.world import Fault
 from tests.support.waiting import until
 
 SPACE = "symphony"

@@ -13,9 +13,9 @@ from typing import Any
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig.settings import MigPool
+from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
-from provisioner.simulator.compute.settings import MigSpec
 from tests.support.clouds.compute_cloud import QUICK, ComputeCloud
 from tests.support.clouds.specs import advised
 from tests.support.waiting import until

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.simulator.compute.group import Mig
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
-from provisioner.simulator.world import Fault, World
+from provisioner.lab.cloud.compute.group import Mig
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
+from provisioner.lab.cloud.world import Fault, World
 from tests.support.clouds.specs import advised
 
 EXACT = Timings(

@@ -18,13 +18,13 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
+from provisioner.lab.cloud.compute.group import Mig
+from provisioner.lab.cloud.compute.settings import MigSpec, Switches
+from provisioner.lab.cloud.compute.vms import Vm
+from provisioner.lab.cloud.world import Fault
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
 from provisioner.schema.site import Compute
-from provisioner.simulator.compute.group import Mig
-from provisioner.simulator.compute.settings import MigSpec, Switches
-from provisioner.simulator.compute.vms import Vm
-from provisioner.simulator.world import Fault
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud

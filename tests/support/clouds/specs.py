@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provisioner.simulator.compute.settings import ADVISED, MigSpec
+from provisioner.lab.cloud.compute.settings import ADVISED, MigSpec
 
 
 def advised(**fields: Any) -> MigSpec:

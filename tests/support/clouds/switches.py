@@ -21,7 +21,7 @@ from itertools import combinations, product
 import pytest
 from _pytest.mark import ParameterSet
 
-from provisioner.simulator.compute.settings import Duplicate, Switches, UnknownPlace, UnknownProject
+from provisioner.lab.cloud.compute.settings import Duplicate, Switches, UnknownPlace, UnknownProject
 
 PESSIMISTIC = Switches()
 

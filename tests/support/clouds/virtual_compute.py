@@ -19,11 +19,11 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from provisioner.simulator.compute import api
-from provisioner.simulator.compute.api import Dropped, Face, Incoming
-from provisioner.simulator.compute.calls import PATH, Method
-from provisioner.simulator.compute.groups import Groups
-from provisioner.simulator.compute.methods import METHODS
+from provisioner.lab.cloud.compute import api
+from provisioner.lab.cloud.compute.api import Dropped, Face, Incoming
+from provisioner.lab.cloud.compute.calls import PATH, Method
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.methods import METHODS
 
 HOST = "compute.virtual"
 ENDPOINT = f"http://{HOST}{PATH}"

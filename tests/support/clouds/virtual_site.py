@@ -18,6 +18,9 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
+from provisioner.lab.cloud.cloud import Cloud, Conditions
+from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
+from provisioner.lab.cloud.world import Fault, World
 from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.loop.early_notices import Notices
 from provisioner.model import (
@@ -31,9 +34,6 @@ from provisioner.model import (
     Unobserved,
 )
 from provisioner.schema.site import Compute
-from provisioner.simulator.cloud import Cloud, Conditions
-from provisioner.simulator.compute.settings import MigSpec, Switches, Timings
-from provisioner.simulator.world import Fault, World
 from provisioner.state import additions
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.backends.fake import FakeBackend, FakePlace, FakePool
 from provisioner.backends.kind import Kind, Surroundings
+from provisioner.lab.fake import FakeBackend, FakePlace, FakePool
 from provisioner.schema.fields import Text
 from provisioner.schema.problems import Problem
 from provisioner.schema.site import Site

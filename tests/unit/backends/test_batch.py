@@ -11,7 +11,7 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.concurrency import FIRST, MOST, SharedFlow
-from provisioner.model import STOPPING_ERRORS, Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
 from tests.support.waiting import PATIENCE
 
 QUOTA = Failure(ErrorClass.QUOTA, "exceeded quota: pods")
@@ -92,9 +92,7 @@ def test_at_most_workers_calls_run_at_once_and_that_many_do() -> None:
 
 def test_one_failure_never_stops_the_others() -> None:
     sends = [succeed, fail(ErrorClass.UNAVAILABLE), succeed, fail(ErrorClass.TIMEOUT), succeed]
-    outcomes = run_calls(
-        [call(create(n), send) for n, send in enumerate(sends)], workers=1, may_start=always, stops=STOPPING_ERRORS
-    )
+    outcomes = run_calls([call(create(n), send) for n, send in enumerate(sends)], workers=1, may_start=always)
     assert errors(outcomes) == [None, ErrorClass.UNAVAILABLE, None, ErrorClass.TIMEOUT, None]
 
 
@@ -118,19 +116,19 @@ def test_a_stopping_error_stops_further_creates_of_its_template_only() -> None:
         call(create(3, "large"), succeed),
         call(create(4), succeed),
     ]
-    outcomes = run_calls(calls, workers=1, may_start=always, stops=STOPPING_ERRORS)
+    outcomes = run_calls(calls, workers=1, may_start=always)
     assert [outcome.action for outcome in outcomes] == [create(1), create(3, "large")]
 
 
-def test_an_error_that_is_not_in_stops_stops_nothing() -> None:
-    calls = [call(create(1), fail(ErrorClass.QUOTA)), call(create(2), succeed)]
-    assert errors(run_calls(calls, workers=1, may_start=always)) == [ErrorClass.QUOTA, None]
+def test_an_error_that_says_nothing_of_the_next_call_stops_nothing() -> None:
+    calls = [call(create(1), fail(ErrorClass.TIMEOUT)), call(create(2), succeed)]
+    assert errors(run_calls(calls, workers=1, may_start=always)) == [ErrorClass.TIMEOUT, None]
 
 
 def test_a_delete_is_never_stopped() -> None:
     deletes = [Delete(f"m{n}", "pool", DeleteReason.RETURNED) for n in range(2)]
     calls = [call(deletes[0], fail(ErrorClass.DENIED)), call(deletes[1], succeed)]
-    outcomes = run_calls(calls, workers=1, may_start=always, stops=STOPPING_ERRORS)
+    outcomes = run_calls(calls, workers=1, may_start=always)
     assert errors(outcomes) == [ErrorClass.DENIED, None]
 
 
@@ -142,7 +140,7 @@ def test_no_call_is_sent_once_may_start_is_false() -> None:
 
 def test_a_call_for_several_machines_has_one_outcome_each() -> None:
     several = Call((create(1), create(2)), lambda: {create(2).name: QUOTA})
-    outcomes = run_calls([several, call(create(3), succeed)], workers=1, may_start=always, stops=STOPPING_ERRORS)
+    outcomes = run_calls([several, call(create(3), succeed)], workers=1, may_start=always)
     assert [(outcome.action, outcome.failure) for outcome in outcomes] == [(create(1), None), (create(2), QUOTA)]
 
 

@@ -12,7 +12,7 @@ import pytest
 from hf_scripts import log
 from provisioner.hostfactory.answer import Answer
 from provisioner.hostfactory.environment import Directories
-from provisioner.hostfactory.trace import TraceError, read_trace
+from provisioner.lab.trace import TraceError, read_trace
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateLinked

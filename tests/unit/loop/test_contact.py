@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.contact import LISTED_FOR, ONE_LIST, Contacts
 from provisioner.model import Intent
-from provisioner.virtual.state import VirtualState
 
 NOBODY_ASKS = Intent("virtual", 0, {}, {})
 NAMES = st.sampled_from([f"hf-{number}" for number in range(4)])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends.fake import Mark
+from provisioner.lab.fake import Mark
 from provisioner.loop import contact
 from provisioner.loop.clock import LONGEST_GAP
 from provisioner.loop.cycle import SupersededError

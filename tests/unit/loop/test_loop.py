@@ -135,7 +135,7 @@ def test_a_pool_that_lacks_many_machines_at_once_is_listed_anew_and_people_see_i
         until(lambda: len(running.ran()) == 8, 30)
         place.place._entries = {}  # all at once, and no event says why
         until(lambda: place.wanted, 30)
-        problems = until(lambda: getattr(running.reports[-1].looks["pool"], "problems", ()), 30)
+        problems = until(lambda: running.reports[-1].problems.get("pool"), 30)
         assert problems[0].startswith("8 of 8 machines are missing since ")
         assert any(0 <= place.wanted - report.now <= 60.0 for report in running.reports)
         assert len(running.ran()) == 8, "nothing is told of them, and nothing made in their place"

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import (
-    AMBIGUOUS_ERRORS,
     Create,
     Delete,
     DeleteReason,
@@ -75,7 +74,7 @@ def test_a_create_that_failed(error: ErrorClass) -> None:
         assert closes == ()
     learned = remembered.pressures["a", TEMPLATE]
     assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
-    assert learned.failed == (verdict is Verdict.FAILED and error not in window.NO_ROOM)
+    assert learned.failed == (verdict is Verdict.FAILED and not error.has_no_room)
     assert learned.failure == failure
 
 
@@ -107,7 +106,7 @@ def test_a_slot_closed_meanwhile_stays_as_it_was_closed(error: ErrorClass) -> No
     one = kept(after(closed, Outcome(CREATE, Failure(error, "text"))))
     assert (one.verdict, one.delete, one.set_aside) == (Verdict.CANCELLED, DeleteReason.CANCELLED, False)
     assert one.gone is (error is ErrorClass.THROTTLED)
-    assert (error in AMBIGUOUS_ERRORS) <= (one == closed)
+    assert (error.is_ambiguous) <= (one == closed)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from provisioner.hostfactory.answer import Answer
 from provisioner.model import (
     BrakeReason,
     DeleteReason,
-    Doubt,
+    Distrusted,
+    DistrustReason,
     ErrorClass,
     Failure,
     Intent,
@@ -31,7 +32,7 @@ from provisioner.model import (
 from provisioner.names import SLOT_BLOCK
 from provisioner.planning.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
-from provisioner.planning.rebuild import Evidence, doubts, fresh, rebuild
+from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild
 from tests.unit.core import (
     BROKEN,
     NOW,
@@ -91,17 +92,19 @@ def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
 
 def doubted(
     missing: int = 10, there: int = 0, *, listed: float = NOW, back: tuple[str, ...] = (), wait: float = 60.0
-) -> Mapping[str, Doubt]:
+) -> Mapping[str, Distrusted]:
     """Of memories that were missed at ``NOW``, with so many machines that HF has and no pool shows."""
     told = what_was_told(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
     seen = [machine(number) for number in range(missing, missing + there)]
     looks = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
     evidence = Evidence(intent(*back), told, {}, looks, WALL)
-    return doubts(evidence, limits(pool("a", mass_loss=wait), pool("b")), NOW)
+    return distrusted(evidence, limits(pool("a", mass_loss=wait), pool("b")), NOW)
 
 
 def test_looks_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_second_list() -> None:
-    assert doubted() == {"a": Doubt(10, 10, NOW, NOW + 60)}, "a list of the other was begun late enough"
+    assert doubted() == {"a": Distrusted(DistrustReason.MASS_LOSS, NOW, NOW + 60, 10, 10)}, (
+        "a list of the other was begun late enough"
+    )
     assert not doubted(listed=NOW + 60)
     assert not doubted(missing=5)
     assert not doubted(missing=6, there=24)

@@ -20,7 +20,7 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.planning.refusals import REFUSALS, Refusal, held_back, news, waiting
+from provisioner.planning.refusals import Refusal, held_back, news, waiting
 from tests.unit.core import NOW, STOCKOUT, TEMPLATE, memory, record, running, slot, unsent
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")
@@ -62,7 +62,7 @@ def test_a_machine_that_was_refused_counts_once_whatever_becomes_of_its_slot(fat
 def test_refusals_are_stock_out_quota_denied_and_what_a_person_has_to_mend(error: ErrorClass) -> None:
     counted = bool(after(evolve(ASKED, failure=Failure(error, "no"))))
 
-    assert counted is (error in REFUSALS)
+    assert counted is (error.is_refusal)
     assert counted is (error in {"stockout", "quota", "denied", "invalid", "not_found"})
 
 

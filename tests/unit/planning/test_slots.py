@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.model import (
-    AMBIGUOUS_ERRORS,
     Create,
     ErrorClass,
     Failure,
@@ -177,7 +176,7 @@ ANY = settings(
 )
 FATES = st.sampled_from(
     [
-        *(Failure(error, f"{error} said the cloud") for error in ErrorClass if error not in AMBIGUOUS_ERRORS),
+        *(Failure(error, f"{error} said the cloud") for error in ErrorClass if not error.is_ambiguous),
         BROKEN,
         "stays pending",
         "runs",

@@ -91,7 +91,7 @@ def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() ->
 def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass) -> None:
     learned = failed(Window(window=8), Failure(error, "text"))
     assert window.blocked(learned, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
-    assert (learned.failure, learned.failed) == (Failure(error, "text"), error not in window.NO_ROOM)
+    assert (learned.failure, learned.failed) == (Failure(error, "text"), not error.has_no_room)
 
 
 def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whatever_its_class() -> None:
@@ -181,7 +181,7 @@ def test_a_back_off_is_exponential_with_jitter_within_its_bounds(level: int, see
     assert 0.8 * step <= window.backoff_seconds(level, LIMITS, seed, ErrorClass.OTHER) <= step
 
 
-@pytest.mark.parametrize("error", sorted(window.NO_ROOM))
+@pytest.mark.parametrize("error", [error for error in ErrorClass if error.has_no_room])
 def test_a_pool_that_only_has_no_room_is_tried_again_within_minutes(error: ErrorClass) -> None:
     assert window.backoff_seconds(2, LIMITS, "a", error) == window.backoff_seconds(2, LIMITS, "a", ErrorClass.OTHER)
     assert 0.8 * 180.0 <= window.backoff_seconds(50, LIMITS, "a", error) <= 180.0

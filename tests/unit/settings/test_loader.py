@@ -16,10 +16,10 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands import cli
 from provisioner.files.yaml_text import TOO_DEEP
+from provisioner.lab.cloud.cloud import Conditions
 from provisioner.model import PoolLimits, TemplateLimits
 from provisioner.settings import loader
 from provisioner.settings.advice import advice
-from provisioner.simulator.cloud import Conditions
 from tests.support.hostfactory.sites import SPEC, Site, small_site, template
 from tests.support.hostfactory.wrong_texts import BYTES, RANDOM, changed
 

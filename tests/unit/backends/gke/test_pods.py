@@ -21,7 +21,6 @@ from provisioner.backends.gke.pods import (
     waits,
 )
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
-from provisioner.planning.window import ROUND_ERRORS
 
 NAME = "hf-abcdefghij-000007"
 IDENTITY = Identity("demo", "gke-main")
@@ -402,7 +401,7 @@ def test_what_is_merely_slow_never_stops_a_pool_at_once() -> None:
     seen = pod({"phase": "Running", "conditions": [UNREADY], "containerStatuses": [{"state": {"running": {}}}]})
     failure = machine_of(seen)[0].failure
     assert failure is not None
-    assert failure.error in ROUND_ERRORS
+    assert not failure.error.backs_off
 
 
 def test_long_messages_are_cut() -> None:

@@ -24,7 +24,7 @@ from provisioner.backends.mig.errors import (
     operation_error,
     raised,
 )
-from provisioner.model import AMBIGUOUS_ERRORS, STOPPING_ERRORS, ErrorClass, Failure
+from provisioner.model import ErrorClass, Failure
 
 E = ErrorClass
 SUBSTITUTE = (
@@ -127,8 +127,8 @@ def test_class_of_an_error(status: int, code: str, text: str, expected: ErrorCla
 def test_a_server_that_fails_leaves_open_what_it_did() -> None:
     """A 5xx or a broken connection may come after the mutation was applied: its create is repeated by name."""
     for status in (500, 502, 503, 504):
-        assert classify(ComputeError(status, "", "")) in AMBIGUOUS_ERRORS
-    assert classify(ComputeError(503, "insufficientCapacity", "")) in STOPPING_ERRORS
+        assert classify(ComputeError(status, "", "")).is_ambiguous
+    assert classify(ComputeError(503, "insufficientCapacity", "")).stops_batch
 
 
 @pytest.mark.parametrize(

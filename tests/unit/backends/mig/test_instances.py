@@ -19,8 +19,8 @@ from provisioner.backends.mig.instances import (
     spec,
 )
 from provisioner.backends.mig.reads import INSTANCE_FIELDS, MEMBER_FIELDS
+from provisioner.lab.cloud.compute.mask import compile_fields, select
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
-from provisioner.simulator.compute.mask import compile_fields, select
 
 NAME = "hf-abcde01234-000007"
 URL = f"http://127.0.0.1:1/compute/v1/projects/p/zones/us-central1-b/instances/{NAME}"

@@ -10,9 +10,9 @@ from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.instances import Member
 from provisioner.backends.mig.observer import on_their_way
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.world import Fault
 from provisioner.model import Phase, Snapshot
-from provisioner.simulator.compute.settings import MigSpec
-from provisioner.simulator.world import Fault
 from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire

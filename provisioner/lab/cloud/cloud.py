@@ -1,0 +1,193 @@
+"""The whole embedded cloud without its faces: one world, one Kubernetes cluster, the managed instance groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.settings import MigPool
+from provisioner.files import yaml_text
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.settings import ADVISED, MigSpec, Switches, Timings
+from provisioner.lab.cloud.kubernetes.pods import Cluster
+from provisioner.lab.cloud.kubernetes.settings import PodTimings
+from provisioner.lab.cloud.world import Fault, World
+
+if TYPE_CHECKING:
+    from provisioner.settings.tree import Settings
+
+MODES = frozenset(
+    # faults of pods, and of calls to the Kubernetes API
+    {
+        "altered",
+        "bad_config",
+        "crash",
+        "image_pull",
+        "invalid",
+        "never_ready",
+        "quota",
+        "slow_start",
+        "spot_node",
+        "stockout",
+    }
+    | {"denied", "hang", "list_error", "lost_response", "no_watchlist", "stuck", "throttled", "unavailable"}
+    | {"unprepared", "watch_cut", "watch_gone"}
+    # faults of instances, groups and operations, and of calls to the Compute API
+    | {
+        "attempt_error",
+        "false_start",
+        "ip_exhausted",
+        "no_address",
+        "mig_gone",
+        "no_ip",
+        "preemption",
+        "protected",
+        "stuck_provisioning",
+        "stuck_stopping",
+    }
+    | {"abandoned", "deleted", "name_taken", "paginated", "recreated", "repairs", "resized", "size_limit", "stopped"}
+    | {"op_error", "op_gone", "op_stuck", "precondition", "unhealthy"}
+    | {"empty_page", "http_error", "list_lag", "moved_page", "partial_list", "reset", "token_expired", "unknown_words"}
+    | {"clock_skew"}
+    # faults of entries between the audit log and Pub/Sub
+    | {"event_late", "event_lost", "event_malformed", "event_number", "event_twice", "event_unfinished"}
+)
+"""Every mode of a fault that some part of the cloud knows; each part's documentation says what it does there."""
+
+_NUMBERS = {"rate", "after", "limit", "start", "end"}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """A cloud's faults, timings and switches. A part that is None stays as it is."""
+
+    faults: Sequence[Fault] = ()
+    gke: PodTimings | None = None
+    mig: Timings | None = None
+    switches: Switches | None = None
+
+    @classmethod
+    def parse(cls, document: object) -> Conditions:
+        """From ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``; a mistake is a ValueError
+        that says where.
+
+        Timings and switches that a section leaves out take their defaults; a section left out stays as it was.
+        """
+        root = _object("the document", document, {"faults", "timings", "switches"})
+        faults = root.get("faults", [])
+        if not isinstance(faults, list):
+            raise ValueError(f"faults: expected a list, got {faults!r}")
+        parsed = [_fault(f"faults[{number}]", fault) for number, fault in enumerate(faults)]
+        return cls.of(parsed, root.get("timings"), root.get("switches"))
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault] = (), timings: object = None, switches: object = None) -> Conditions:
+        """With timings and switches as in a document; a mistake in them is a ValueError."""
+        sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
+        return cls(
+            faults=tuple(faults),
+            gke=PodTimings.parse(_object("timings.gke", sections["gke"])) if "gke" in sections else None,
+            mig=Timings.parse(_object("timings.mig", sections["mig"])) if "mig" in sections else None,
+            switches=Switches.parse(_object("switches", switches)) if switches is not None else None,
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Conditions:
+        """From a YAML or JSON file; a mistake is a ValueError that names the file."""
+        try:
+            return cls.parse(yaml_text.parse(yaml_text.read_text(path))[0] or {})
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {yaml_text.reason_of(error)}") from error
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path}: {yaml_text.syntax_text(error)}") from error
+
+
+def _object(where: str, value: object, fields: set[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected an object, got {value!r}")
+    unknown = sorted(set(value) - fields) if fields is not None else []
+    if unknown:
+        raise ValueError(f"{where}: unknown field {unknown[0]!r}; known: {', '.join(sorted(fields or ()))}")
+    return value
+
+
+def _fault(where: str, value: object) -> Fault:
+    try:
+        document = _object("it", value)
+        fault = Fault.parse(document)
+        _object("params", fault.params)
+        for name in _NUMBERS & document.keys():
+            if isinstance(document[name], bool) or not isinstance(document[name], (int, float)):
+                raise ValueError(f"{name}: expected a number, got {document[name]!r}")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    if fault.mode not in MODES:
+        raise ValueError(f"{where}: mode: unknown mode {fault.mode!r}; known: {', '.join(sorted(MODES))}")
+    return fault
+
+
+class Cloud:
+    """One embedded cloud. Whoever owns its world calls it, one call at a time."""
+
+    def __init__(self, world: World, namespaces: Sequence[str], migs: Sequence[MigSpec]) -> None:
+        self.world = world
+        self.cluster = Cluster(world, namespaces)
+        self.groups = Groups(world, migs)
+
+    def impose(self, conditions: Conditions) -> None:
+        """Replace faults and switches now, and timings for the steps that begin later."""
+        self.world.set_faults(conditions.faults)
+        if conditions.gke is not None:
+            self.cluster.timings = conditions.gke
+        if conditions.mig is not None:
+            self.groups.impose_timings(conditions.mig)
+        if conditions.switches is not None:
+            self.groups.impose_switches(conditions.switches)
+
+    def state(self) -> dict[str, Any]:
+        """Every machine, the world's clock (epoch seconds) and the number of API calls by method."""
+        machines = [*self.cluster.state(), *self.groups.state()]
+        return {"time": self.world.wall(), "machines": machines, "calls": dict(sorted(self.world.calls.items()))}
+
+    def preempt(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Take machines away; returns the names of those that were taken, and of the others."""
+        preempted = [*self.cluster.preempt(names), *self.groups.preempt(names)]
+        return preempted, [name for name in names if name not in preempted]
+
+    def reset(self) -> None:
+        """Remove all machines, faults and counts of calls. Timings stay."""
+        self.world.set_faults(())
+        self.cluster.reset()
+        self.groups.reset()
+        self.world.calls.clear()
+
+
+def namespaces_of(settings: Settings) -> list[str]:
+    """The namespaces that a configuration's pools name, in their order."""
+    return list(dict.fromkeys(pool.namespace for pool in settings.pools.values() if isinstance(pool, GkePool)))
+
+
+def contexts_of(settings: Settings) -> dict[str, str]:
+    """The kubeconfig contexts that a configuration's pools name, each with the namespace of its first pool."""
+    contexts: dict[str, str] = {}
+    for pool in settings.pools.values():
+        if isinstance(pool, GkePool) and pool.context:
+            contexts.setdefault(pool.context, pool.namespace)
+    return contexts
+
+
+def migs_of(settings: Settings) -> list[MigSpec]:
+    """The managed instance groups that a configuration's pools name."""
+    specs = {
+        pool.identity: MigSpec(
+            project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "", **ADVISED
+        )
+        for pool in settings.pools.values()
+        if isinstance(pool, MigPool)
+    }
+    return list(specs.values())

@@ -1,0 +1,277 @@
+"""The Compute Engine API over HTTP, as far as MIGs need it; what it does is in ``groups.py``.
+
+``world.calls``: every call counts, by method.
+
+Fault modes of calls (targets: the name of the MIG, VM or operation, else of the zone or region; the method such as
+``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; ``<name>/<method>``); more are in
+``lists.py`` (lists), ``groups.py`` (operations), ``attempts.py`` (creation of VMs), ``vms.py`` (VMs):
+
+============= ==========================================================================================
+throttled     403 rateLimitExceeded; with ``per_minute``: only calls beyond so many in a minute of the world
+unavailable   503 before anything is applied
+http_error    any ``status`` (500), ``reason``, ``message``, before anything is applied
+denied        403 forbidden
+invalid       400 invalid; mutations only
+hang          waits ``seconds`` (3600) of world time, then goes on, even if the caller has gone
+reset         drops the connection before anything is applied
+lost_response the call is applied, then the connection is dropped, or answered ``status`` if that is given
+unknown_words members and instances do and are what Google has no words for yet, and have a new field
+mig_gone      404 for the MIG, which also leaves the lists of MIGs; its VMs stay
+============= ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from provisioner.lab.cloud.compute.batch import BOUNDARY, Part, format_batch, parse_batch
+from provisioner.lab.cloud.compute.calls import PATH, Call, Method
+from provisioner.lab.cloud.compute.documents import error_document, with_unknown_words
+from provisioner.lab.cloud.compute.groups import Groups
+from provisioner.lab.cloud.compute.mask import Mask, compile_fields, select
+from provisioner.lab.cloud.compute.methods import METHODS
+from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document
+from provisioner.lab.cloud.world import Fault, World
+
+WAIT_LIMIT = 120.0
+"""Seconds after which an operation's wait answers although it is not done."""
+
+BETA = "/compute/beta/"
+ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"
+"""The one method that Google has in its beta API alone."""
+
+_TICK = 0.01
+"""Real seconds between two looks at the world's clock."""
+
+
+def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
+    """Everything below ``/compute/v1/``, and the batches that stand beside it."""
+    face = Face(groups, world)
+    served = [web.route(method.verb, PATH + method.path, face.serves(method)) for method in METHODS]
+    allowed = "zones/{zone}", "regions/{region}"
+    asked = [web.post(f"{BETA}projects/{{project}}/{scope}/{ALLOWED}", face.permissions) for scope in allowed]
+    return [
+        *served,
+        *asked,
+        web.route("*", PATH + "{tail:.*}", face.unknown),
+        web.post("/batch/compute/v1", face.batch),
+    ]
+
+
+class Dropped(Exception):
+    """Breaks the connection off without a response."""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One call as it came, alone or in a batch."""
+
+    path: str
+    """Relative URL."""
+    parts: Mapping[str, str]
+    """What the placeholders of the method's path stand for."""
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    text: str
+    base: str
+    """The address under which the caller reached us; ends in ``/compute/v1/``."""
+
+
+@dataclass
+class Face:
+    """Answers calls of every method, alone or in a batch, through ``reply``."""
+
+    groups: Groups
+    world: World
+    _minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def serves(self, method: Method) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """The handler of one method."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            path, parts = request.path.removeprefix(PATH), request.match_info
+            headers = {name.lower(): value for name, value in request.headers.items()}
+            incoming = Incoming(path, parts, request.query, headers, await request.text(), _base(request))
+            try:
+                return _response(*await self.reply(method, incoming))
+            except Dropped:
+                return _drop(request)
+
+        return handle
+
+    async def permissions(self, request: web.Request) -> web.StreamResponse:
+        """testIamPermissions: all permissions that are asked for, but those that the fault ``denied`` names."""
+        parts = request.match_info
+        scope = next(f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts)
+        self.world.calls["instanceGroupManagers.testIamPermissions"] += 1
+        try:
+            group = self.groups.mig(parts["project"], scope, parts["name"]).spec.name
+        except ApiError as error:
+            return _response(error.status, json.dumps(error_document(error)))
+        wanted = [str(permission) for permission in (await request.json()).get("permissions", ())]
+        names = {permission: permission.removeprefix("compute.") for permission in wanted}
+        granted = [
+            permission
+            for permission, name in names.items()
+            if not self.world.strikes("denied", name, f"{group}/{name}")
+        ]
+        return _response(200, json.dumps({"permissions": granted} if granted else {}))
+
+    async def unknown(self, request: web.Request) -> web.StreamResponse:
+        """A method that this simulator lacks."""
+        return _response(*self._lacks(request.method, request.path))
+
+    async def batch(self, request: web.Request) -> web.StreamResponse:
+        """Several calls, one after the other."""
+        responses = []
+        try:
+            for part in parse_batch(request.headers.get("Content-Type", ""), await request.read()):
+                responses.append((part.id, *await self._reply_to(part, _base(request))))
+        except ApiError as error:
+            return _response(error.status, json.dumps(error_document(error)))
+        except Dropped:
+            return _drop(request)
+        headers = {"Content-Type": f"multipart/mixed; boundary={BOUNDARY}"}
+        return web.Response(body=format_batch(responses), headers=headers)
+
+    async def _reply_to(self, part: Part, base: str) -> tuple[int, str]:
+        path = part.path.removeprefix(PATH)
+        for method in METHODS:
+            match = method.pattern.fullmatch(path) if method.verb == part.verb else None
+            if match:
+                parts = match.groupdict()
+                return await self.reply(method, Incoming(path, parts, part.query, part.headers, part.text, base))
+        return self._lacks(part.verb, part.path)
+
+    def _lacks(self, verb: str, path: str) -> tuple[int, str]:
+        self.world.calls["unknown"] += 1
+        return 404, json.dumps(error_document(ApiError(404, "notFound", f"The simulator has no method {verb} {path}")))
+
+    async def reply(self, method: Method, incoming: Incoming) -> tuple[int, str]:
+        """Status and JSON, with URLs that carry the caller's own address of us."""
+        self.world.calls[method.name] += 1
+        try:
+            status, document = 200, await self._serve(method, incoming)
+        except ApiError as error:
+            status, document = error.status, error_document(error)
+            if method.mutates:
+                verb = method.name.rpartition(".")[2]
+                self.groups.audit.refused(method.name, incoming.path.removesuffix(f"/{verb}"), error)
+        indent = 2 if incoming.query.get("prettyPrint") == "true" else None
+        return status, json.dumps(document, indent=indent).replace(BASE, incoming.base)
+
+    async def _serve(self, method: Method, incoming: Incoming) -> Document:
+        call, mask = _parse(self.groups, method, incoming), self._mask(incoming)
+        await self._pause(self.world.lognormal(*self.groups.timings.call))
+        if hang := self._strikes("hang", call):
+            await self._pause(float(hang.params.get("seconds", 3600.0)))
+        if self._strikes("reset", call):
+            raise Dropped
+        self._refuse(call)
+        call.check_place()
+        if method.waits:
+            await self._wait(call)
+        document = method.respond(call)
+        if fault := self._strikes("lost_response", call):
+            if "status" not in fault.params:
+                raise Dropped
+            raise ApiError(int(fault.params["status"]), "backendError", "Internal error")
+        if self._strikes("unknown_words", call):
+            document = with_unknown_words(document)
+        masked: Document = select(document, mask)
+        return masked
+
+    def _strikes(self, mode: str, call: Call) -> Fault | None:
+        return self.world.strikes(mode, call.named, call.method.name, f"{call.named}/{call.method.name}")
+
+    def _refuse(self, call: Call) -> None:
+        """Raise the error or hold the call, as a fault of the call wants."""
+        if fault := self._strikes("throttled", call):
+            self._throttle(call, fault)
+        if self._strikes("unavailable", call):
+            raise ApiError(503, "backendError", "The service is currently unavailable.")
+        if fault := self._strikes("http_error", call):
+            params = fault.params
+            message = str(params.get("message", "Internal error"))
+            raise ApiError(int(params.get("status", 500)), str(params.get("reason", "backendError")), message)
+        if self._strikes("denied", call):
+            permission = f"compute.{call.method.name}"
+            raise ApiError(403, "forbidden", f"Required '{permission}' permission for '{call.path}'")
+        if call.method.mutates and self._strikes("invalid", call):
+            raise ApiError(400, "invalid", "Invalid value for field 'resource.instances': refused by a fault.")
+
+    def _throttle(self, call: Call, fault: Fault) -> None:
+        minute = int(self.world.now // 60)
+        self._minutes[call.scope, minute] += 1
+        if self._minutes[call.scope, minute] > int(fault.params.get("per_minute", 0)):
+            message = f"Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of {call.scope}."
+            raise ApiError(403, "rateLimitExceeded", message)
+
+    async def _wait(self, call: Call) -> None:
+        """Wait until the operation is done, or until Google's own limit for a wait."""
+        operation, end = call.operation(), self.world.now + WAIT_LIMIT
+        while not operation.done and self.world.now < end:
+            await asyncio.sleep(_TICK)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait world time."""
+        if seconds > 0:
+            over = asyncio.Event()
+            self.world.after(seconds, over.set)
+            await over.wait()
+
+    def _mask(self, incoming: Incoming) -> Mask | None:
+        """The fields that the caller wants; None: all."""
+        text = incoming.query.get("fields", "")
+        if not text and self.groups.switches.field_mask_header:
+            text = incoming.headers.get("x-goog-fieldmask", "")
+        try:
+            return compile_fields(text) if text else None
+        except ValueError as error:
+            raise ApiError(400, "invalidParameter", str(error)) from error
+
+
+def _parse(groups: Groups, method: Method, incoming: Incoming) -> Call:
+    """The call that a request stands for; 400 when its body or requestId is malformed."""
+    parts = incoming.parts
+    scope = next((f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts), "")
+    try:
+        body = json.loads(incoming.text) if incoming.text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "parseError", f"Parse Error: {error}") from error
+    if not isinstance(body, dict):
+        raise ApiError(400, "parseError", "Parse Error: the body is not an object")
+    _check_request_id(incoming.query)
+    return Call(groups, method, incoming.path, scope, parts, incoming.query, body, incoming.base)
+
+
+def _check_request_id(query: Mapping[str, str]) -> None:
+    text = query.get("requestId", "")
+    try:
+        valid = not text or uuid.UUID(text).int != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ApiError(400, "invalid", f"Invalid value for field 'requestId': '{text}'. Must be a valid non-zero UUID.")
+
+
+def _drop(request: web.Request) -> web.Response:
+    """End the connection without a response."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+def _base(request: web.Request) -> str:
+    return f"{request.scheme}://{request.host}{PATH}"
+
+
+def _response(status: int, text: str) -> web.Response:
+    return web.Response(text=text, status=status, content_type="application/json", charset="UTF-8")

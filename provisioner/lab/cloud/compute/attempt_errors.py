@@ -1,0 +1,65 @@
+"""Why a group cannot make an instance now, in Google's words: entries of ``lastAttempt.errors``."""
+
+from __future__ import annotations
+
+from provisioner.lab.cloud.compute.operations import Document, OperationError
+from provisioner.lab.cloud.compute.settings import MigSpec, region_of
+from provisioner.lab.cloud.world import Fault
+
+STOCKOUT = "ZONE_RESOURCE_POOL_EXHAUSTED"
+
+HELP = {
+    "links": [
+        {"description": "Troubleshooting documentation", "url": "https://cloud.google.com/compute/docs/resource-error"}
+    ]
+}
+
+
+def failed(name: str, code: str, message: str) -> Document:
+    """An error that names the instance."""
+    return {"code": code, "message": f"Instance '{name}' creation failed: {message}"}
+
+
+def insert_error(error: Document) -> OperationError:
+    """The error of an attempt as the error of the insert, which the audit log shows."""
+    return OperationError(str(error["code"]), str(error["message"]), 503)
+
+
+def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
+    """No room. The codes that public reports show with ``errorDetails`` have them."""
+    where = f"The zone 'projects/{spec.project}/zones/{zone}' does not have enough resources available"
+    detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
+    message = f"{where} to fulfill the request.{detail}  Try a different zone, or try again later."
+    error: Document = {"code": code, "message": message}
+    return error | {"errorDetails": _stockout_details(spec, zone)} if code.startswith(STOCKOUT) else error
+
+
+def _stockout_details(spec: MigSpec, zone: str) -> list[Document]:
+    """The three entries of ``errorDetails``, each with one field, as public reports show them."""
+    words = (
+        f"A {spec.machine_type} VM instance is currently unavailable in the {zone} zone. Alternatively, you can try"
+        " your request again with a different VM hardware configuration or at a later time. For more information, see"
+        " the troubleshooting documentation."
+    )
+    metadatas = {"attachment": "", "vmType": spec.machine_type, "zone": zone, "zonesAvailable": ""}
+    return [
+        {"help": HELP},
+        {"localizedMessage": {"locale": "en-US", "message": words}},
+        {"errorInfo": {"domain": "compute.googleapis.com", "reason": "resource_availability", "metadatas": metadatas}},
+    ]
+
+
+def quota(spec: MigSpec, zone: str, name: str, fault: Fault) -> Document:
+    """The error where a quota of the region is used up."""
+    family = spec.machine_type.partition("-")[0].upper()
+    metric = str(fault.params.get("metric", f"{family}_CPUS"))
+    limit = float(fault.params.get("limit", 500.0))
+    region = region_of(zone)
+    info = {
+        "metricName": f"compute.googleapis.com/{metric.lower()}",
+        "limitName": f"{metric.replace('_', '-')}-per-project-region",
+        "dimensions": {"region": region},
+        "limit": limit,
+    }
+    error = failed(name, "QUOTA_EXCEEDED", f"Quota '{metric}' exceeded.  Limit: {limit} in region {region}.")
+    return error | {"errorDetails": [{"quotaInfo": info}]}

@@ -1,0 +1,64 @@
+"""What is refused at once in a call about a managed instance group: counts, names, sizes and instances' URLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from provisioner.lab.cloud.compute.members import LEAVING, Members
+from provisioner.lab.cloud.compute.operations import ApiError
+from provisioner.lab.cloud.compute.settings import MAX_PER_CALL, MigSpec
+
+NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+INSTANCE_URL = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?zones/(?P<zone>[^/]+)/instances/(?P<name>[^/]+)")
+
+
+def check_names(names: Sequence[str]) -> None:
+    """400 for what cannot be the names of new members."""
+    _check_count(names)
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise invalid(f"Invalid value for field 'resource.instances[].name': '{name}'. Must be a match of regex")
+    if len(set(names)) < len(names):
+        raise invalid("Invalid value for field 'resource.instances': names must be unique within a request.")
+
+
+def check_size(group: Members, size: int) -> None:
+    """400 for more members than the MIG takes."""
+    fault = group.world.strikes("size_limit", group.spec.name)
+    limit = int(fault.params.get("limit", 1)) if fault else group.spec.limit
+    if size > limit:
+        raise invalid(f"Invalid value for field 'size': '{size}'. Must be less than or equal to {limit}")
+
+
+def members_named(group: Members, urls: Sequence[str], *, skip_invalid: bool = False) -> list[str]:
+    """The names of members that the URLs stand for; 400 for what is malformed, elsewhere, or no member."""
+    _check_count(urls)
+    names = []
+    for url in urls:
+        zone, name = _parse(group.spec, url)
+        member = group.members.get(name)
+        if member and member.zone == zone and member.action not in LEAVING:
+            names.append(name)
+        elif not skip_invalid:
+            raise invalid(f"Invalid value for field 'resource.instances': '{url}' is not a member of the group.")
+    return names
+
+
+def _check_count(instances: Sequence[str]) -> None:
+    if not instances:
+        raise ApiError(400, "required", "Required field 'resource.instances' not specified")
+    if len(instances) > MAX_PER_CALL:
+        raise invalid(f"Too many instances: {len(instances)}. At most {MAX_PER_CALL} may be given in one request.")
+
+
+def _parse(spec: MigSpec, url: str) -> tuple[str, str]:
+    match = INSTANCE_URL.fullmatch(url)
+    if not match or match["project"] not in (None, spec.project) or match["zone"] not in spec.all_zones:
+        raise invalid(f"Invalid value for field 'resource.instances': '{url}'. The URL is malformed or elsewhere.")
+    return match["zone"], match["name"]
+
+
+def invalid(message: str) -> ApiError:
+    """400 for a value that a field cannot have."""
+    return ApiError(400, "invalid", message)

@@ -1,0 +1,26 @@
+"""Fingerprints: what a caller must send back to change something, to show that it knows how it is now."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+
+from provisioner.lab.cloud.compute.operations import ApiError
+
+_OF_NOTHING = "42WmSpB8rSM="
+"""Google's own of labels, tags and the like where there are none."""
+
+
+def fingerprint_of(content: object) -> str:
+    """Eight bytes in base64 that change when the content changes."""
+    if not content:
+        return _OF_NOTHING
+    return base64.b64encode(hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()[:8]).decode()
+
+
+def check_fingerprint(given: object, current: str, message: str) -> None:
+    """412 with this message unless the caller names the current fingerprint. Clients use both alphabets of base64."""
+    usual = str(given).replace("-", "+").replace("_", "/")
+    if usual != current:
+        raise ApiError(412, "conditionNotMet", message)

@@ -1,0 +1,123 @@
+"""One simulated managed instance group: the calls about it, which take effect when their operations end.
+
+What others do to the MIG, and settings in place of its own (targets: the MIG):
+
+============= ==========================================================================================
+resized       the next call about the MIG finds it resized to ``size`` (0)
+size_limit    the MIG takes no more than ``limit`` (1) members
+repairs       the MIG recreates what dies, as with defaultActionOnFailure REPAIR
+paginated     listManagedInstances has pages
+============= ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from provisioner.lab.cloud.compute.call_checks import check_names, check_size, invalid, members_named
+from provisioner.lab.cloud.compute.member_life import MemberLife
+from provisioner.lab.cloud.compute.members import Members
+from provisioner.lab.cloud.compute.operations import (
+    PROACTIVE_SUBSTITUTE,
+    ApiError,
+    Document,
+    Operation,
+    OperationError,
+    Operations,
+    Target,
+    numeric_id,
+)
+from provisioner.lab.cloud.compute.settings import Duplicate
+
+
+@dataclass
+class Mig(Members):
+    """A managed instance group at work."""
+
+    operations: Operations
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._life = MemberLife(self)
+
+    @property
+    def id(self) -> str:
+        """Numeric id."""
+        return numeric_id(self.spec.path)
+
+    @property
+    def stable(self) -> bool:
+        """True while nothing changes and nothing is scheduled."""
+        return set(self.actions()) <= {"NONE"} and not self.operations.pending(self.spec.path)
+
+    def create(
+        self, names: Sequence[str], request_id: str = "", preserved: Mapping[str, Document] | None = None
+    ) -> Operation:
+        """createInstances: new members with these names; ``preserved``: ``preservedState`` of those that have one."""
+        check_names(names)
+        check_size(self, self.target_size + len(names))
+        conflict = self._conflict(names)
+        if conflict and self.switches.duplicate_name is Duplicate.HTTP_CONFLICT:
+            raise ApiError(409, "alreadyExists", conflict.message)
+        return self._begin("createInstances", request_id, lambda: self._create(names, preserved or {}))
+
+    def delete(self, urls: Sequence[str], *, skip_invalid: bool, request_id: str = "") -> Operation:
+        """deleteInstances: members and their VMs go; targetSize falls."""
+        names = members_named(self, urls, skip_invalid=skip_invalid)
+        return self._begin("deleteInstances", request_id, lambda: self._life.each(names, self._life.delete))
+
+    def abandon(self, urls: Sequence[str], request_id: str = "") -> Operation:
+        """abandonInstances: members leave, their VMs run on; targetSize falls."""
+        names = members_named(self, urls)
+        return self._begin("abandonInstances", request_id, lambda: self._life.each(names, self._life.abandon))
+
+    def recreate(self, urls: Sequence[str], request_id: str = "") -> Operation:
+        """recreateInstances: VMs are deleted and made again under the same names."""
+        names = members_named(self, urls)
+        return self._begin("recreateInstances", request_id, lambda: self._life.each(names, self._life.recreate))
+
+    def resize(self, size: int, request_id: str = "") -> Operation:
+        """resize: random names are added, or members chosen by the MIG deleted."""
+        if size < 0:
+            raise invalid(f"Invalid value for field 'size': '{size}'. Must be greater than or equal to 0")
+        check_size(self, size)
+        return self._begin("resize", request_id, lambda: self._life.resize(size))
+
+    def patch(self, change: Callable[[Mig], None], size: int | None, request_id: str = "") -> Operation:
+        """patch: ``change`` alters its settings; members stay as they are, unless ``size`` is another targetSize."""
+        if size is not None:
+            check_size(self, size)
+
+        def effect() -> None:
+            change(self)
+            if size is not None:
+                self._life.resize(size)
+
+        return self._begin("patch", request_id, effect)
+
+    def follow_settings(self) -> None:
+        """Its settings have changed: do at once what they ask for."""
+        self._life.update()
+        self._life.even_out_later()
+
+    def _begin(self, method: str, request_id: str, effect: Callable[[], OperationError | None]) -> Operation:
+        target = Target(self.spec.project, self.spec.scope, self.spec.path, self.id)
+        return self.operations.begin(f"compute.instanceGroupManagers.{method}", target, request_id, effect)
+
+    def _create(self, names: Sequence[str], preserved: Mapping[str, Document]) -> OperationError | None:
+        if self.spec.update_type == "PROACTIVE" and self.spec.replacement_method == "SUBSTITUTE":
+            return PROACTIVE_SUBSTITUTE
+        conflict = self._conflict(names)
+        if conflict and self.switches.duplicate_name is not Duplicate.IGNORE:
+            return conflict
+        self._life.create(names, preserved)
+        return None
+
+    def _conflict(self, names: Sequence[str]) -> OperationError | None:
+        """That the first of the names which is a member's already is one."""
+        for name in names:
+            if name in self.members:
+                words = f"The instance '{name}' already exists in the instance group manager '{self.spec.path}'"
+                return OperationError("RESOURCE_ALREADY_EXISTS", words, 409)
+        return None

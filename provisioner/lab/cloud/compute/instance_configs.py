@@ -1,0 +1,62 @@
+"""Per-instance configurations: what createInstances says of each name, kept until the instance has left its group.
+
+Preserved metadata is set on the instance; preserved disks and addresses are kept and shown alone.
+``DELETING``: of one whose instance leaves, as Terraform's provider expects it; no public text says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from provisioner.lab.cloud.compute.members import Member
+from provisioner.lab.cloud.compute.operations import ApiError, Document
+
+KINDS = {"metadata": str, "disks": dict, "internalIPs": dict, "externalIPs": dict}
+"""What a preserved state may hold, and of which type each entry is."""
+
+
+def preserved_states(instances: Sequence[Any]) -> dict[str, Document]:
+    """What is to be preserved, by name, of those that say so; 400 when one is malformed."""
+    entries = [entry for entry in instances if isinstance(entry, dict) and "preservedState" in entry]
+    return {str(entry.get("name", "")): _checked(entry["preservedState"]) for entry in entries}
+
+
+def _checked(state: object) -> Document:
+    """What it really holds: gcloud sends every kind, though most are empty."""
+    if not isinstance(state, dict):
+        raise _invalid("preservedState", state)
+    for name, entries in state.items():
+        field = f"preservedState.{name}"
+        if name not in KINDS or not isinstance(entries, dict):
+            raise _invalid(field, entries)
+        for key, entry in entries.items():
+            if not isinstance(entry, KINDS[name]):
+                raise _invalid(f"{field}.{key}", entry)
+    return {name: entries for name, entries in state.items() if entries}
+
+
+def _invalid(field: str, value: object) -> ApiError:
+    return ApiError(400, "invalid", f"Invalid value for field 'resource.instances[].{field}': '{value}'.")
+
+
+def config_document(member: Member) -> Document:
+    """The configuration of a member that has one, as listPerInstanceConfigs shows it."""
+    content: Document = {"name": member.name}
+    if member.preserved:
+        content["preservedState"] = member.preserved
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+    return content | {"fingerprint": base64.urlsafe_b64encode(digest[:8]).decode(), "status": member.config}
+
+
+def stateful_document(members: Collection[Member]) -> Document:
+    """``status.stateful``: a configuration that holds no more than a name makes no group stateful."""
+    preserves = any(member.preserved for member in members if member.config not in ("", "DELETING"))
+    return {
+        "hasStatefulConfig": preserves,
+        "isStateful": preserves,
+        "perInstanceConfigs": {"allEffective": {member.config for member in members} <= {"", "EFFECTIVE"}},
+    }

@@ -1,0 +1,230 @@
+"""Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and what goes wrong with them.
+
+Fault modes (targets: the zone or region, the method such as ``instances.list``, ``<place>/<method>``; for
+listManagedInstances the MIG is the place; in an aggregated list each zone and region is one chance):
+
+============= ==========================================================================================
+list_lag      the list shows what was ``seconds`` (10) ago, at most 120
+partial_list  a part is missing and a warning stands beside it, of ``code`` (UNREACHABLE); ``kept`` (0.5) of a
+              page remains, of a zone in an aggregated list nothing
+empty_page    a page without items, whose nextPageToken goes on where it began
+moved_page    the list changed between two pages: a page but the first lacks its ``items`` (1) first entries, or,
+              when that is negative, repeats so many of the page before
+token_expired a call with a pageToken is answered 400
+============= ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import itemgetter
+
+from provisioner.lab.cloud.compute.documents import nothing_in, unreachable
+from provisioner.lab.cloud.compute.filter import Predicate, compile_filter
+from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document, timestamp
+from provisioner.lab.cloud.world import World
+
+MAX_PAGE = 500
+"""Most items of a page, and the default."""
+
+_END = 10**14
+"""A moment in milliseconds, later than anything here is made."""
+
+_MEMBERS = {
+    "listManagedInstances": "ManagedInstance",
+    "listPerInstanceConfigs": "PerInstanceConfig",
+    "listErrors": "InstanceManagedByIgmError",
+    "listInstances": "InstanceWithNamedPorts",
+}
+"""The name of the items in lists about a group, by method. Other lists name them after their collection."""
+
+Source = Callable[[str, float], Iterable[tuple[str, Document]]]
+"""Gives names and documents in order of names, from behind a name on, as they were so many seconds ago."""
+
+
+@dataclass(frozen=True)
+class ListCall:
+    """One call of a list method."""
+
+    world: World
+    method: str
+    path: str
+    """Relative URL of the list."""
+    place: str
+    """Zone, region or MIG."""
+    query: Mapping[str, str]
+    base: str
+    """What begins every URL that the caller is shown."""
+
+    @property
+    def resource(self) -> str:
+        """What the list holds, as a message of ``schema.py``."""
+        collection, _, verb = self.method.rpartition(".")
+        name = re.sub(r"^(?:region|zone|global)(?=[A-Z])", "", collection)
+        return _MEMBERS.get(verb) or name[0].upper() + name[1:].removesuffix("s")
+
+    @property
+    def predicate(self) -> Predicate | None:
+        """What its filter lets through."""
+        text = self.query.get("filter", "").strip()
+        try:
+            return compile_filter(text, self.resource, self.base) if text else None
+        except ValueError as error:
+            raise ApiError(400, "invalid", f"Invalid value for field 'filter': '{text}'. {error}") from error
+
+    @property
+    def page_size(self) -> int:
+        """Items a page holds."""
+        text = self.query.get("maxResults", "") or str(MAX_PAGE)
+        if not text.isdecimal() or int(text) > MAX_PAGE:
+            raise ApiError(400, "invalid", f"Invalid value for field 'maxResults': '{text}'. Must be within [0, 500]")
+        return int(text) or MAX_PAGE
+
+    def place_in(self, place: str) -> ListCall:
+        """The same call, of one place of an aggregated list."""
+        return replace(self, place=place)
+
+    @property
+    def targets(self) -> tuple[str, str, str]:
+        """The targets that a fault of the call may name."""
+        return self.place, self.method, f"{self.place}/{self.method}"
+
+    @property
+    def lag(self) -> float:
+        """Seconds that this response is behind."""
+        fault = self.world.strikes("list_lag", *self.targets)
+        return float(fault.params.get("seconds", 10.0)) if fault else 0.0
+
+    def begin(self) -> str:
+        """The name behind which the page begins."""
+        token = self.query.get("pageToken", "")
+        if not token:
+            return ""
+        try:
+            name = base64.b64decode(token, altchars=b"-_", validate=True).decode()
+        except ValueError as error:
+            raise self._bad_token(token) from error
+        if self.world.strikes("token_expired", *self.targets):
+            raise self._bad_token(token)
+        return name
+
+    @property
+    def moved(self) -> int:
+        """How many entries have left this page since the page before was read."""
+        fault = self.world.strikes("moved_page", *self.targets) if self.query.get("pageToken") else None
+        return int(fault.params.get("items", 1)) if fault else 0
+
+    def _bad_token(self, token: str) -> ApiError:
+        return ApiError(400, "invalid", f"Invalid value for field 'pageToken': '{token}'. The token is not valid.")
+
+    def frame(self, kind: str) -> Document:
+        """The fields that begin every list."""
+        return {"kind": f"compute#{kind}", "id": self.path, "selfLink": BASE + self.path}
+
+
+def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Document:
+    """One page of a plain list; without ``order`` of one that has none to choose."""
+    items, last = take(call, source, order)
+    document = call.frame(kind)
+    if call.world.strikes("empty_page", *call.targets):
+        return document | {"nextPageToken": token_of(call.begin() or "\0")}
+    if fault := call.world.strikes("partial_list", *call.targets):
+        items = items[: int(len(items) * float(fault.params.get("kept", 0.5)))]
+        document["warning"] = unreachable(call.place, str(fault.params.get("code", "UNREACHABLE")))
+    if items:
+        document["items"] = items
+    if last:
+        document["nextPageToken"] = token_of(last)
+    return document
+
+
+def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
+    """The items of the page that the call asks for, and the last one's name if more follow."""
+    if order:
+        source = in_order(call, source)
+    begin, size = call.begin(), call.page_size
+    moved = call.moved
+    if moved < 0:
+        before = [name for name, _ in _filtered(source("", call.lag), call.predicate) if name <= begin]
+        begin = before[moved - 1] if len(before) > -moved else ""
+    entries = _filtered(source(begin, call.lag), call.predicate)
+    chosen = list(itertools.islice(entries, max(moved, 0), max(moved, 0) + size + 1))
+    last = chosen[size - 1][0] if len(chosen) > size else ""
+    return [document for _, document in chosen[:size]], last
+
+
+def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, Source]) -> Document:
+    """One page of an aggregated list; ``scopes`` by name (``zones/<zone>``), in the order they are shown."""
+    sources = {scope: in_order(call, source) for scope, source in scopes.items()}
+    document, items = call.frame(kind), dict[str, Document]()
+    begin_scope, _, begin_name = call.begin().partition("\t")
+    predicate, room, names = call.predicate, call.page_size, sorted(scopes)
+    for scope in names:
+        place = call.place_in(scope.rpartition("/")[2])
+        if scope < begin_scope:
+            continue
+        if call.world.strikes("partial_list", *place.targets):
+            items[scope] = {"warning": unreachable(scope)}
+            document.setdefault("unreachables", []).append(scope)
+            continue
+        begin = begin_name if scope == begin_scope else ""
+        chosen = list(itertools.islice(_filtered(sources[scope](begin, place.lag), predicate), room + 1))
+        items[scope] = (
+            {field: [entry for _, entry in chosen[:room]]} if chosen[:room] else {"warning": nothing_in(scope)}
+        )
+        if len(chosen) > room:
+            last = chosen[room - 1][0] if room else begin
+            document["nextPageToken"] = token_of(f"{scope}\t{last}")
+            break
+        room -= len(chosen)
+    return document | {"items": items}
+
+
+def in_order(call: ListCall, source: Source) -> Source:
+    """The source by name, or by ``creationTimestamp desc`` if the call asks for that; another order is refused."""
+    order = call.query.get("orderBy", "")
+    if order == "creationTimestamp desc":
+        return _newest_first(source)
+    if order in ("", "name"):
+        return source
+    words = "Only name and creationTimestamp desc are known."
+    raise ApiError(400, "invalid", f"Invalid value for field 'orderBy': '{order}'. {words}")
+
+
+def _newest_first(source: Source) -> Source:
+    """The items of ``source`` under other names, which put the newest first."""
+
+    def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
+        ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))
+        return [entry for entry in ages if entry[0] > begin]
+
+    return ordered
+
+
+def _age(document: Document) -> str:
+    """A text that sorts newer documents first; one that says no time of its making counts as the oldest."""
+    made = document.get("creationTimestamp") or document.get("insertTime") or timestamp(0.0)
+    return f"{_END - round(datetime.fromisoformat(made).timestamp() * 1000):015d} "
+
+
+def token_of(name: str) -> str:
+    """An opaque pageToken for what comes behind ``name``."""
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _filtered(source: Iterable[tuple[str, Document]], predicate: Predicate | None) -> Iterator[tuple[str, Document]]:
+    return iter(source) if predicate is None else (entry for entry in source if predicate(entry[1]))
+
+
+def fixed(documents: Mapping[str, Document]) -> Source:
+    """A source whose documents have no history: it never lags."""
+
+    def source(begin: str, _lag: float) -> Iterable[tuple[str, Document]]:
+        return [(name, documents[name]) for name in sorted(documents) if name > begin]
+
+    return source

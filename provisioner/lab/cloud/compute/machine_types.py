@@ -1,0 +1,56 @@
+"""The machine types of the simulated Compute Engine: those of the usual ratios, and custom ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from provisioner.lab.cloud.compute.documents import PROJECT_MADE
+from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document, numeric_id, timestamp
+
+GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
+"""Gigabytes per processor of N2 and its like; some families differ by a little."""
+
+_FAMILIES = ("c2d", "c3", "e2", "n1", "n2", "n2d")
+_SIZES = (2, 4, 8, 16, 32)
+_LISTED = tuple(f"{family}-{ratio}-{size}" for family in _FAMILIES for ratio in GIGABYTES_PER_CPU for size in _SIZES)
+"""Those that a list shows besides the ones that are used; ``get`` knows every one of the usual ratios."""
+
+_CUSTOM = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
+_USUAL = re.compile(r"[a-z][a-z0-9]+-(standard|highmem|highcpu)-([0-9]+)")
+
+
+def machine_type_document(project: str, zone: str, name: str) -> Document:
+    """One machine type; 404 for a name that is none."""
+    path = f"projects/{project}/zones/{zone}/machineTypes/{name}"
+    size = _size(name)
+    if size is None:
+        raise ApiError(404, "notFound", f"The resource '{path}' was not found")
+    cpus, memory = size
+    return {
+        "kind": "compute#machineType",
+        "id": numeric_id(name),
+        "name": name,
+        "description": f"{cpus} vCPUs, {memory / 1024:g} GB RAM",
+        "guestCpus": cpus,
+        "memoryMb": memory,
+        "isSharedCpu": False,
+        "zone": zone,
+        "creationTimestamp": timestamp(PROJECT_MADE),
+        "selfLink": BASE + path,
+    }
+
+
+def machine_types(project: str, zone: str, used: Iterable[str]) -> dict[str, Document]:
+    """The machine types that a zone lists, by name; of those ``used`` by templates, custom ones are not listed."""
+    names = {*_LISTED, *(name for name in used if _USUAL.fullmatch(name))}
+    return {name: machine_type_document(project, zone, name) for name in names}
+
+
+def _size(name: str) -> tuple[int, int] | None:
+    """Processors and MB."""
+    if custom := _CUSTOM.fullmatch(name):
+        return int(custom[1]), int(custom[2])
+    if usual := _USUAL.fullmatch(name):
+        return int(usual[2]), int(usual[2]) * GIGABYTES_PER_CPU[usual[1]] * 1024
+    return None

@@ -1,0 +1,211 @@
+"""What becomes of the members of a simulated managed instance group: by calls, by their VMs, and by others.
+
+What others do to a member (targets: the VM's name, the MIG, the zone):
+
+============= ==========================================================================================
+abandoned     a member is taken out of the MIG ``seconds`` (60) after it runs
+recreated     a member is recreated ``seconds`` (60) after it runs
+protected     a member's VM is protected against deletion: the MIG tries to delete it again and again
+unhealthy     a member fails its health check from ``seconds`` (60) after it runs on, if the MIG has one
+============= ==========================================================================================
+
+What the MIG does by itself, as its settings say: it repairs, heals, replaces what has an old template, and evens out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from provisioner.lab.cloud.compute.attempts import Attempts
+from provisioner.lab.cloud.compute.members import LEAVING, Member, Members
+from provisioner.lab.cloud.compute.operations import Document
+from provisioner.lab.cloud.compute.vms import Vm
+
+REPAIRED = "Instance eligible for repair: instance should be RUNNING, but is STOPPING"
+UNHEALTHY = "Instance eligible for autohealing: instance unhealthy."
+"""Google's own words."""
+
+PROTECTED = {
+    "code": "INVALID_RESOURCE_USAGE",
+    "message": "Invalid resource usage: 'Resource cannot be deleted if it's protected against deletion.'.",
+}
+"""Google's own words."""
+
+
+class MemberLife:
+    """Brings members of one MIG into being and ends them."""
+
+    def __init__(self, group: Members) -> None:
+        self._group = group
+        self._attempts = Attempts(group, self._noticed)
+
+    # --- effects of calls ---------------------------------------------------------------------------------------------
+
+    def create(self, names: Sequence[str], preserved: Mapping[str, Document]) -> None:
+        """New members, of those names that are none yet."""
+        for name in names:
+            if name not in self._group.members:
+                self._add(Member(name, self._group.next_zone(), preserved=preserved.get(name, {})))
+
+    def resize(self, size: int) -> None:
+        """Add members with random names, or delete the first, until there are ``size``."""
+        group = self._group
+        while group.target_size < size:
+            self._add(Member(group.random_name(), group.next_zone(), configured=False))
+        victims = [member for member in group.members.values() if member.action not in LEAVING]
+        for member in victims[: max(0, group.target_size - size)]:
+            self.delete(member)
+
+    def each(self, names: Sequence[str], effect: Callable[[Member], None]) -> None:
+        """Apply an effect to the members that are still there and not leaving."""
+        for name in names:
+            member = self._group.members.get(name)
+            if member and member.action not in LEAVING:
+                effect(member)
+
+    def delete(self, member: Member) -> None:
+        """The member and its VM go."""
+        self._group.target_size -= 1
+        self._group.act(member, "DELETING")
+        self._go(member)
+        self.even_out_later()
+
+    def _go(self, member: Member) -> None:
+        """Delete the VM of a member that leaves; later, if it is protected."""
+        group = self._group
+        if not group.holds(member):
+            return
+        if member.vm and group.world.strikes("protected", member.name, group.spec.name, member.zone):
+            member.errors = (PROTECTED,)
+            group.show(member)
+            group.world.after(group.timings.retry_first, partial(self._go, member))
+        elif member.vm:
+            group.vms.delete(member.vm)
+        elif member.failures or group.switches.cancel_creating or member.previous:
+            group.leave(member)
+
+    def abandon(self, member: Member) -> None:
+        """The member goes, its VM runs on."""
+        self._group.target_size -= 1
+        self._group.act(member, "ABANDONING")
+        if member.vm:
+            member.vm.watcher = None
+        self._group.leave(member)
+        self.even_out_later()
+
+    def recreate(self, member: Member) -> None:
+        """The VM goes and is made again under the same name."""
+        self._group.act(member, "RECREATING")
+        if member.vm:
+            self._group.vms.delete(member.vm)
+        else:
+            self._attempts.schedule(member, 0.0)
+
+    def update(self) -> None:
+        """Replace, one after the other, the members of another template, where the update is PROACTIVE."""
+        group = self._group
+        old = [member for member in group.members.values() if group.outdated(member)]
+        for turn, member in enumerate(old):
+            group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], self._replace))
+
+    def _replace(self, member: Member) -> None:
+        """Make the member anew if that is still wanted, under its name or a name of its own."""
+        if not self._group.outdated(member):
+            return
+        if self._group.spec.replacement_method == "RECREATE":
+            self.recreate(member)
+            return
+        self.delete(member)
+        self._add(Member(self._group.random_name(), member.zone, configured=False))
+
+    def even_out_later(self) -> None:
+        """Look in a while whether the zones are even, if the group cares for that."""
+        group = self._group
+        if group.redistributes:
+            group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)
+
+    def _even_out(self) -> None:
+        """Move one member from the fullest zone to the emptiest: one is deleted, another made under another name."""
+        group = self._group
+        there = [member for member in group.members.values() if member.action not in LEAVING]
+        counts = Counter(member.zone for member in there)
+        sizes = {zone: counts[zone] for zone in group.spec.all_zones}
+        fullest, emptiest = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
+        if not group.redistributes or sizes[fullest] - sizes[emptiest] < 2:
+            return
+        self.delete(next(member for member in there if member.zone == fullest))
+        self._add(Member(group.random_name(), emptiest, configured=False))
+
+    def _add(self, member: Member) -> None:
+        self._group.join(member)
+        self._attempts.schedule(member, self._group.world.lognormal(*self._group.timings.schedule))
+
+    # --- what becomes of VMs ------------------------------------------------------------------------------------------
+
+    def _noticed(self, member: Member, vm: Vm) -> None:
+        """A member's VM changed its status."""
+        if member.vm is not vm:
+            return
+        if vm.status == "RUNNING":
+            self._booted(member, vm)
+        elif not vm.exists:
+            self._ended(member, vm)
+        elif vm.status == "TERMINATED" and self._group.repairs:
+            self._repair_later(member)
+        self._group.show(member)
+
+    def _booted(self, member: Member, vm: Vm) -> None:
+        member.failures, member.errors = 0, ()
+        if member.action == "DELETING":
+            self._go(member)
+        else:
+            member.action = "NONE"
+            self._disturb(member)
+
+    def _disturb(self, member: Member) -> None:
+        """Schedule what a fault does to a member that has just begun to run."""
+        world = self._group.world
+        for mode, act in (("abandoned", self.abandon), ("recreated", self.recreate)):
+            if fault := world.strikes(mode, member.name, self._group.spec.name, member.zone):
+                world.after(float(fault.params.get("seconds", 60.0)), partial(self.each, [member.name], act))
+        if fault := world.strikes("unhealthy", member.name, self._group.spec.name, member.zone):
+            seconds = max(float(fault.params.get("seconds", 60.0)), self._group.initial_delay)
+            world.after(seconds, partial(self._heal, member, member.vm))
+
+    def _ended(self, member: Member, vm: Vm) -> None:
+        member.vm, member.previous = None, vm
+        if member.action == "DELETING":
+            self._group.leave(member)
+        elif member.action in ("CREATING", "RECREATING"):
+            self._attempts.schedule(member, 0.0)
+        elif self._group.repairs:
+            self._repair_later(member)
+        elif self._group.switches.dead_member_stays:
+            member.action = "NONE"
+        else:
+            self._group.target_size -= 1
+            self._group.act(member, "DELETING")
+            self._group.leave(member)
+
+    def _repair_later(self, member: Member) -> None:
+        dead, world = member.vm or member.previous, self._group.world
+        world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair_dead(member, dead))
+
+    def _repair_dead(self, member: Member, dead: Vm | None) -> None:
+        if self._group.repairs:
+            self._repair(member, dead, REPAIRED)
+
+    def _heal(self, member: Member, sick: Vm | None) -> None:
+        if self._group.heals:
+            self._repair(member, sick, UNHEALTHY)
+
+    def _repair(self, member: Member, dead: Vm | None, why: str) -> None:
+        """Recreate the member whose VM died or is not well, unless something else has happened to it meanwhile."""
+        if not self._group.holds(member) or (member.vm or member.previous) is not dead:
+            return
+        if member.action == "NONE":
+            self._group.vms.audit.system("instances.repair.recreateInstance", self._group.path(member), why)
+            member.keeps_template = not self._group.updates_on_repair
+            self.recreate(member)

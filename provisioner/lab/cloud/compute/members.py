@@ -1,0 +1,207 @@
+"""Who belongs to a simulated managed instance group, and what listManagedInstances and listErrors show of it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from provisioner.lab.cloud.compute.operations import BASE, Document, timestamp
+from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
+from provisioner.lab.cloud.compute.vms import Shelf, Vm, Vms
+from provisioner.lab.cloud.world import World
+
+ERROR_HISTORY = 500
+"""Rows that listErrors keeps."""
+
+LEAVING = ("DELETING", "ABANDONING")
+
+
+@dataclass(eq=False)
+class Member:
+    """One managed instance, with or without a VM."""
+
+    name: str
+    zone: str
+    vm: Vm | None = None
+    action: str = "CREATING"
+    failures: int = 0
+    """Attempts to create it that failed, since the last that did not."""
+    errors: tuple[Document, ...] = ()
+    """Errors of the last attempt."""
+    previous: Vm | None = None
+    """The VM before a recreation."""
+    leaving: bool = False
+    """True once the member has left: it is only shown for a while."""
+    keeps_template: bool = False
+    """True while a repair makes it again: from its own template."""
+    configured: bool = True
+    """True for a member with a per-instance config: createInstances named it."""
+    preserved: Document = field(default_factory=dict)
+    """``preservedState`` of that config."""
+
+    @property
+    def target(self) -> str:
+        """``targetStatus``: where the MIG wants it."""
+        return {"DELETING": "DELETED", "ABANDONING": "ABANDONED"}.get(self.action, "RUNNING")
+
+    @property
+    def config(self) -> str:
+        """Status of its per-instance config; empty for a member without one."""
+        if not self.configured:
+            return ""
+        if self.action in LEAVING:
+            return "DELETING"
+        return "EFFECTIVE" if self.vm else "APPLYING"
+
+
+@dataclass
+class Members:
+    """The members of one MIG, the settings that they live by, and the size that the MIG aims at."""
+
+    spec: MigSpec
+    world: World
+    vms: Vms
+    timings: Timings
+    switches: Switches
+    settings: Document = field(default_factory=dict, init=False)
+    """Settings from patches that ``spec`` has no field for, as they stand in the document."""
+    target_size: int = field(default=0, init=False)
+    members: dict[str, Member] = field(default_factory=dict, init=False)
+    errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY), init=False)
+    """Rows of listErrors, oldest first."""
+
+    def __post_init__(self) -> None:
+        self.shelf = Shelf(self.world)
+        """What listManagedInstances shows."""
+        self.created = self.world.wall()
+
+    @property
+    def repairs(self) -> bool:
+        """True when the group recreates what dies."""
+        chosen = self.spec.default_action_on_failure == "REPAIR"
+        return chosen or self.world.strikes("repairs", self.spec.name) is not None
+
+    @property
+    def heals(self) -> bool:
+        """True when the group recreates what fails its health check."""
+        lifecycle = self.settings.get("instanceLifecyclePolicy") or {}
+        action = lifecycle.get("onFailedHealthCheck") or "DEFAULT_ACTION"
+        action = self.spec.default_action_on_failure if action == "DEFAULT_ACTION" else action
+        return action == "REPAIR" and bool(self.settings.get("autoHealingPolicies"))
+
+    @property
+    def updates_on_repair(self) -> bool:
+        """True when a repair applies the group's present template."""
+        return bool((self.settings.get("instanceLifecyclePolicy") or {}).get("forceUpdateOnRepair") == "YES")
+
+    @property
+    def initial_delay(self) -> float:
+        """Seconds for which a new member may fail its health check."""
+        return max(
+            (float(one.get("initialDelaySec") or 0) for one in self.settings.get("autoHealingPolicies") or ()),
+            default=0.0,
+        )
+
+    def outdated(self, member: Member) -> bool:
+        """True for a member of another template, where the update is PROACTIVE and may replace what runs."""
+        policy = self.settings.get("updatePolicy") or {}
+        gentle = policy.get("mostDisruptiveAllowedAction", "REPLACE") != "REPLACE"
+        other = member.vm is not None and member.vm.spec.template != self.spec.template
+        return other and self.spec.update_type == "PROACTIVE" and not gentle
+
+    @property
+    def redistributes(self) -> bool:
+        """True when the group evens out its zones."""
+        spec = self.spec
+        return bool(spec.region) and (spec.redistribution, spec.target_shape) == ("PROACTIVE", "EVEN")
+
+    @property
+    def paginated(self) -> bool:
+        """True when listManagedInstances has pages."""
+        return self.spec.list_results == "PAGINATED" or self.world.strikes("paginated", self.spec.name) is not None
+
+    def actions(self) -> Counter[str]:
+        """Members by current action."""
+        return Counter(member.action for member in self.members.values())
+
+    def holds(self, member: Member) -> bool:
+        """True while the member has not left, nor another taken its name."""
+        return self.members.get(member.name) is member
+
+    def next_zone(self) -> str:
+        """Where the next member goes: zones in turn."""
+        zones = self.spec.all_zones
+        return zones[len(self.members) % len(zones)]
+
+    def random_name(self) -> str:
+        """A name that no member has, as resize gives them."""
+        base = self.spec.base_instance_name or self.spec.name
+        while True:
+            name = f"{base}-{''.join(self.world.random.choices('bcdfghjklmnpqrstvwxz0123456789', k=4))}"
+            if name not in self.members:
+                return name
+
+    def join(self, member: Member) -> None:
+        """Add a member; targetSize rises."""
+        self.members[member.name] = member
+        self.target_size += 1
+        self.show(member)
+
+    def leave(self, member: Member) -> None:
+        """Do nothing more for the member; it is still shown for a while."""
+        member.leaving = True
+        self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
+
+    def _left(self, member: Member) -> None:
+        if self.holds(member):
+            del self.members[member.name]
+            self.shelf.put(member.name, None)
+
+    def act(self, member: Member, action: str) -> None:
+        """``action`` is its current action from now on."""
+        member.action = action
+        self.show(member)
+
+    def show(self, member: Member) -> None:
+        """List it as it is now, unless it has left."""
+        if self.holds(member):
+            self.shelf.put(member.name, self._document(member))
+
+    def log_error(self, member: Member, error: Mapping[str, str]) -> None:
+        """Add a row to listErrors."""
+        row: Document = {
+            "timestamp": timestamp(self.world.wall()),
+            "error": {"code": error["code"], "message": error["message"]},
+            "instanceActionDetails": {
+                "action": member.action,
+                "instance": BASE + self.path(member),
+                "version": {"instanceTemplate": BASE + self.spec.template},
+            },
+        }
+        self.errors.append(row)
+
+    def path(self, member: Member) -> str:
+        """Relative URL of the member's instance."""
+        return f"projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
+
+    def _document(self, member: Member) -> Document:
+        document: Document = {
+            "name": member.name,
+            "instance": BASE + self.path(member),
+            "currentAction": member.action,
+            "targetStatus": member.target,
+        }
+        if member.vm:
+            document["id"] = str(member.vm.id)
+            document["instanceStatus"] = member.vm.status
+            if member.vm.scheduling:
+                document["scheduling"] = member.vm.scheduling
+            if member.preserved:
+                document["preservedStateFromConfig"] = member.preserved
+        if member.action not in LEAVING:
+            made_from = member.vm.spec if member.vm else self.spec
+            document["version"] = {"instanceTemplate": BASE + made_from.template}
+        if member.errors:
+            document["lastAttempt"] = {"errors": {"errors": list(member.errors)}}
+        return document

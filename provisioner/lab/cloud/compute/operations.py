@@ -1,0 +1,303 @@
+"""Operations of the simulated Compute Engine: accepted calls, when they end, and the same call sent twice.
+
+An operation is an admission only: it is DONE when the intent is accepted, not when VMs exist or are gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from provisioner.lab.cloud.compute.settings import Switches, Timings, project_number
+from provisioner.lab.cloud.world import Fault, World
+
+if TYPE_CHECKING:
+    from provisioner.lab.cloud.compute.audit import Audit
+
+Document = dict[str, Any]
+
+BASE = "https://www.googleapis.com/compute/v1/"
+"""Start of every URL inside the model; the HTTP face puts its own address in its place."""
+
+_PACIFIC = timezone(timedelta(hours=-7))
+
+
+class ApiError(Exception):
+    """A call that is refused at once: HTTP status, Google's reason and message."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True)
+class OperationError:
+    """Why an accepted call came to nothing."""
+
+    code: str
+    message: str
+    status: int = 400
+    """The HTTP status it would have had, had it been refused at once."""
+    details: Sequence[Document] = ()
+    """``errorDetails``."""
+
+    def document(self) -> Document:
+        """The error as an operation prints it."""
+        entry: Document = {"code": self.code, "message": self.message}
+        return entry | {"errorDetails": list(self.details)} if self.details else entry
+
+
+Effect = Callable[[], OperationError | None]
+"""Applies an accepted call, all of it or nothing."""
+
+PHRASES: Mapping[int, str] = {
+    400: "BAD REQUEST",
+    403: "FORBIDDEN",
+    404: "NOT FOUND",
+    409: "CONFLICT",
+    412: "PRECONDITION FAILED",
+    503: "SERVICE UNAVAILABLE",
+}
+
+
+def numeric_id(path: str) -> str:
+    """The id of something that has no life of its own here."""
+    return str((1 << 60) + zlib.crc32(path.encode()))
+
+
+def timestamp(wall: float) -> str:
+    """RFC 3339 with milliseconds and Google's Pacific offset."""
+    return datetime.fromtimestamp(wall, _PACIFIC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an operation works on."""
+
+    project: str
+    scope: str
+    """``zones/<zone>`` or ``regions/<region>``."""
+    path: str
+    """Relative URL."""
+    id: str
+
+
+@dataclass(eq=False)
+class Operation:
+    """One accepted call."""
+
+    id: int
+    name: str
+    kind: str
+    """``operationType``, e.g. ``compute.instanceGroupManagers.createInstances`` or ``delete``."""
+    target: Target
+    request_id: str
+    inserted: float
+    """Epoch seconds by the world's clock, as the two below."""
+    started: float | None = None
+    ended: float | None = None
+    error: OperationError | None = None
+    logged: str = ""
+    """Its name in the audit log; only of calls on MIGs, the instances' own lives are logged as they go on."""
+    said: str = ""
+    """Its statusMessage, where Google itself did something."""
+
+    @property
+    def on_group(self) -> bool:
+        """True for the operation of a call on a MIG."""
+        return self.kind.startswith("compute.")
+
+    @property
+    def method(self) -> str:
+        """The method as the audit log has it, without version."""
+        return self.kind.removeprefix("compute.")
+
+    @property
+    def done(self) -> bool:
+        """True for an operation that is done."""
+        return self.ended is not None
+
+    def document(self) -> Document:
+        """The operation as Compute Engine prints it."""
+        project, scope = self.target.project, self.target.scope
+        location, _, place = scope.partition("/")
+        document: Document = {
+            "kind": "compute#operation",
+            "id": str(self.id),
+            "name": self.name,
+            location.removesuffix("s"): f"{BASE}projects/{project}/{location}/{place}",
+            "operationType": self.kind,
+            "targetLink": BASE + self.target.path,
+            "targetId": self.target.id,
+            "status": "DONE" if self.done else "RUNNING",
+            "user": "system" if self.said else f"{project_number(project)}-compute@developer.gserviceaccount.com",
+            "progress": 100 if self.done else 0,
+            "insertTime": timestamp(self.inserted),
+            "startTime": timestamp(self.inserted if self.started is None else self.started),
+            "selfLink": f"{BASE}projects/{project}/{scope}/operations/{self.name}",
+        }
+        if self.ended is not None:
+            document["endTime"] = timestamp(self.ended)
+        if self.said:
+            document["statusMessage"] = self.said
+        if self.request_id:
+            document["clientOperationId"] = self.request_id
+        if self.error:
+            document["error"] = {"errors": [self.error.document()]}
+            document["httpErrorStatusCode"] = self.error.status
+            document["httpErrorMessage"] = PHRASES.get(self.error.status, "ERROR")
+        return document
+
+
+@dataclass
+class Operations:
+    """All operations of the world, by project, scope and name."""
+
+    world: World
+    timings: Timings
+    switches: Switches
+    audit: Audit
+    _operations: dict[tuple[str, str, str], Operation] = field(default_factory=dict)
+    _requests: dict[tuple[str, str], Operation] = field(default_factory=dict)
+    _pending: Counter[str] = field(default_factory=Counter)
+    _events: Iterator[int] = field(default_factory=itertools.count)
+
+    def repeated(self, target: str, request_id: str) -> Operation | None:
+        """The operation that this request id already began on this target, while that is remembered."""
+        begun = self._requests.get((target, request_id)) if request_id else None
+        if begun and self.world.wall() - begun.inserted > self.switches.request_id_seconds:
+            return None
+        return begun
+
+    def begin(self, kind: str, target: Target, request_id: str, effect: Effect) -> Operation:
+        """Accept a call; its effect follows after a while."""
+        operation = Operation(
+            id=self.world.random.randrange(1 << 60, 1 << 63),
+            name=self._name(),
+            kind=kind,
+            target=target,
+            request_id=request_id,
+            inserted=self.world.wall(),
+        )
+        if operation.on_group:
+            operation.logged = self.audit.begin(operation.method, target.path)
+        self._operations[target.project, target.scope, operation.name] = operation
+        self._pending[target.path] += 1
+        if request_id:
+            self._requests[target.path, request_id] = operation
+        self._forget()
+        faults = self._faults(kind, target.path)
+        delay = self.world.lognormal(*self.timings.operation)
+        if delay > 0:
+            self.world.after(delay, lambda: self._end(operation, effect, faults))
+        else:
+            self._end(operation, effect, faults)
+        return operation
+
+    def happened(self, kind: str, target: Target, said: str) -> None:
+        """Record an act of Google on an instance as an operation that is done; chance has no part in it."""
+        now = self.world.wall()
+        name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
+        self._operations[target.project, target.scope, name] = Operation(
+            id=int(numeric_id(name)),
+            name=name,
+            kind=kind,
+            target=target,
+            request_id="",
+            inserted=now,
+            ended=now,
+            said=said,
+        )
+
+    def get(self, project: str, scope: str, name: str) -> Operation:
+        """The operation of this name; 404 when unknown, or ended too long ago."""
+        operation = self._operations.get((project, scope, name))
+        if operation is None or self._expired(operation):
+            raise ApiError(
+                404, "notFound", f"The resource 'projects/{project}/{scope}/operations/{name}' was not found"
+            )
+        return operation
+
+    def of(self, project: str, scope: str) -> dict[str, Document]:
+        """All operations of one zone or region, by name."""
+        return {
+            key[2]: operation.document()
+            for key, operation in self._operations.items()
+            if key[:2] == (project, scope) and not self._expired(operation)
+        }
+
+    def pending(self, target: str) -> bool:
+        """Whether a call on this target has not taken effect yet."""
+        return self._pending[target] > 0
+
+    def reset(self) -> None:
+        """Forget all operations. Effects that are still scheduled belong to the earlier world."""
+        self._operations.clear()
+        self._requests.clear()
+        self._pending.clear()
+
+    def _name(self) -> str:
+        bits = self.world.random.getrandbits
+        return f"operation-{int(self.world.wall() * 1000)}-{bits(52):013x}-{bits(32):08x}-{bits(32):08x}"
+
+    def _expired(self, operation: Operation) -> bool:
+        return operation.ended is not None and self.world.wall() - operation.ended > self.timings.operation_retention
+
+    def _forget(self) -> None:
+        """Drop the oldest operations that can no longer be asked for."""
+        for key in list(itertools.islice(self._operations, 2)):
+            if self._expired(self._operations[key]):
+                del self._operations[key]
+        horizon = self.world.wall() - self.switches.request_id_seconds
+        for request in list(itertools.islice(self._requests, 2)):
+            if self._requests[request].inserted < horizon:
+                del self._requests[request]
+
+    def _faults(self, kind: str, target: str) -> dict[str, Fault]:
+        name = target.rpartition("/")[2]
+        modes = ["op_error", "op_stuck"] + ["precondition"] * kind.endswith(".createInstances")
+        struck = {mode: self.world.strikes(mode, name, kind) for mode in modes}
+        return {mode: fault for mode, fault in struck.items() if fault}
+
+    def _end(self, operation: Operation, effect: Effect, faults: Mapping[str, Fault]) -> None:
+        target = operation.target
+        if self._operations.get((target.project, target.scope, operation.name)) is not operation:
+            return
+        stuck = faults.get("op_stuck")
+        operation.error = _fault_error(faults)
+        if operation.error is None and (stuck is None or stuck.params.get("applied", True)):
+            operation.error = effect()
+        if operation.on_group:
+            self.audit.end(operation.method, target.path, operation.logged, operation.error)
+        if stuck is None:
+            operation.ended = self.world.wall()
+            self._pending[target.path] -= 1
+
+
+def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:
+    """The error that a fault puts in place of the effect."""
+    if fault := faults.get("op_error"):
+        params = fault.params
+        return OperationError(
+            str(params.get("code", "INTERNAL_ERROR")),
+            str(params.get("message", "Internal error. Please try again or contact Google Support.")),
+            int(params.get("status", 503)),
+            params.get("details", ()),
+        )
+    return PROACTIVE_SUBSTITUTE if "precondition" in faults else None
+
+
+PROACTIVE_SUBSTITUTE = OperationError(
+    "CONDITION_NOT_MET",
+    "CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and replacementMethod to SUBSTITUTE. "
+    "Set replacementMethod to RECREATE or disable rolling update by setting type to OPPORTUNISTIC.",
+    412,
+)
+"""Google's own words."""

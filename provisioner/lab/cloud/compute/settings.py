@@ -1,0 +1,236 @@
+"""What a simulated MIG is, how long things take in it, and which of the unverified behaviours it shows.
+
+Durations are seconds of world time. No I/O, no clock, no logger.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from provisioner.lab.cloud.timing import Delay, parse_seconds, parse_timings
+
+ZONAL_SIZE_LIMIT = 1000
+REGIONAL_SIZE_LIMIT = 2000
+"""Google's default limits of VMs in one MIG."""
+
+MAX_PER_CALL = 1000
+"""Most instances that one call on a MIG may name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigSpec:
+    """One managed instance group and its template. Exactly one of ``zone`` and ``region`` is given."""
+
+    project: str
+    name: str
+    zone: str = ""
+    region: str = ""
+    zones: tuple[str, ...] = ()
+    """Zones of a regional MIG; default: ``<region>-a``, ``-b`` and ``-c``."""
+    base_instance_name: str = ""
+    """First part of the random names that a resize gives; default: the MIG's name."""
+    update_type: str = "OPPORTUNISTIC"
+    replacement_method: str = "SUBSTITUTE"
+    """PROACTIVE with SUBSTITUTE refuses createInstances."""
+    default_action_on_failure: str = "REPAIR"
+    """REPAIR makes a dead VM again under the same name, and one that fails its health check."""
+    redistribution: str = "PROACTIVE"
+    """PROACTIVE deletes VMs in the fullest zone of a regional MIG and makes others in the emptiest. Else NONE."""
+    target_shape: str = "EVEN"
+    """The target shape of a regional MIG. Only EVEN is redistributed."""
+    autoscaler_mode: str = ""
+    """Mode of the attached autoscaler, which never acts: ON, OFF or ONLY_SCALE_OUT; empty: there is none."""
+    list_results: str = "PAGELESS"
+    """PAGELESS ignores maxResults and pageToken of listManagedInstances, as Google does by default."""
+    provisioning_model: str = "STANDARD"
+    termination_action: str = "STOP"
+    """What a preemption leaves: a TERMINATED VM (STOP) or none (DELETE)."""
+    max_run_seconds: float | None = None
+    """The template's maxRunDuration: Compute ends each VM so long after its start, as ``termination_action`` says."""
+    machine_type: str = "n2-standard-4"
+    template_name: str = ""
+    """Name of the instance template; default: ``<name>-template``."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The template's labels, which every VM carries."""
+    capacity: int | None = None
+    """VMs that the place holds for this MIG; beyond it every attempt is a stock-out. None: no end."""
+    size_limit: int | None = None
+    """Most members. None: Google's default, 1,000 or 2,000 when regional."""
+
+    def __post_init__(self) -> None:
+        if bool(self.zone) == bool(self.region):
+            raise ValueError(f"MIG {self.name}: give either a zone or a region")
+
+    @property
+    def location(self) -> str:
+        """The zone or region."""
+        return self.zone or self.region
+
+    @property
+    def scope(self) -> str:
+        """The location as it stands in a URL: ``zones/<zone>`` or ``regions/<region>``."""
+        return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
+
+    @property
+    def path(self) -> str:
+        """The MIG's own relative URL."""
+        return f"projects/{self.project}/{self.scope}/instanceGroupManagers/{self.name}"
+
+    @property
+    def autoscaler(self) -> str:
+        """Relative URL of its autoscaler, if it has one."""
+        return f"projects/{self.project}/{self.scope}/autoscalers/{self.name}"
+
+    @property
+    def reference(self) -> str:
+        """What ``created-by`` of a VM says: the path with the project's number."""
+        return f"projects/{project_number(self.project)}/{self.scope}/instanceGroupManagers/{self.name}"
+
+    @property
+    def template(self) -> str:
+        """Relative URL of the instance template."""
+        return f"projects/{self.project}/global/instanceTemplates/{self.template_name or self.name + '-template'}"
+
+    @property
+    def all_zones(self) -> tuple[str, ...]:
+        """Where its VMs may be."""
+        return (self.zone,) if self.zone else self.zones or tuple(f"{self.region}-{letter}" for letter in "abc")
+
+    @property
+    def limit(self) -> int:
+        """Most members that the group may have."""
+        return self.size_limit or (ZONAL_SIZE_LIMIT if self.zone else REGIONAL_SIZE_LIMIT)
+
+
+ADVISED: Mapping[str, Any] = MappingProxyType({"default_action_on_failure": "DO_NOTHING", "redistribution": "NONE"})
+"""Settings of a MIG for a grid, as docs and Terraform files of ours make one; Google's defaults end machines."""
+
+
+def project_number(project: str) -> int:
+    """The number that stands for a project, the same in every run."""
+    return 100_000_000_000 + zlib.crc32(project.encode())
+
+
+def region_of(zone: str) -> str:
+    """The region that a zone lies in."""
+    return zone.rpartition("-")[0]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long things take. The defaults are realistic (reports and samples); tests and the demo pass short ones."""
+
+    call: Delay = (0.15, 0.6)
+    """Time that an API call takes."""
+    operation: Delay = (1.0, 4.0)
+    """Time from a mutation's call to its operation's DONE."""
+    schedule: Delay = (2.0, 8.0)
+    """Time from a member's creation to its first insert, before the cap on throughput."""
+    inserts_per_second: float = 20.0
+    """Most VMs a MIG begins to insert per second; 0: no cap."""
+    boot: Delay = (18.0, 45.0)
+    """Time from insert to RUNNING."""
+    delete: Delay = (45.0, 100.0)
+    """Time from STOPPING to gone, of Standard VMs."""
+    delete_spot: Delay = (35.0, 60.0)
+    delete_cap: float = 130.0
+    """Longest time from STOPPING to gone: the guest is switched off hard by then."""
+    leave: Delay = (3.0, 10.0)
+    """Time from a VM's end to the end of its membership."""
+    retry_first: float = 60.0
+    """First gap between attempts to create a VM; doubles."""
+    retry_last: float = 1200.0
+    notice: float = 30.0
+    """Time from a preemption's STOPPING to its TERMINATED."""
+    repair: Delay = (15.0, 60.0)
+    """Time from a VM's death to its recreation, where the MIG repairs."""
+    redistribute: Delay = (30.0, 120.0)
+    """Time from when the zones of a regional MIG are uneven to a step that evens them out."""
+    audit: Delay = (2.0, 15.0)
+    """Time from what happens to its audit log entry in Pub/Sub."""
+    operation_retention: float = 14 * 86400.0
+    """Ended operations answer 404 after this."""
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Timings:
+        """Timings from JSON; a mistake is a ValueError that names the field."""
+        return parse_timings(cls, document)
+
+
+class Duplicate(StrEnum):
+    """What createInstances does with a name that the MIG already has."""
+
+    OPERATION_ERROR = "operation_error"
+    """The operation ends with an error and none of the call's names is made."""
+    HTTP_CONFLICT = "http_conflict"
+    """The call is answered 409 and none of its names is made."""
+    IGNORE = "ignore"
+    """The name is skipped, the others are made."""
+
+
+class UnknownPlace(StrEnum):
+    """How a call is answered whose zone or region does not exist."""
+
+    INVALID = "invalid"
+    """400: most reports; it looks like a mistake in the call's other values."""
+    NOT_FOUND = "not_found"
+    """404: one recent report."""
+
+
+class UnknownProject(StrEnum):
+    """What a call is answered that names a project which does not exist."""
+
+    NOT_FOUND = "not_found"
+    """404: most reports; it looks like a group that does not exist."""
+    FORBIDDEN = "forbidden"
+    """403, as for a project that exists and lets the caller do nothing."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Behaviours that no public text settles. Each default is the one that is hardest on the caller."""
+
+    duplicate_name: Duplicate = Duplicate.OPERATION_ERROR
+    cancel_creating: bool = False
+    """Deleting a member whose VM is not inserted yet cancels the insert; otherwise the VM comes up and then goes."""
+    dead_member_stays: bool = True
+    """With DO_NOTHING, a member whose VM was deleted by others stays, without VM, and counts in targetSize."""
+    recreate_keeps_id: bool = True
+    """A recreated VM keeps its id and creation time; only its last start and its IP tell."""
+    field_mask_header: bool = False
+    """X-Goog-FieldMask is honoured; ``fields`` in the query always is."""
+    ip_before_running: bool = False
+    """The internal IP is shown from PROVISIONING on; otherwise from RUNNING on."""
+    request_id_seconds: float = 900.0
+    """How long a repeated requestId is recognised; after that the call is applied again."""
+    unknown_place: UnknownPlace = UnknownPlace.INVALID
+    unknown_project: UnknownProject = UnknownProject.NOT_FOUND
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Switches:
+        """Switches from JSON; a mistake is a ValueError that names the switch."""
+        types = {entry.name: type(entry.default) for entry in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in document.items():
+            if name not in types:
+                raise ValueError(f"{name}: unknown switch; known: {', '.join(sorted(types))}")
+            values[name] = _switch(name, types[name], value)
+        return cls(**values)
+
+
+def _switch(name: str, kind: type, value: object) -> object:
+    if issubclass(kind, StrEnum):
+        try:
+            return kind(str(value))
+        except ValueError as error:
+            raise ValueError(f"{name}: expected one of {', '.join(kind)}, got {value!r}") from error
+    if kind is float:
+        return parse_seconds(name, value)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected true or false, got {value!r}")
+    return value

@@ -1,0 +1,91 @@
+"""The forms in which objects leave the server: full JSON, the metadata alone, or a table. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from provisioner.lab.cloud.kubernetes.errors import Json, not_acceptable
+from provisioner.lab.cloud.kubernetes.store import Kind, Stored
+from provisioner.lab.cloud.kubernetes.table import partial, table
+
+
+class Shape(StrEnum):
+    """The parts of an object that are written."""
+
+    FULL = "full"
+    PARTIAL = "partial"
+    TABLE = "table"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one request wants objects written."""
+
+    shape: Shape
+    include: str = "Metadata"
+    """Of a table: what its rows carry beside the cells (None, Metadata, Object)."""
+
+    def one(self, stored: Stored, now: float) -> bytes:
+        """One object."""
+        if self.shape is Shape.FULL:
+            return stored.body
+        if self.shape is Shape.PARTIAL:
+            return encode(partial(stored))
+        version = {"resourceVersion": str(stored.version)}
+        return encode(table([stored], stored.kind.resource, now, self.include, version))
+
+    def many(self, kind: Kind, objects: Sequence[Stored], metadata: Json, now: float) -> bytes:
+        """A list; ``metadata`` is the list's own."""
+        if self.shape is Shape.TABLE:
+            return encode(table(objects, kind.resource, now, self.include, metadata))
+        if self.shape is Shape.FULL:
+            head: Json = {"kind": f"{kind.kind}List", "apiVersion": "v1", "metadata": metadata}
+            items = b",".join([stored.item for stored in objects])
+        else:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+            items = b",".join([encode(partial(stored)) for stored in objects])
+        return encode(head)[:-1] + b',"items":[' + items + b"]}"
+
+    def event(self, change: str, stored: Stored, now: float) -> bytes:
+        """One line of a watch."""
+        return b'{"type":"%s","object":%s}\n' % (change.encode(), self.one(stored, now))
+
+    def bookmark(self, kind: Kind, version: int, *, initial_end: bool) -> bytes:
+        """A line that says how far the watch has come."""
+        metadata: Json = {"resourceVersion": str(version)}
+        if initial_end:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        if self.shape is Shape.TABLE:
+            document: Json = table([], kind.resource, 0.0, self.include, metadata)
+        elif self.shape is Shape.PARTIAL:
+            document = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+        else:
+            document = {"kind": kind.kind, "apiVersion": "v1", "metadata": metadata}
+            if kind.resource == "pods":
+                document |= {"spec": {"containers": None}, "status": {}}
+        return encode({"type": "BOOKMARK", "object": document}) + b"\n"
+
+
+def encode(document: Json) -> bytes:
+    """Compact JSON."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def negotiate(accept: str, include: str) -> Form:
+    """The first of the media types asked for that can be written; 406 when there is none."""
+    for media in accept.split(",") if accept.strip() else ["*/*"]:
+        name, *parameters = (part.strip() for part in media.split(";"))
+        asked = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+        if name not in ("application/json", "application/*", "*/*"):
+            continue
+        match asked.get("as", ""):
+            case "":
+                return Form(Shape.FULL)
+            case "Table":
+                return Form(Shape.TABLE, include or "Metadata")
+            case "PartialObjectMetadata" | "PartialObjectMetadataList":
+                return Form(Shape.PARTIAL)
+    raise not_acceptable()

@@ -1,0 +1,302 @@
+"""The model of a Kubernetes cluster: namespaces, nodes, Events and pods with their whole life, in world time.
+
+Refusals are :class:`~provisioner.lab.cloud.kubernetes.errors.ApiError`. No I/O.
+
+Faults the model knows, each matched against the pod's namespace and its name:
+
+=============  =========================================================================================================
+mode           what happens
+=============  =========================================================================================================
+quota          ``params.limit`` (default 0): a create beyond so many pods of the namespace that have not ended is 403
+invalid        a create is 422
+altered        a created pod has ``params.labels`` (null takes one away; default: none is left) and ``params.spec``, as
+               where an admission policy changes it
+stockout       an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp, which says
+               ``params.words`` (default ``GCE out of resources``); each attempt (one every ``reschedule`` seconds)
+               is a chance
+spot_node      the pod comes to a Spot node without asking for one, as a compute class chooses it
+unprepared     the node fails to make volumes or network ready: ContainerCreating, and an Event with ``params.reason``
+               (default FailedMount) and ``params.words``; each attempt (one every ``reschedule`` seconds) is a chance
+slow_start     the pod runs ``params.seconds`` (default 60) later
+image_pull     the image is never pulled: ErrImagePull and ImagePullBackOff in turn
+bad_config     containers are never created: CreateContainerConfigError with ``params.words``
+crash          containers end with ``params.exit_code`` (default 1) and ``params.reason`` (such as OOMKilled) after
+               ``params.seconds`` (default 1) of running, each time: CrashLoopBackOff, or the phase Failed or Succeeded
+               where ``restartPolicy`` says so
+never_ready    the pod runs and its readiness probe fails for ever
+stuck          a deleted pod stays, terminating, for as long as the fault stands
+=============  =========================================================================================================
+
+``stockout``, ``stuck`` and ``unprepared``: asked again, and end with the fault; the others are decided once for a pod.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from provisioner.lab.cloud.kubernetes import pod_status
+from provisioner.lab.cloud.kubernetes.errors import Cause, Json, already_exists, invalid, not_found, over_quota
+from provisioner.lab.cloud.kubernetes.events import KUBELET, Recorder
+from provisioner.lab.cloud.kubernetes.gates import lifted
+from provisioner.lab.cloud.kubernetes.nodes import Nodes
+from provisioner.lab.cloud.kubernetes.pod_end import PodEnd
+from provisioner.lab.cloud.kubernetes.pod_start import PodStart
+from provisioner.lab.cloud.kubernetes.pod_steps import Steps
+from provisioner.lab.cloud.kubernetes.settings import PodTimings
+from provisioner.lab.cloud.kubernetes.store import Kind, Store, Stored, Versions
+from provisioner.lab.cloud.kubernetes.validation import check_update, generated_base, validate_pod, with_defaults
+from provisioner.lab.cloud.world import World
+
+HISTORY = 10_000
+"""Changes of one kind that a watch can begin at; before them it is 410."""
+
+_ALWAYS_THERE = ("default", "kube-system")
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_READ = ("get", "list", "watch")
+_ALL = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+KINDS = (
+    Kind("Event", "events", "event", ("ev",), True, ("create", "get", "list", "watch")),
+    Kind("Namespace", "namespaces", "namespace", ("ns",), False, _READ),
+    Kind("Node", "nodes", "node", ("no",), False, ("delete", *_READ)),
+    Kind("Pod", "pods", "pod", ("po",), True, _ALL, ("all",)),
+)
+
+PREEMPTIONS = {
+    "TerminationByKubelet": "Pod was terminated in response to imminent node shutdown.",
+    "PreemptionByScheduler": "default-scheduler: preempting to accommodate a higher priority pod",
+}
+"""Why pods are preempted, and the words: a Spot node that is taken away, or a pod of higher priority."""
+
+
+class Cluster:
+    """One cluster. Whoever owns the world calls it, one call at a time."""
+
+    def __init__(
+        self,
+        world: World,
+        namespaces: Sequence[str] = (),
+        timings: PodTimings | None = None,
+        *,
+        history: int = HISTORY,
+    ) -> None:
+        self.world = world
+        self.versions = Versions()
+        self.stores = {kind.resource: Store(self.versions, kind, history) for kind in KINDS}
+        self.pods = self.stores["pods"]
+        self._recorder = Recorder(world, self.stores["events"], 0.0)
+        nodes = Nodes(world, self.stores["nodes"])
+        self._steps = Steps(world, self.pods, nodes, self._recorder, PodTimings())
+        self._end = PodEnd(self._steps)
+        self._start = PodStart(self._steps, self._end)
+        self.timings = timings or PodTimings()
+        for name in dict.fromkeys([*_ALWAYS_THERE, *namespaces]):
+            self._add_namespace(name)
+
+    @property
+    def timings(self) -> PodTimings:
+        """How long the steps of a pod's life take; a new value holds for steps begun later."""
+        return self._steps.timings
+
+    @timings.setter
+    def timings(self, timings: PodTimings) -> None:
+        self._steps.timings = timings
+        self._recorder.ttl = timings.event_ttl
+
+    def _add_namespace(self, name: str) -> None:
+        metadata = {**self._identity(name), "labels": {"kubernetes.io/metadata.name": name}}
+        spec = {"finalizers": ["kubernetes"]}
+        self.stores["namespaces"].put({"metadata": metadata, "spec": spec, "status": {"phase": "Active"}})
+
+    def _identity(self, name: str) -> Json:
+        """What the server writes into the metadata of a new object."""
+        uid = str(uuid.UUID(int=self.world.random.getrandbits(128), version=4))
+        return {"name": name, "uid": uid, "creationTimestamp": pod_status.timestamp(self.world.wall())}
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    def get(self, resource: str, namespace: str, name: str) -> Stored:
+        """The object; 404 when there is none."""
+        stored = self.stores[resource].get(namespace, name)
+        if stored is None:
+            raise not_found(resource, name)
+        return stored
+
+    def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
+        """A new pod, which will be scheduled. 403, 404, 409 and 422 as the real server; ``dry_run`` only checks.
+
+        ``manager``: who makes it, as the server notes in ``managedFields`` (here without the fields themselves).
+        """
+        pod = with_defaults(document)
+        metadata = self._new_metadata("pods", namespace, pod["metadata"])
+        if fault := self.world.strikes("altered", namespace, metadata.get("name", "")):
+            pod, metadata = pod_status.admitted(pod, metadata, fault.params)
+        noted = {"manager": manager or "unknown", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+        metadata["managedFields"] = [{**noted, "time": metadata["creationTimestamp"], "fieldsV1": {}}]
+        pod = pod_status.created({**pod, "metadata": metadata}, pod_status.quality_of_service(pod["spec"]))
+        self._refuse(namespace, metadata.get("name", ""))
+        validate_pod(pod)
+        self._check_quota(namespace, metadata["name"])
+        namesake = self.pods.get(namespace, metadata["name"])
+        if namesake is not None:
+            raise already_exists("pods", namesake.name, ending="deletionTimestamp" in namesake.document["metadata"])
+        if dry_run:
+            return Stored(self.pods.kind, pod, 0)
+        stored = self.pods.put(pod)
+        self._start.begin(stored)
+        return stored
+
+    def create_event(self, namespace: str, document: Json) -> Stored:
+        """An Event as a client sends it."""
+        metadata = self._new_metadata("events", namespace, document.get("metadata") or {})
+        if self.stores["events"].get(namespace, metadata["name"]) is not None:
+            raise already_exists("events", metadata["name"])
+        rest = {key: value for key, value in document.items() if key not in ("kind", "apiVersion", "metadata")}
+        return self.stores["events"].put({"metadata": metadata, **rest})
+
+    def _new_metadata(self, resource: str, namespace: str, metadata: Json) -> Json:
+        self.get("namespaces", "", namespace)
+        name = metadata.get("name") or ""
+        if not name and metadata.get("generateName"):
+            name = self._generate(resource, namespace, metadata["generateName"])
+        kept = {key: value for key, value in metadata.items() if key not in ("deletionTimestamp", "resourceVersion")}
+        return {**kept, **self._identity(name), "namespace": namespace}
+
+    def _generate(self, resource: str, namespace: str, base: str) -> str:
+        """A free name, as long as there is one."""
+        for _ in range(8):
+            suffix = "".join(self.world.random.choice(_SUFFIX_LETTERS) for _ in range(5))
+            name = generated_base(base) + suffix
+            if self.stores[resource].get(namespace, name) is None:
+                break
+        return name
+
+    def _refuse(self, namespace: str, name: str) -> None:
+        fault = self.world.strikes("invalid", namespace, name)
+        if fault is not None:
+            words = str(fault.params.get("message", "Forbidden: refused by the fault 'invalid'"))
+            raise invalid("Pod", name, [Cause("spec", "FieldValueForbidden", words)])
+
+    def _check_quota(self, namespace: str, name: str) -> None:
+        fault = self.world.strikes("quota", namespace, name)
+        if fault is None:
+            return
+        limit = int(fault.params.get("limit", 0))
+        used = sum(not pod_status.is_ended(pod.document) for pod in self.pods.select(namespace))
+        if used >= limit:
+            raise over_quota(name, used, limit)
+
+    def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
+        """The pod with what a client may change: the status alone, or all but the status."""
+        changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
+        if dry_run or changed == pod.document:
+            return Stored(self.pods.kind, changed, pod.version)
+        stored = self.pods.put(changed)
+        self._end.left(pod.document, stored.document)
+        self._start.lifted(pod.document, stored)
+        metadata = changed["metadata"]
+        if metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers"):
+            return self._end.remove(stored)
+        return stored
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def delete(self, pod: Stored, grace: int | None = None) -> Stored:
+        """Ask a pod to end within ``grace`` seconds (default: its own); what never ran, or has ended, goes at once.
+
+        One that is ending already can only be given less time.
+        """
+        spec, metadata = pod.document["spec"], pod.document["metadata"]
+        granted = metadata.get("deletionGracePeriodSeconds")
+        if granted is not None:
+            if grace is None or grace >= granted:
+                return pod
+        elif not spec.get("nodeName") or pod_status.is_ended(pod.document):
+            grace = 0
+        elif grace is None:
+            grace = int(spec["terminationGracePeriodSeconds"])
+        if grace == 0 and not metadata.get("finalizers"):
+            last = self._end.remove(pod)
+            return Stored(last.kind, self._deleting(last.document, 0), last.version)
+        asked = self.pods.put(self._deleting(pod.document, grace))
+        if grace > 0:
+            self._end.say_killing(asked)
+            self._end.stop(asked, self._end.stop_delay(grace))
+        return asked
+
+    def _deleting(self, pod: Json, grace: int) -> Json:
+        return pod_status.deleting(pod, grace, pod_status.timestamp(self.world.wall() + grace))
+
+    def evict(self, pod: Stored, grace: int | None = None) -> Stored:
+        """The eviction API: a condition that says so, then a delete."""
+        now = pod_status.timestamp(self.world.wall())
+        told = pod_status.disrupted(pod.document, "EvictionByEvictionAPI", "Eviction API: evicting", now)
+        return self.delete(self.pods.put(told), grace)
+
+    def preempt(self, names: Collection[str], reason: str = "TerminationByKubelet") -> list[str]:
+        """Take these pods away, in any namespace; returns the names of those that were on a node and not yet ending."""
+        wanted = set(names)
+        doomed = [pod for pod in self.pods.select("") if pod.name in wanted and _can_be_preempted(pod.document)]
+        for pod in doomed:
+            self._preempt(pod, reason, PREEMPTIONS[reason])
+        return [pod.name for pod in doomed]
+
+    def _preempt(self, pod: Stored, reason: str, message: str) -> None:
+        now = pod_status.timestamp(self.world.wall())
+        grace = self.timings.preempt_grace
+        told = self.pods.put(self._deleting(pod_status.disrupted(pod.document, reason, message, now), int(grace)))
+        by_node = reason == "TerminationByKubelet"
+        self._recorder.say(told, KUBELET, "NodeShutdown" if by_node else "Preempted", message)
+        self._end.stop(told, grace, reason="Terminated" if by_node else "Preempting", message=message)
+
+    def fail_node(self, node: Stored) -> Stored:
+        """The node is gone at once; its pods are failed and collected a while later."""
+        for pod in self.pods.select(""):
+            if pod.document["spec"].get("nodeName") == node.name:
+                self._end.lose_node(pod)
+        return self._steps.nodes.remove(node)
+
+    # --- the whole ----------------------------------------------------------------------------------------------------
+
+    def state(self) -> list[dict[str, Any]]:
+        """Every pod as the control face shows machines."""
+        return [_machine(pod) for pod in self.pods.select("")]
+
+    def reset(self) -> None:
+        """Remove every pod and Event; watchers see them go."""
+        for pod in self.pods.select(""):
+            self._end.remove(pod)
+        for event in self.stores["events"].select(""):
+            self.stores["events"].remove(event)
+
+
+def _machine(pod: Stored) -> dict[str, Any]:
+    return {
+        "name": pod.name,
+        "pool": pod.namespace,
+        "kind": "gke",
+        "phase": pod_status.machine_phase(pod.document),
+        "labels": pod.labels,
+        "created": pod.document["metadata"]["creationTimestamp"],
+        "ip": pod.document["status"].get("podIP", ""),
+    }
+
+
+def _can_be_preempted(pod: Json) -> bool:
+    on_node = bool(pod["spec"].get("nodeName"))
+    return on_node and "deletionTimestamp" not in pod["metadata"] and not pod_status.is_ended(pod)
+
+
+def _changed(pod: Stored, document: Json) -> Json:
+    """The pod with the metadata and spec that a client wrote; 422 for what cannot change."""
+    check_update(pod.document, document)
+    metadata = {**pod.document["metadata"]}
+    for key in ("labels", "annotations", "finalizers", "ownerReferences"):
+        metadata.pop(key, None)
+        if document["metadata"].get(key):
+            metadata[key] = document["metadata"][key]
+    changed = {**pod.document, "metadata": metadata, "spec": lifted(document["spec"])}
+    validate_pod(changed)
+    return changed

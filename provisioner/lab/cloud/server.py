@@ -1,0 +1,336 @@
+"""The embedded cloud as a server: one port for the Kubernetes, Compute and control faces, one thread, real time."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from aiohttp import web
+
+from provisioner.interrupts import INTERRUPTED, orderly
+from provisioner.lab.cloud import control
+from provisioner.lab.cloud.cloud import Cloud, Conditions, contexts_of, migs_of, namespaces_of
+from provisioner.lab.cloud.compute import api as compute_api
+from provisioner.lab.cloud.compute.settings import MigSpec
+from provisioner.lab.cloud.hang_ups import Handler, forgive
+from provisioner.lab.cloud.kubernetes import api as kubernetes_api
+from provisioner.lab.cloud.kubernetes import kubeconfig as kubeconfigs
+from provisioner.lab.cloud.world import Fault, World
+
+if TYPE_CHECKING:
+    from provisioner.lab.cloud.pubsub import Sink
+    from provisioner.settings.tree import Settings
+
+log = logging.getLogger(__name__)
+
+TICK = 0.05
+"""Most real seconds between two looks whether something is due in the world."""
+
+SHORTEST_TICK = 0.001
+PATIENCE = 0.02
+"""Real seconds that a call waits for a world with much to do, so that thousands of starts delay no response."""
+
+SHUTDOWN = 0.2
+"""Seconds that responses under way get when the server ends; watches are cut."""
+
+BODY_LIMIT = 16 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+class Clockwork:
+    """Lets a world keep pace with real time, ``speed`` times as fast."""
+
+    def __init__(self, world: World, speed: float) -> None:
+        self._world = world
+        self._speed = speed
+        self._began = time.monotonic()
+
+    def advance(self, patience: float = math.inf) -> None:
+        """Run the events that are due. After ``patience`` real seconds the rest waits and the world lags; an event that
+        fails is logged.
+        """
+        now = time.monotonic()
+        to = (now - self._began) * self._speed
+        try:
+            while (due := self._world.next_event()) is not None and due <= to:
+                self._world.advance(due)
+                if time.monotonic() - now > patience:
+                    return
+            self._world.advance(to)
+        except Exception:
+            log.exception("An event in the simulated world failed")
+
+    async def run(self) -> None:
+        """Advance for ever."""
+        while True:
+            self.advance(PATIENCE)
+            due = self._world.next_event()
+            pause = TICK if due is None else min(TICK, (due - self._world.now) / self._speed)
+            await asyncio.sleep(max(pause, SHORTEST_TICK))
+
+
+def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
+    """The three faces; the world advances before each request, and callers may hang up."""
+
+    @web.middleware
+    async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+        clockwork.advance(PATIENCE)
+        return await handler(request)
+
+    app = web.Application(middlewares=[forgive, in_time], client_max_size=BODY_LIMIT)
+    app.add_routes(kubernetes_api.routes(cloud.cluster, cloud.world))
+    app.add_routes(compute_api.routes(cloud.groups, cloud.world))
+    app.add_routes(control.routes(cloud))
+    return app
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Where a simulator answers, where its kubeconfig and log entries go, and how its world runs."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free one."""
+    kubeconfig: Path | None = None
+    """Where to write it; None: into a directory that goes with the simulator."""
+    pubsub: str = ""
+    """A Pub/Sub emulator's address: audit log entries go to the subscription that the configuration names."""
+    seed: int = 0
+    speed: float = 1.0
+    """World seconds per real second."""
+
+
+class Simulator:
+    """One embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names and those given besides.
+
+    A context manager: inside it the cloud answers, driven by a thread of its own.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        namespaces: Sequence[str] = (),
+        migs: Sequence[MigSpec] = (),
+        conditions: Conditions | None = None,
+        serving: Serving | None = None,
+    ) -> None:
+        self._serving = serving = serving or Serving()
+        spaces = [*(namespaces_of(settings) if settings else ()), *namespaces]
+        groups = [*(migs_of(settings) if settings else ()), *migs]
+        self.cloud = Cloud(World(seed=serving.seed, start_wall=time.time()), spaces, groups)
+        """The model. It belongs to the simulator's thread: use :meth:`call`."""
+        self.cloud.impose(conditions or Conditions())
+        self._sink = _sink(settings, serving.pubsub)
+        if self._sink:
+            self.cloud.groups.audit.listeners.append(self._sink.take)
+        self.address = ""
+        """``http://HOST:PORT`` once it answers."""
+        self.ended_by: signal.Signals | None = None
+        """The signal that let it end, if one did."""
+        self._contexts = contexts_of(settings) if settings else {}
+        self._namespace = spaces[0] if spaces else "default"
+        self._scratch = None if serving.kubeconfig else Path(tempfile.gettempdir()) / f"simulator-{os.urandom(6).hex()}"
+        self.kubeconfig = serving.kubeconfig or Path(str(self._scratch)) / "kubeconfig"
+        """File that leads kubectl and the official clients here."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- addresses ----------------------------------------------------------------------------------------------------
+
+    @property
+    def kubernetes(self) -> str:
+        """Address of the Kubernetes API."""
+        return self.address
+
+    @property
+    def compute(self) -> str:
+        """Address of the Compute API, as gcloud takes it for an endpoint."""
+        return f"{self.address}/compute/v1/"
+
+    @property
+    def control(self) -> str:
+        """Address of the control face."""
+        return f"{self.address}/control/"
+
+    def line(self) -> str:
+        """What ``provisioner simulator`` prints once it answers."""
+        addresses = {"kubernetes": self.kubernetes, "compute": self.compute, "control": self.control}
+        return json.dumps({**addresses, "kubeconfig": str(self.kubeconfig)})
+
+    # --- in process ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run_thread, args=(ready,), name="simulator", daemon=True)
+        self._thread.start()
+        try:
+            ready.result()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and its thread; remove the kubeconfig unless its place was given."""
+        if self._loop is not None and self._end is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end.set)
+        if self._thread is not None:
+            self._thread.join()
+        if self._sink is not None:
+            self._sink.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _run_thread(self, ready: Future[None]) -> None:
+        try:
+            asyncio.run(self.serve(lambda: ready.set_result(None)))
+        except Exception as error:
+            if ready.done():
+                log.exception("The simulator ended with an error")
+            else:
+                ready.set_exception(error)
+
+    def call(self, act: Callable[[Cloud], T]) -> T:
+        """The result of ``act``, run in the simulator's thread between two requests, with the world up to date."""
+        if self._loop is None:
+            raise RuntimeError("the simulator does not run")
+
+        async def run() -> T:
+            self._clockwork.advance()
+            return act(self.cloud)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def state(self) -> dict[str, Any]:
+        """The state, as ``GET state`` of the control face gives it."""
+        return self.call(Cloud.state)
+
+    def preempt(self, *names: str) -> list[str]:
+        """Take these machines away; returns the names of those that were taken."""
+        return self.call(lambda cloud: cloud.preempt(names)[0])
+
+    def impose(
+        self,
+        faults: Sequence[Fault] = (),
+        timings: Mapping[str, Mapping[str, Any]] | None = None,
+        switches: Mapping[str, Any] | None = None,
+    ) -> None:
+        """As ``PUT faults`` of the control face: these faults and no others; of the rest only the sections given."""
+        conditions = Conditions.of(faults, timings, switches)
+        self.call(lambda cloud: cloud.impose(conditions))
+
+    def reset(self) -> None:
+        """Reset the cloud, as ``POST reset`` of the control face does."""
+        self.call(Cloud.reset)
+
+    def end_by(self, number: signal.Signals) -> None:
+        """A signal ends the server, also before it answers. In the simulator's thread."""
+        self.ended_by = number
+        if self._end is not None:
+            self._end.set()
+
+    # --- the server ---------------------------------------------------------------------------------------------------
+
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """Answer until :meth:`close` or :meth:`end_by`; ``ready`` is called once it answers."""
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        if self.ended_by is not None:
+            return
+        if self._sink is not None:
+            self._sink.start()
+        self._clockwork = Clockwork(self.cloud.world, self._serving.speed)
+        runner = web.AppRunner(application(self.cloud, self._clockwork), access_log=None, shutdown_timeout=SHUTDOWN)
+        await runner.setup()
+        driver = asyncio.create_task(self._clockwork.run())
+        try:
+            await web.TCPSite(runner, self._serving.host, self._serving.port, backlog=1024).start()
+            self.address = _address(runner.addresses[0])
+            if self._scratch is not None:
+                self._scratch.mkdir(mode=0o700)
+            kubeconfigs.write(self.kubeconfig, kubeconfigs.kubeconfig(self.address, self._namespace, self._contexts))
+            ready()
+            await self._end.wait()
+        finally:
+            driver.cancel()
+            await runner.cleanup()
+
+
+def _sink(settings: Settings | None, pubsub: str) -> Sink | None:
+    if settings is None or settings.events is None or not pubsub:
+        return None
+    from provisioner.lab.cloud.pubsub import Sink
+
+    return Sink(pubsub, settings.events.project, settings.events.subscription)
+
+
+def _address(bound: Sequence[Any]) -> str:
+    host, port = bound[0], bound[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def check_reach(host: str) -> None:
+    """ValueError where others than this machine's own programs would reach a server that listens on ``host``."""
+    try:
+        entries = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ValueError(f"--listen {host}: {error.strerror}") from error
+    addresses = sorted({str(entry[4][0]) for entry in entries})
+    outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
+    if outside:
+        raise ValueError(
+            f"--listen {host!r} ({', '.join(outside)}): others may reach that, and the control face, which makes"
+            " faults and takes machines away, has no lock. Listen on 127.0.0.1, or add --unsafe-listen if everybody who"
+            " can reach it may do so."
+        )
+
+
+def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, faults_file: Path | None = None) -> int:
+    """``provisioner simulator``: returns the exit code. ValueError for a wrong file, OSError for a port or a place.
+
+    A ``host`` that others than this machine's own programs reach is a ValueError but for ``unsafe_listen``.
+    """
+    if not unsafe_listen:
+        check_reach(serving.host)
+    conditions = Conditions.read(faults_file) if faults_file else None
+    return run_until_signal(Simulator(settings, conditions=conditions, serving=serving))
+
+
+def run_until_signal(simulator: Simulator) -> int:
+    """Print the simulator's line once it answers, and end cleanly on SIGTERM or SIGINT. The exit code."""
+
+    def ready() -> None:
+        print(simulator.line(), flush=True)
+        log.info("Simulator answers", extra={"address": simulator.address})
+
+    with orderly(simulator.close):
+        with asyncio.Runner() as runner:
+            # Before the loop runs: a KeyboardInterrupt inside it may drop a callback that a caller waits for.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                runner.get_loop().add_signal_handler(number, simulator.end_by, number)
+            runner.run(simulator.serve(ready))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending already
+    return INTERRUPTED if simulator.ended_by is signal.SIGINT else 0

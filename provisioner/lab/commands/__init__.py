@@ -1,0 +1,1 @@
+"""The commands of the laboratory; ``commands/cli.py`` loads them by name."""

@@ -1,0 +1,49 @@
+"""``provisioner simulator``: the embedded cloud on an address of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from provisioner.commands.options import UsageError, add_shared, settings
+
+LAST_PORT = 65535
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Where it answers, and what goes wrong there."""
+    add_shared(command, "config")
+    command.add_argument("--listen", metavar="HOST", default="127.0.0.1", help="default 127.0.0.1")
+    command.add_argument("--unsafe-listen", action="store_true", help="allow a --listen that other machines reach")
+    command.add_argument("--port", type=_port, default=0, help="default 0: a free one")
+    command.add_argument("--kubeconfig", type=Path, metavar="FILE", help="where to write it; default a new file")
+    command.add_argument("--faults", type=Path, metavar="FILE", help="faults and timings, JSON or YAML")
+    command.add_argument("--seed", type=int, default=0, help="default 0")
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {LAST_PORT}, got {text!r}")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the cloud until SIGTERM or Ctrl-C. Raises UsageError for an address or a file that cannot be used."""
+    from provisioner.lab.cloud.server import Serving, serve
+
+    serving = Serving(
+        host=options.listen,
+        port=options.port,
+        kubeconfig=options.kubeconfig,
+        pubsub=os.environ.get("PUBSUB_EMULATOR_HOST", ""),
+        seed=options.seed,
+    )
+    try:
+        configuration = settings(options.config)
+        return serve(configuration, serving, unsafe_listen=options.unsafe_listen, faults_file=options.faults)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise UsageError(f"{where}{error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error

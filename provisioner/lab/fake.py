@@ -1,0 +1,274 @@
+"""A kind of place in memory: its machines boot, run, end and are refused as a seed has it.
+
+It is the example of a kind, and for tests: no configuration can name it, unless a distribution registers ``KIND`` under
+the entry-point group of ``registry``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import Field
+
+from provisioner.backends import Backend, BackendError, MayStart
+from provisioner.backends.batch import Call, run_calls
+from provisioner.backends.kind import Kind, Surroundings
+from provisioner.extras import extra
+from provisioner.model import (
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Fingerprint,
+    LossCause,
+    Machine,
+    Outcome,
+    Phase,
+    Snapshot,
+)
+from provisioner.schema.fields import DurationOrZero
+from provisioner.schema.pool import Pool
+from provisioner.schema.problems import Expects, Problem
+from provisioner.schema.site import Site
+
+Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
+
+# --- the settings -----------------------------------------------------------------------------------------------------
+
+
+class FakePool(Pool):
+    """Machines in the memory of one process: they end with it."""
+
+    kind: str = "fake"
+    """The word that the kind is registered under."""
+    boot_seconds: DurationOrZero = 0.0
+    """Most seconds from a create until the machine runs; default 0. Each machine takes a part of them by chance."""
+    stop_seconds: DurationOrZero = 0.0
+    """Seconds from a delete until the machine is gone; default 0."""
+    refused: Share = 0.0
+    """Part of the creates that find no room; default 0."""
+    crashed: Share = 0.0
+    """Part of the machines that end by themselves, within ``crash_seconds`` of running; default 0."""
+    crash_seconds: DurationOrZero = 60.0
+    """Most seconds that such a machine runs; default 60."""
+    seed: int = 0
+    """What chance begins with; default 0. With the same seed a machine of the same name has the same fate."""
+
+
+# --- the place --------------------------------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """What a backend writes on each machine that it creates."""
+
+    provisioner: str
+    pool: str
+    name: str
+    """As it was created: a copy has another name and the same mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One machine, as the place lists it. Times are those of the place's clock."""
+
+    name: str
+    uid: str
+    ip: str
+    mark: Mark | None
+    """None: somebody else made it."""
+    launched: int
+    """Epoch seconds."""
+    runs: float
+    ends: float
+    """When it ends by itself; what is left of it stays."""
+    gone: float = math.inf
+    """When it is there no more, once somebody deletes it."""
+
+    def strayed(self, uid: str) -> bool:
+        """Return True for the machine of this uid if its mark was taken away."""
+        return self.mark is None and self.uid == uid
+
+    def machine(self, now: float) -> Machine:
+        """As a look at ``now`` shows it."""
+        cause = None
+        if self.gone < math.inf:
+            phase, cause = Phase.STOPPING, LossCause.DELETED
+        elif self.ends <= now:
+            phase, cause = Phase.GONE, LossCause.EXITED
+        else:
+            phase = Phase.RUNNING if self.runs <= now else Phase.PENDING
+        return Machine(self.name, phase, Fingerprint(uid=self.uid, ip=self.ip), self.ip, "", self.launched, cause=cause)
+
+
+class FakePlace:
+    """Everything that exists in one place, whoever made it; it outlives the backends.
+
+    A call to it, from any thread, takes effect whole or raises BackendError.
+    """
+
+    def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pool, self._clock = pool, clock
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._numbers = count(1)
+        self.wakes: list[Callable[[], None]] = []
+        """Called when a machine comes or goes."""
+
+    def entries(self) -> dict[str, Entry]:
+        """All that exists, by name."""
+        with self._lock:
+            now = self._clock()
+            self._entries = {name: entry for name, entry in self._entries.items() if now < entry.gone}
+            return dict(self._entries)
+
+    def create(self, name: str, mark: Mark | None) -> Entry:
+        """Make a machine, or find the one that bears this mark; a name that is taken otherwise is refused."""
+        chance = random.Random(f"{self._pool.seed} {name}")
+        if chance.random() < self._pool.refused:
+            raise BackendError(ErrorClass.STOCKOUT, "The place has no room for this machine.")
+        there = self.entries().get(name)
+        if there is None:
+            there = self._add(name, mark, chance)
+        elif there.mark is None or there.mark != mark or there.gone < math.inf:
+            raise BackendError(ErrorClass.OTHER, f"the name is taken: {name} exists, and is not ours or about to go")
+        return there
+
+    def delete(self, entry: Entry, *, at_once: bool = False) -> None:
+        """Begin to delete this machine, not a namesake of it."""
+        with self._lock:
+            there = self._entries.get(entry.name)
+            if there is not None and there.uid == entry.uid:
+                gone = self._clock() + (0.0 if at_once else self._pool.stop_seconds)
+                self._entries[entry.name] = replace(there, gone=min(there.gone, gone))
+        self._wake()
+
+    def unmark(self, name: str) -> None:
+        """Take its mark off a machine, as somebody may who does not know what it is for."""
+        with self._lock:
+            self._entries[name] = replace(self._entries[name], mark=None)
+
+    def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
+        """What they are now, by name."""
+        now = self._clock()
+        return {entry.name: entry.machine(now) for entry in entries}
+
+    def _add(self, name: str, mark: Mark | None, chance: random.Random) -> Entry:
+        number, pool = next(self._numbers), self._pool
+        runs = self._clock() + pool.boot_seconds * chance.random()
+        ends = runs + pool.crash_seconds * chance.random() if chance.random() < pool.crashed else math.inf
+        ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+        with self._lock:
+            entry = self._entries[name] = Entry(name, f"uid-{number}", ip, mark, int(time.time()), runs, ends)
+        self._wake()
+        return entry
+
+    def _wake(self) -> None:
+        for wake in self.wakes:
+            wake()
+
+
+# --- the backend ------------------------------------------------------------------------------------------------------
+
+
+class FakeBackend:
+    """Implements ``provisioner.backends.Backend``: our machines in a place, told from others by their marks."""
+
+    def __init__(self, pool: FakePool, place: FakePlace, *, provisioner: str) -> None:
+        self.pool = pool.name
+        self.lag = pool.lag_seconds
+        self.pace = pool.observe_seconds
+        self.place = place
+        self._provisioner = provisioner
+        self._machines: Mapping[str, Machine] = {}
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """The place says when a machine comes or goes; that one runs, or has ended, the next look shows."""
+        self.place.wakes.append(wake)
+
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+        """Everything of ours; the mapping of the look before when nothing changed."""
+        entries = self.place.entries()
+        machines = self.place.machines([entry for entry in entries.values() if self._owns(entry)])
+        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].strayed(uid)]
+        machines |= {name: replace(machine, strayed=True) for name, machine in self.place.machines(unmarked).items()}
+        if machines != self._machines:
+            self._machines = machines
+        others = [entries[name] for name in sought if name in entries and name not in machines]
+        ours = frozenset(entry.name for entry in others if self._made(entry))
+        return Snapshot(
+            pool=self.pool,
+            began=now,
+            machines=self._machines,
+            foreign=frozenset(entry.name for entry in others) - ours,
+            namesakes=ours,
+            spec="fake",
+            asked=frozenset(sought),
+        )
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """One call a machine, one after the other."""
+        calls = [Call((create,), partial(self._create, create)) for create in creates]
+        return run_calls(calls, workers=1, may_start=may_start)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """One call a machine, one after the other."""
+        calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
+        return run_calls(calls, workers=1, may_start=may_start)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _create(self, create: Create) -> Mapping[str, Failure]:
+        self.place.create(create.name, Mark(self._provisioner, self.pool, create.name))
+        return {}
+
+    def _delete(self, delete: Delete) -> Mapping[str, Failure]:
+        """Only what the uid names is touched; without one, what is ours, or what is adopted."""
+        entry = self.place.entries().get(delete.name)
+        if entry is not None and (entry.uid == delete.uid if delete.uid else delete.adopted or self._owns(entry)):
+            self.place.delete(entry, at_once=delete.force)
+        return {}
+
+    def _made(self, entry: Entry) -> bool:
+        """It bears a mark of this provisioner."""
+        return entry.mark is not None and entry.mark.provisioner == self._provisioner
+
+    def _owns(self, entry: Entry) -> bool:
+        """It is a machine of this pool, and no copy of one."""
+        return entry.mark == (self._provisioner, self.pool, entry.name)
+
+
+# --- the kind ---------------------------------------------------------------------------------------------------------
+
+
+class Fake(Kind[FakePool]):
+    """What the registry asks for."""
+
+    name: ClassVar = "fake"
+    pool = FakePool
+    distribution = extra("loop")
+    longest_call = 0.0
+
+    def factory(self, site: Site) -> Callable[[FakePool], Backend]:
+        """Backends of the same place see the same machines."""
+        places: dict[tuple[str, ...], FakePlace] = {}
+
+        def backend(pool: FakePool) -> FakeBackend:
+            return FakeBackend(pool, places.setdefault(pool.identity, FakePlace(pool)), provisioner=site.id)
+
+        return backend
+
+    def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
+        """Nobody resolves a name of these machines."""
+        return [Problem("", "require_dns", "no name here ever resolves; leave it out")] * bool(body.get("require_dns"))
+
+
+KIND = Fake()

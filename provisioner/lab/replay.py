@@ -1,0 +1,174 @@
+"""``provisioner replay``: a recorded run of HostFactory played again against the scripts.
+
+Ids and names of the recording are not those of the replay: what the recorded requests are called now, and their
+machines, is learnt from the answers and put in their place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from provisioner.hostfactory.environment import SCRIPTS
+from provisioner.lab.trace import Document, Event, listed, machines_in
+from provisioner.state.interfaces import PeopleState
+from provisioner.state.loop_signals import loop_runs
+
+LONGEST_WAIT = 1e9
+"""The longest pause between two calls, thirty years: no process can wait for all that a trace may say."""
+
+
+class ScriptResult(NamedTuple):
+    """How a script ended."""
+
+    code: int
+    answer: Document
+    """The script's document; empty when it refused."""
+
+
+CallScript = Callable[[str, Document], ScriptResult]
+
+
+# --- where it is played -----------------------------------------------------------------------------------------------
+
+
+def loop_lives(state: PeopleState) -> bool:
+    """True when a loop works on that directory: it holds the lock, or has a fresh heartbeat from another host."""
+    lock, beat = state.loop_lock, state.heartbeat
+    return lock.is_held() or bool(loop_runs(lock.holder(), beat.last(), beat.silent_now()))
+
+
+# --- replaying --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Replay:
+    """One replay: what was learnt and counted so far."""
+
+    call: CallScript
+    speed: float = 1.0
+    """How many times faster than it was recorded."""
+    longest_gap: float = float("inf")
+    """Seconds that are waited at most between two calls."""
+    wait: Callable[[float], None] = time.sleep
+    calls: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    strangers: set[str] = field(default_factory=set)
+    """Recorded names of machines without a counterpart in the replay; they are sent as they are."""
+    _ids: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+    _made: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Machines of each request of the replay, as they were last listed."""
+    _recorded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Machines of each request of the recording, as they were last listed."""
+
+    def play(self, events: Iterable[Event]) -> None:
+        """Play every call, with the gaps between them."""
+        before: float | None = None
+        for event in events:
+            if before is not None:
+                self.wait(min((event.time - before) / self.speed, self.longest_gap, LONGEST_WAIT))
+            before = event.time
+            self._play(event)
+
+    def report(self) -> Document:
+        """The numbers of calls, of refusals and of names without a counterpart."""
+        return {
+            "calls": dict(sorted(self.calls.items())),
+            "refused": dict(sorted(self.refused.items())),
+            "unknown_machines": len(self.strangers),
+        }
+
+    def _play(self, event: Event) -> None:
+        self._recorded |= {old: machines for old, machines in event.machines.items() if machines}
+        answer = self._called(event.command, self._translated(event))
+        if event.request and "requestId" in answer:
+            self._ids[event.request] = answer["requestId"]
+        self._made |= machines_in(answer)
+
+    def _called(self, command: str, document: Document) -> Document:
+        self.calls[command] += 1
+        result = self.call(command, document)
+        self.refused[command] += result.code != 0
+        return result.answer
+
+    def _translated(self, event: Event) -> Document:
+        """The call as it is made now. What the scripts refuse keeps its form, so that they refuse it again."""
+        document = dict(event.document)
+        if event.command == "getRequestStatus":
+            _replace(document, "requests", self._request)
+        elif "machines" in document:
+            self._ask_for(listed(document, "machines"))
+            _replace(document, "machines", self._machine)
+        return document
+
+    def _request(self, entry: Document) -> Document:
+        match entry:
+            case {"requestId": str(old)} if old in self._ids:
+                return entry | {"requestId": self._ids[old]}
+        return entry
+
+    def _machine(self, entry: Document) -> Document:
+        own, given = self._own_name(entry), _names(entry)
+        if own is None:
+            self.strangers.update([*given.values()][:1])
+            return entry
+        return entry | dict.fromkeys(given, own)
+
+    def _own_name(self, entry: Document) -> str | None:
+        """The replay's machine for a recorded one; Morgan Stanley's machineId is a pod's uid, which tells nothing."""
+        return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
+
+    def _ask_for(self, listed: Iterable[Document]) -> None:
+        """Poll once for what is returned or listed before the replay has heard of it."""
+        self._pair()
+        if self._ids and any(self._own_name(one) is None for one in listed):
+            requests = [{"requestId": new} for new in self._ids.values()]
+            self._made |= machines_in(self.call("getRequestStatus", {"requests": requests}).answer)
+            self._pair()
+
+    def _pair(self) -> None:
+        """A recorded request's machines are the replay's, in the same order.
+
+        Morgan Stanley's are called ``<request id>-<n>``, and its traces need not list them.
+        """
+        for old, new in self._ids.items():
+            made = self._made.get(new, ())
+            recorded = self._recorded.get(old) or [f"{old}-{number}" for number in range(len(made))]
+            for name, own in zip(recorded, made, strict=False):
+                self._names.setdefault(name, own)
+
+
+def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
+    """Put ``own`` of each object in its place, where ``_listed`` finds them; anything else stays."""
+    match document.get(key):
+        case dict(entry):
+            document[key] = own(entry)
+        case list(entries):
+            document[key] = [own(entry) if isinstance(entry, dict) else entry for entry in entries]
+
+
+def _names(entry: Document) -> dict[str, str]:
+    """The key and name of a machine. A name that is neither a text nor empty is left out, as scripts refuse it."""
+    return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
+
+
+def run_script(command: str, document: Document) -> ScriptResult:
+    """Call a script as HF does, in this process's environment."""
+    with tempfile.NamedTemporaryFile("w", prefix="hf_in_", suffix=".json") as file:
+        file.write(json.dumps(document))
+        file.flush()
+        done = subprocess.run(
+            [os.path.join(SCRIPTS, f"{command}.sh"), "-f", file.name],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+    return ScriptResult(done.returncode, json.loads(done.stdout) if done.returncode == 0 else {})

@@ -1,0 +1,219 @@
+"""What the loop sees of a place, and how long its calls take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
+
+from provisioner.backends import BackendError, MayStart
+from provisioner.backends.concurrency import Flow
+from provisioner.lab.cloud.world import World
+from provisioner.lab.virtual.place import LOST_ANSWER, Member, Place
+from provisioner.lab.virtual.scenario import Looks
+from provisioner.loop.actors import Batch, Results
+from provisioner.model import (
+    Action,
+    Create,
+    Delete,
+    ErrorClass,
+    Failure,
+    Machine,
+    Outcome,
+    Snapshot,
+)
+
+
+class VirtualBackend:
+    """Implements ``provisioner.backends.Backend``; its calls take no time by themselves, that is ``VirtualActors``'."""
+
+    def __init__(self, place: Place, world: World) -> None:
+        self.pool = place.name
+        self.lag = place.pool.lag_seconds
+        self.pace = place.pool.observe_seconds
+        self._place = place
+        self._world = world
+        self._machines: Mapping[str, Machine] = {}
+        self._listed: dict[str, Machine] = {}
+        """What the place would show now."""
+        self._news: dict[str, Member] = {member.name: member for member in place.members.values()}
+        """The machines that have changed since the last look."""
+        self._frozen: Mapping[str, Machine] | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self.looks = 0
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """The place calls ``wake`` when a look would show something else."""
+        self._wake = wake
+        self._place.watchers.append(self._hear)
+        self._place.behaves.append(wake)
+
+    def close(self) -> None:
+        """From now on a change of the place wakes nobody."""
+        self._place.watchers.remove(self._hear)
+        self._place.behaves.remove(self._wake)
+
+    def _hear(self, member: Member) -> None:
+        self._news[member.name] = member
+        self._wake()
+
+    def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+        """What the place shows, whether or not that is true."""
+        self.looks += 1
+        shows = self._place.pool.looks
+        if shows is not Looks.FROZEN:
+            self._frozen = None
+        if shows is Looks.FAILED:
+            raise BackendError(ErrorClass.UNAVAILABLE, "The place cannot be seen.")
+        if shows is Looks.FROZEN:
+            self._frozen = self._list() if self._frozen is None else self._frozen
+            machines = self._frozen
+        elif shows is Looks.EMPTY:
+            machines = {}
+        else:
+            machines = self._list()
+            if shows is Looks.TRUNCATED:
+                machines = dict(list(machines.items())[: self._place.pool.page])
+        if machines is not self._machines and machines != self._machines:
+            self._machines = machines
+        members = self._place.members
+        foreign = frozenset(name for name in sought if name in members and not members[name].ours)
+        return Snapshot(
+            self.pool,
+            now,
+            self._machines,
+            foreign=foreign,
+            spec="virtual",
+            asked=frozenset(sought),
+            causes=dict(self._place.causes) if self._place.pool.tells_why else {},
+        )
+
+    def _list(self) -> Mapping[str, Machine]:
+        """What is there and listed already; the mapping of the look before when nothing changed."""
+        listed_until = self._world.now - self._place.pool.appears_seconds
+        news = [member for member in self._news.values() if member.ours and member.asked <= listed_until]
+        if news:
+            self._listed = dict(self._listed)
+        for member in news:
+            del self._news[member.name]
+            self._listed.pop(member.name, None)
+            if self._place.members.get(member.name) is member:
+                self._listed[member.name] = member.shown()
+        return self._listed
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """Create all machines in one call."""
+        return self._call(creates, lambda create: self._place.create(create.name, create.template))
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """Delete all machines in one call."""
+        return self._call(deletes, self._delete)
+
+    def _delete(self, delete: Delete) -> None:
+        self._place.delete(delete.name, delete.uid)
+
+    def _call(self, actions: Sequence[Action], do: Callable[..., Failure | None]) -> list[Outcome]:
+        failure = self._place.take_call()
+        if failure is not None:
+            return [Outcome(action, failure) for action in actions]
+        refusals = [do(action) for action in actions]
+        if not self._place.answers():
+            return [Outcome(action, LOST_ANSWER) for action in actions]
+        return [Outcome(action, refusal) for action, refusal in zip(actions, refusals, strict=True)]
+
+
+@dataclass
+class Running:
+    """A batch under way."""
+
+    batch: Batch
+    until: float
+    """The time after which no call of the batch begins."""
+    calls: list[tuple[Action, ...]]
+    outcomes: list[Outcome] = field(default_factory=list)
+    stopped: set[str] = field(default_factory=set)
+    """The templates whose creates this batch has stopped."""
+
+
+class VirtualActors:
+    """Carries out batches in virtual time, some calls at once; each call takes the pool's ``call_seconds``."""
+
+    def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
+        self._backends, self._places, self._world = backends, places, world
+        self._running: dict[str, Running] = {}
+        self._flows = dict.fromkeys(places, Flow())
+        self._ended: list[Results] = []
+        self.wake: Callable[[], None] = lambda: None
+        self.act_seconds = 2.0
+        self.alive = True
+        """False once the process has ended: then no further call begins."""
+
+    def busy(self) -> Set[str]:
+        """Pools with a batch under way or not yet collected."""
+        return frozenset(self._running) | {results.pool for results in self._ended}
+
+    def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
+        """Begin a batch. ``may_start`` is ignored: it asks the real clock, by which no call is late."""
+        size = self._places[batch.pool].pool.machines_per_call
+        running = Running(batch, self._world.now + self.act_seconds, [*_parts(batch.deletes, size)])
+        running.calls += _parts(batch.creates, size)
+        self._running[batch.pool] = running
+        self._next(running)
+
+    def collect(self) -> list[Results]:
+        """The batches that ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _next(self, running: Running) -> None:
+        """Begin the next calls of the batch; they take effect when they end."""
+        if not self.alive:
+            return
+        name, now = running.batch.pool, self._world.now
+        pool, flow = self._places[name].pool, self._flows[name]
+        if not running.calls or now >= running.until or not flow.open(now):
+            self._finish(running)
+            return
+        most = min(pool.calls_at_once, flow.limit)
+        sent, running.calls = running.calls[:most], running.calls[most:]
+        self._world.after(pool.call_seconds, partial(self._done, running, sent, now))
+
+    def _done(self, running: Running, calls: Sequence[tuple[Action, ...]], began: float) -> None:
+        name = running.batch.pool
+        backend = self._backends[name]
+        for actions in calls:
+            left = [action for action in actions if getattr(action, "template", "") not in running.stopped]
+            creates = [action for action in left if isinstance(action, Create)]
+            deletes = [action for action in left if isinstance(action, Delete)]
+            outcomes = backend.delete(deletes, _always) if deletes else []
+            outcomes += backend.create(creates, _always) if creates else []
+            running.outcomes += outcomes
+            self._learn(name, outcomes, began)
+            running.stopped |= {
+                outcome.action.template
+                for outcome in outcomes
+                if isinstance(outcome.action, Create) and outcome.failure and outcome.failure.error.stops_batch
+            }
+        self._next(running)
+
+    def _learn(self, pool: str, outcomes: Sequence[Outcome], began: float) -> None:
+        """Tell the flow of a call's end, which moves the number of calls that may be under way."""
+        errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
+        flow, now = self._flows[pool], self._world.now
+        if ErrorClass.THROTTLED in errors:
+            self._flows[pool] = flow.refused(began, now, None)
+        elif ErrorClass.UNAVAILABLE not in errors:
+            self._flows[pool] = flow.answered("call", began, now)
+
+    def _finish(self, running: Running) -> None:
+        del self._running[running.batch.pool]
+        self._ended.append(Results.of(running.batch, running.outcomes))
+        self.wake()
+
+
+def _always() -> bool:
+    return True
+
+
+def _parts(actions: Sequence[Action], size: int) -> list[tuple[Action, ...]]:
+    return [tuple(actions[start : start + size]) for start in range(0, len(actions), size)]

@@ -1,0 +1,157 @@
+"""Drives the loop's own cycle in virtual time: what wakes it, how long it waits, how it dies and starts anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from provisioner.backends import BackendError
+from provisioner.lab.cloud.world import World
+from provisioner.lab.virtual.backend import VirtualActors, VirtualBackend
+from provisioner.lab.virtual.place import Place
+from provisioner.lab.virtual.state import VirtualState
+from provisioner.loop.clock import gap
+from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
+from provisioner.model import NEVER, Look, Memory, Unobserved, Uptime
+from provisioner.settings.tree import Settings
+
+GATHER = 0.1
+"""Seconds between a change and the cycle that heeds it, as in production."""
+
+
+class VirtualClock:
+    """The loop's clock on one host: virtual time is its uptime, and scenarios move its wall clock."""
+
+    def __init__(self, world: World, before: Memory | None, moved: float) -> None:
+        self._world = world
+        self.moved = moved
+        """Seconds by which somebody has set the wall clock forward."""
+        start = self.wall() if before is None else before.time + gap(before, self.uptime(), self.wall())
+        self.ahead = start - world.now
+        """Seconds from virtual time to loop time."""
+
+    def now(self) -> float:
+        return self._world.now + self.ahead
+
+    def wall(self) -> float:
+        return self._world.start_wall + self._world.now + self.moved
+
+    def uptime(self) -> Uptime:
+        return Uptime("virtual", self._world.now)
+
+
+class VirtualLoop:
+    """One process of the loop: from its start until it ends."""
+
+    def __init__(
+        self,
+        world: World,
+        state: VirtualState,
+        places: Mapping[str, Place],
+        settings: Settings,
+        heard: Callable[[CycleReport], None],
+        moved: float,
+    ) -> None:
+        """``moved``: seconds by which the host's wall clock was set forward. ``heard`` gets each cycle's report."""
+        self._world, self._state, self._places = world, state, places
+        self._pace = settings.loop
+        self._heard = heard
+        self.clock = VirtualClock(world, state.memory.held, moved)
+        self.backends = {name: VirtualBackend(place, world) for name, place in places.items()}
+        self.actors = VirtualActors(self.backends, places, world)
+        self.actors.act_seconds = settings.loop.act_seconds
+        self.actors.wake = self.wake
+        self._epoch = state.loop_lock.raise_epoch()
+        self.reconciler = Reconciler(
+            clock=self.clock,
+            state=state,
+            actors=self.actors,
+            limits=settings.limits(),
+            provisioner=settings.id,
+            mandate=Mandate(self._epoch, self._check_epoch),
+        )
+        self._looks: dict[str, Look] = {}
+        self._next = NEVER
+        """The time of the next cycle."""
+        self._earliest = world.now
+        """The next cycle begins no sooner, so that changes gather."""
+        self._due = NEVER
+        """The time at which a plan has to be made even if nothing has changed."""
+        self.alive = True
+        self.paused_until = 0.0
+        for backend in self.backends.values():
+            backend.start(partial(self._changed, backend))
+        state.watchers.append(self.wake)
+        self.wake()
+
+    def end(self) -> None:
+        """The process is killed. Calls under way take effect, and the loop learns no outcome."""
+        if self.alive:
+            self.alive = self.actors.alive = False
+            self._state.watchers.remove(self.wake)
+            for backend in self.backends.values():
+                backend.close()
+
+    def pause(self, seconds: float) -> None:
+        """The process stands still, and calls under way take effect."""
+        self.paused_until = self._world.now + seconds
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has changed: a cycle begins once changes have gathered."""
+        self._cycle_at(max(self._world.now + GATHER, self._earliest))
+
+    def _changed(self, backend: VirtualBackend) -> None:
+        """A place shows something else. A watched place tells at once, any other with its next look."""
+        if self._places[backend.pool].pool.watched:
+            self.wake()
+        else:
+            pace = backend.pace
+            self._cycle_at(max((self._world.now // pace + 1) * pace, self._earliest))
+
+    def _cycle_at(self, when: float) -> None:
+        when = max(when, self.paused_until)
+        if when < self._next:
+            self._next = when
+            self._world.after(when - self._world.now, partial(self._cycle, when))
+
+    def _cycle(self, when: float) -> None:
+        if not self.alive or when != self._next:
+            return
+        if self._world.now < self.paused_until:
+            self._next = NEVER
+            self.wake()
+            return
+        self._next = NEVER
+        sought = self.reconciler.sought()
+        self._looks = {name: self._look(name, sought.get(name, {})) for name in self.backends}
+        try:
+            report = self.reconciler.cycle(self._looks)
+        except SupersededError:
+            self.end()
+            return
+        self._heard(report)
+        if report.plan is not None:
+            self._earliest, self._due = self._world.now + self._pace.floor_seconds, report.plan.due - self.clock.ahead
+        due = self._due
+        if report.problem or any(isinstance(look, Unobserved) for look in self._looks.values()):
+            due = min(due, self._world.now + self._pace.interval_seconds)
+        if due < NEVER:
+            self._cycle_at(max(due, self._earliest, self._world.now + GATHER))
+
+    def _look(self, name: str, sought: Mapping[str, str]) -> Look:
+        backend, now = self.backends[name], self._world.now
+        if not self._places[name].pool.watched:
+            now = now // backend.pace * backend.pace
+            before = self._looks.get(name)
+            if before is not None and before.began == now + self.clock.ahead and not sought:
+                return before
+        began = now + self.clock.ahead
+        try:
+            return backend.observe(began, sought)
+        except BackendError as error:
+            return Unobserved(name, began, error.failure)
+
+    def _check_epoch(self) -> None:
+        if self._state.loop_lock.epoch() != self._epoch:
+            raise SupersededError("A newer loop works on this state.")

@@ -1,0 +1,168 @@
+"""Formulas by which other programs decide how many machines to add, on the same places and demand. No formula knows
+requests or names; constants and order are those of the programs.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from provisioner.lab.virtual.backend import VirtualBackend
+from provisioner.lab.virtual.grid import Levels
+from provisioner.lab.virtual.place import Member
+from provisioner.lab.virtual.run import Stage
+from provisioner.lab.virtual.scenario import Event
+from provisioner.model import Create, Delete, DeleteReason, Phase
+
+IDLE_SECONDS = 1200.0
+"""Seconds that a machine without work stays, with PRP and GlideinWMS."""
+
+
+class Formula(ABC):
+    """Holds machines by a formula. Subclasses give the interval of rounds and the number to add."""
+
+    name = ""
+    period = 60.0
+    """Seconds between two rounds."""
+    idle_seconds = IDLE_SECONDS
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._world, self._ledger = stage.world, stage.ledger
+        self._backends = {name: VirtualBackend(place, stage.world) for name, place in stage.places.items()}
+        self._levels = Levels(stage.scenario.demand, random.Random(f"{stage.world.seed} grid"))
+        self._numbers = 0
+        self._idle_since: dict[str, float] = {}
+
+    def begin(self) -> None:
+        self._ask()
+        self._round()
+
+    def _ask(self) -> None:
+        """What is wanted changes when it does with HostFactory."""
+        self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._ask)
+        self._ledger.want(sum(self._levels.step(self._world.now).values()))
+
+    def _round(self) -> None:
+        self._world.after(self.period, self._round)
+        wanted = self._ledger.wanted
+        there = [member for place in self._stage.places.values() for member in place.ours() if not member.stopping]
+        running = [member for member in there if member.runs]
+        pending = [member for member in there if member.phase is Phase.PENDING]
+        self._ledger.use([member.name for member in running[:wanted]])
+        more = self.more(max(0, wanted - len(running)), len(pending), len(running))
+        for pool, machines in self.spread(more).items():
+            self._create(pool, machines)
+        self._delete([member for member in there if member.phase is Phase.GONE])
+        self._delete(self._unneeded(running[wanted:]))
+
+    @abstractmethod
+    def more(self, idle: int, pending: int, running: int) -> int:
+        """How many more machines are asked for; ``idle``: what is wanted and not running."""
+
+    def spread(self, machines: int) -> Mapping[str, int]:
+        """How many machines each pool gets: the first pool all, unless a subclass chooses otherwise."""
+        return {next(iter(self._stage.places)): machines}
+
+    def _create(self, pool: str, machines: int) -> None:
+        """Create machines by one call each, as often as the place takes them. The next round tries again what was
+        refused.
+        """
+        for _ in range(machines):
+            self._numbers += 1
+            create = Create(f"hf-formula{self._numbers:06d}", pool, "T", "")
+            (outcome,) = self._backends[pool].create([create], _always)
+            if outcome.failure is not None:
+                return
+
+    def _unneeded(self, surplus: Sequence[Member]) -> list[Member]:
+        now = self._world.now
+        self._idle_since = {member.name: self._idle_since.get(member.name, now) for member in surplus}
+        return [member for member in surplus if now - self._idle_since[member.name] >= self.idle_seconds]
+
+    def _delete(self, members: Sequence[Member]) -> None:
+        for member in members:
+            pool = next(name for name, place in self._stage.places.items() if member.name in place.members)
+            self._backends[pool].delete([Delete(member.name, pool, DeleteReason.RETURNED, member.uid)], _always)
+
+    def happens(self, event: Event) -> None:  # noqa: B027 - nothing to do is meant
+        """A formula records nothing and has no HostFactory."""
+
+    def window(self) -> int:
+        return 0
+
+    def check(self) -> None:  # noqa: B027 - nothing to do is meant
+        """A formula promises nothing of names and states."""
+
+    def end(self) -> Mapping[str, float | None]:
+        return {}
+
+    def reasons(self) -> tuple[str, ...]:
+        return ()
+
+
+class Prp(Formula):
+    """PRP's provisioner: a part of what is idle may wait, at most 20 machines; one look every two minutes.
+
+    Source: sfiligoi/prp-htcondor-portal, event_loop.py.
+    """
+
+    name = "PRP"
+    period = 120.0
+    most_waiting = 20
+
+    def more(self, idle: int, pending: int, running: int) -> int:
+        if not idle:
+            return 0
+        least = 1 + idle // 4
+        if least > self.most_waiting:
+            least = 20 + (least - 20) // 4
+        return max(0, min(least, self.most_waiting) - pending)
+
+
+class GlideinWms(Formula):
+    """GlideinWMS: a third of what is idle, at most 100 waiting, at most 100 new ones a minute; evenly over the pools.
+
+    Source: glideinwms, glideinFrontendElement.py (compute_glidein_min_idle) and glideFactoryLib.py (keepIdleGlideins).
+    """
+
+    name = "GlideinWMS"
+    period = 60.0
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self._since: float | None = None
+        """Since when something has been idle."""
+
+    def more(self, idle: int, pending: int, running: int) -> int:
+        if not idle:
+            self._since = None
+            return 0
+        self._since = self._world.now if self._since is None else self._since
+        old = idle if self._world.now - self._since > 600.0 else 0
+        pressure = max(1, min(idle // 3 + min(old // 3, 5), 100))
+        room = int((idle + running) * 1.15 + 1) - running - pending
+        return max(0, min(pressure - pending, room, 100))
+
+    def spread(self, machines: int) -> Mapping[str, int]:
+        pools = list(self._stage.places)
+        return {pool: machines // len(pools) + (number < machines % len(pools)) for number, pool in enumerate(pools)}
+
+
+class Exact(Formula):
+    """Asks at once for exactly the missing machines, and ignores failures."""
+
+    name = "exact"
+    period = 5.0
+    idle_seconds = 0.0
+
+    def more(self, idle: int, pending: int, running: int) -> int:
+        return max(0, idle - pending)
+
+
+def _always() -> bool:
+    return True
+
+
+FORMULAS: Mapping[str, Callable[[Stage], Formula]] = {one.name: one for one in (Prp, GlideinWms, Exact)}

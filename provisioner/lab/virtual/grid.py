@@ -1,0 +1,214 @@
+"""HostFactory in virtual time: what it wants, how it calls, what it believes.
+
+It takes machines only from terminal answers, lists its hosts, gives back what is lost or wanted no more, and asks
+anew for what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provisioner.lab.cloud.world import World
+from provisioner.lab.virtual.scenario import PROVISIONER, Demand, Scenario
+from provisioner.state.errors import StateError
+from provisioner.state.interfaces import ScriptState
+
+
+class Levels:
+    """How many machines are wanted of each template now."""
+
+    def __init__(self, demand: tuple[Demand, ...], chance: random.Random) -> None:
+        self._demand = demand
+        self._chance = chance
+        self._walks = {number: 0 for number, one in enumerate(demand) if one.walk}
+
+    def step(self, now: float) -> Counter[str]:
+        """How many machines are wanted now, by template. Each call is one step of a demand that varies by chance."""
+        wanted: Counter[str] = Counter()
+        for number, one in enumerate(self._demand):
+            level = one.level(now)
+            if one.walk:
+                walked = self._walks[number] + self._chance.randint(-one.walk, one.walk)
+                level = self._walks[number] = min(max(0, walked), level)
+            wanted[one.template] += level
+        return wanted
+
+
+class Grid:
+    """One HostFactory; call ``round`` every ``poll_seconds``."""
+
+    def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
+        self.wanted: Counter[str] = Counter()
+        self.hosts: Mapping[str, str] = {}
+        """The template of each machine that HostFactory has; it is replaced, never changed."""
+        self.failures: Counter[str] = Counter()
+        """Messages of failed machines and requests."""
+        self.broken: list[str] = []
+        """What no provider may answer."""
+        self.lost: list[str] = []
+        """Machines of which it has just heard that they are gone."""
+        self.ended = 0
+        self.silent_until = 0.0
+        self.asked = 0
+        self._scenario, self._habits = scenario, scenario.hostfactory
+        self._state, self._world = state, world
+        self._numbers: Counter[str] = Counter()
+        """How many hosts there are of each template."""
+        self._chance = random.Random(f"{world.seed} grid")
+        self._levels = Levels(scenario.demand, self._chance)
+        self._open: dict[str, tuple[str, int, float]] = {}
+        """Template, count and begin of each request whose end HostFactory has not heard."""
+        self._returns: dict[str, float] = {}
+        """The begin of each return whose end HostFactory has not heard."""
+        self._late: set[str] = set()
+        self._patience = scenario.ends_within()
+        self._told: dict[str, str] = {}
+        self._given: set[str] = set()
+        """Machines that it has given back."""
+        self._never_made: list[str] = []
+        """Names to give back that no machine ever had."""
+        self._since: dict[str, float] = {}
+        """When HostFactory got each machine."""
+        self._idle: dict[str, float] = {}
+        """Since when each machine has been wanted no more."""
+
+    def forget(self) -> None:
+        """HostFactory starts anew with an empty database."""
+        self._have({})
+        self._open, self._idle = {}, {}
+        self._returns, self._told = {}, {}
+
+    def _have(self, hosts: Mapping[str, str]) -> None:
+        self.hosts, self._numbers = hosts, Counter(hosts.values())
+
+    def give_back_strangers(self, machines: int) -> None:
+        """HostFactory gives back that many machines that were never made, in its next round."""
+        names = [
+            f"{self._scenario.provisioner().name_prefix}-stranger{number:02d}-000000" for number in range(machines)
+        ]
+        self._never_made += names
+
+    def round(self) -> None:
+        """Call every command once, as HostFactory does: ask what has ended and what is lost, then request or return."""
+        now = self._world.now
+        self.wanted = self._levels.step(now)
+        if now < self.silent_until:
+            return
+        try:
+            self._poll()
+            self._give_back(self._never_made)
+            self._never_made = []
+            self._ask_for_losses()
+            for template in self._scenario.templates:
+                self._balance(template)
+        except StateError:
+            return  # the script exits with 1, and HF calls again
+
+    def _poll(self) -> None:
+        ids = [*self._open, *self._returns, *self._some_told()]
+        for id_, answer in self._state.poll(ids).answers.items():
+            if answer is None or not answer.ended:
+                self._check_deadline(id_)
+            elif id_ in self._told:
+                if self._told[id_] != answer.text:
+                    self.broken.append(f"{id_}: a terminal answer has changed")
+            elif id_ in self._open:
+                self._take(id_, answer.text)
+            else:
+                self._returns.pop(id_, None)
+
+    def _some_told(self) -> list[str]:
+        """Now and then HostFactory asks again for requests that have ended."""
+        return [self._chance.choice(list(self._told))] if self._told and self._chance.random() < 0.1 else []
+
+    def _check_deadline(self, id_: str) -> None:
+        since = self._open[id_][2] if id_ in self._open else self._returns.get(id_, self._world.now)
+        if self._patience is not None and self._world.now - since > self._patience and id_ not in self._late:
+            self._late.add(id_)
+            self.broken.append(f"{id_}: has not ended after {self._patience:.0f} s")
+
+    def _take(self, id_: str, text: str) -> None:
+        template, count, _ = self._open.pop(id_)
+        entry = json.loads(text)
+        self.ended += 1
+        got = [machine["name"] for machine in entry["machines"] if machine["result"] == "succeed"]
+        failed = [machine for machine in entry["machines"] if machine["result"] == "fail"]
+        if len(got) > count or len(set(got)) < len(got):
+            self.broken.append(f"{id_}: {len(got)} machines told, {count} wanted")
+        if entry["status"] == "complete" and len(got) < count:
+            self.broken.append(f"{id_}: complete with {len(got)} of {count}")
+        if again := self._given.intersection(got) | self.hosts.keys() & set(got):
+            self.broken.append(f"{id_}: tells {min(again)}, which it was told of before")
+        self.failures.update(machine["message"] for machine in failed)
+        self._have({**self.hosts, **dict.fromkeys(got, template)})
+        self._since |= dict.fromkeys(got, self._world.now)
+        if len(self._told) < 50:
+            self._told[id_] = text
+
+    def _ask_for_losses(self) -> None:
+        self.lost = []
+        if not self.hosts:
+            return
+        lost = self._state.lost(self.hosts)
+        self.lost = [name for name, loss in lost.items() if not loss.grace]
+        self._state.note_hosts(self.hosts)
+        self._give_back(list(lost))
+
+    def _balance(self, template: str) -> None:
+        """Request the machines that are missing, or return those that are too many."""
+        have, wanted = self._numbers[template], self.wanted[template]
+        coming = sum(count for of, count, _ in self._open.values() if of == template)
+        missing = wanted - have - coming
+        if missing > 0:
+            for some in self._in_calls(range(missing)):
+                recorded = self._state.record_request(
+                    PROVISIONER, template, len(some), created_wall=self._wall(), rc_account=""
+                )
+                self._open[recorded.id] = (template, len(some), self._world.now)
+                self.asked += len(some)
+        if self._idle or have > wanted:
+            self._settle_idle(template, max(0, have - wanted))
+
+    def _settle_idle(self, template: str, surplus: int) -> None:
+        """The oldest machines beyond the demand stand idle, and are returned after ``idle_minutes``."""
+        now = self._world.now
+        have = [name for name, of in self.hosts.items() if of == template]
+        idle = {name: self._idle.get(name, now) for name in have[:surplus]}
+        self._idle = {name: since for name, since in self._idle.items() if self.hosts.get(name) != template} | idle
+        due = [name for name, since in idle.items() if now - since >= 60 * self._habits.idle_minutes]
+        self._give_back([name for name in due if self._may_return(name)])
+
+    def _may_return(self, name: str) -> bool:
+        minute = (self._world.now - self._since[name]) % 3600 / 60
+        return not self._habits.hourly_billing or 50 <= minute < 57
+
+    def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
+        """The machines in pieces that HF names in one call."""
+        size = self._habits.batch or max(1, len(all_))
+        return [all_[start : start + size] for start in range(0, len(all_), size)]
+
+    def _wall(self) -> float:
+        return self._world.start_wall + self._world.now
+
+    def _give_back(self, names: list[str]) -> None:
+        for some in self._in_calls(names):
+            recorded = self._state.record_return(PROVISIONER, some, created_wall=self._wall())
+            self._returns[recorded.id] = self._world.now
+            self._given.update(some)
+            left = set(some)
+            self._have({name: of for name, of in self.hosts.items() if name not in left})
+            for name in some:
+                self._idle.pop(name, None)
+                self._since.pop(name, None)
+
+    def open_requests(self) -> list[str]:
+        """The ids of requests whose end HostFactory has not heard."""
+        return list(self._open)
+
+    def facts(self) -> Mapping[str, int]:
+        """What HostFactory asked for and heard, as numbers of the run."""
+        return {"requests": self.ended + len(self._open), "ended": self.ended, "open": len(self._open)}

@@ -1,0 +1,345 @@
+"""One run: a scenario, a seed, and who decides; what became of it in numbers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from provisioner.lab.cloud.world import World
+from provisioner.lab.virtual.driver import VirtualLoop
+from provisioner.lab.virtual.grid import Grid
+from provisioner.lab.virtual.ledger import MINUTE, Ledger, Sample
+from provisioner.lab.virtual.place import Place
+from provisioner.lab.virtual.scenario import Act, Event, Scenario
+from provisioner.lab.virtual.state import VirtualState
+from provisioner.loop.cycle import CycleReport
+from provisioner.model import HOUR, DeferReason, ErrorClass, Lever, LeverKind, LossCause, Plan
+
+SAMPLE = 10.0
+"""Least seconds between two samples, and between two looks at what has to hold."""
+
+MOST_SAMPLES = 2880
+"""Of a run: one longer than eight hours has them further apart."""
+
+ORPHAN_SLACK = 900.0
+"""Seconds beyond its grace for which an orphan may wait for its turn and its delete."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The numbers of one run. Times are seconds from ``judge_from_minutes``; None: not within the run."""
+
+    scenario: str
+    seed: int
+    controller: str
+    measures: Mapping[str, float | None]
+    broken: tuple[str, ...]
+    """Laws that were broken, when and where."""
+    reasons: tuple[str, ...]
+    """What people were told of why machines are missing."""
+    samples: tuple[Sample, ...] = field(repr=False)
+
+
+class Controller(Protocol):
+    """Who decides how many machines there are."""
+
+    name: str
+
+    def begin(self) -> None:
+        """The run begins."""
+
+    def happens(self, event: Event) -> None:
+        """Carry out an event on the controller or HostFactory."""
+
+    def window(self) -> int:
+        """How many machines may be pending now; 0 where the controller has no such limit."""
+
+    def check(self) -> None:
+        """Check the laws that hold at every moment."""
+
+    def end(self) -> Mapping[str, float | None]:
+        """The numbers that only this controller has."""
+
+    def reasons(self) -> tuple[str, ...]:
+        """The classes of failures that people were told as reasons for missing machines."""
+
+
+class Stage:
+    """World, places and ledger of one run, without a controller."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.scenario = scenario
+        self.world = World(seed=seed)
+        limits = scenario.limits()
+        self.ledger = Ledger(
+            self.world,
+            dict(limits.pools),
+            {name: pool.price_per_hour or 0.0 for name, pool in scenario.pools.items()},
+            limits.orphan_grace,
+            60 * scenario.judge_from_minutes,
+        )
+        self.places = {name: Place(pool, self.world, self.ledger) for name, pool in scenario.pools.items()}
+        self.chance = random.Random(f"{seed} events")
+        self._numbers = 0
+
+    def act(self, event: Event) -> None:
+        """Carry out an event on the places."""
+        for name in event.pools or self.places:
+            place = self.places[name]
+            if event.change:
+                place.change(event.change, event.seconds)
+            if event.do in CAUSES:
+                place.take_away(event.share, CAUSES[event.do])
+            for _ in range(event.machines if event.do in (Act.STRANGERS, Act.DOUBLES) else 0):
+                self._numbers += 1
+                ours = event.do is Act.DOUBLES
+                middle = f"zz{self._numbers:08d}" if ours else f"foreign-{self._numbers}"
+                place.add(f"hf-{middle}-000000", template="", ours=ours)
+
+
+CAUSES = {Act.PREEMPT: LossCause.PREEMPTED, Act.KILL: LossCause.EXITED, Act.REMOVE: LossCause.DELETED}
+
+
+class Provisioner:
+    """The loop of production, with HostFactory."""
+
+    name = "provisioner"
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._world, self._ledger = stage.world, stage.ledger
+        self.state = VirtualState(stage.world.seed)
+        self.grid = Grid(stage.scenario, self.state, stage.world)
+        self._settings = stage.scenario.provisioner()
+        self._orphan_grace = 60 * self._settings.orphan_grace_minutes
+        self._shows_truly = stage.scenario.shows_truly()
+        self._told: Counter[str] = Counter()
+        self._cycles = self._plans = 0
+        self._orphans: dict[str, float] = {}
+        """Since when each machine of ours has been without a slot."""
+        self._check_at = 0.0
+        self._moved = 0.0
+        """Seconds by which the wall clock of the loop's host was set forward."""
+        self.loop = self._start()
+
+    def _start(self) -> VirtualLoop:
+        return VirtualLoop(
+            self._world,
+            self.state,
+            self._stage.places,
+            self._settings,
+            self._hear,
+            self._moved,
+        )
+
+    def _hear(self, report: CycleReport) -> None:
+        self._cycles += 1
+        if report.plan is not None:
+            self._plans += 1
+            self._check_levers(report.plan)
+        for close in report.closes:
+            if close.failure is not None:
+                self._told[close.failure.error] += 1
+        for (_, _, reason), machines in report.deferred.items():
+            if reason is DeferReason.CAP and machines:
+                self._told["cap"] += 1
+
+    def _check_levers(self, plan: Plan) -> None:
+        """A plan makes or deletes no machine that a lever holds back."""
+        held = self.state.levers.held
+        if held.stop and (plan.creates or plan.deletes):
+            self._ledger.breach("lever", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
+        cancelled = held.of(LeverKind.CANCEL)
+        for create in plan.creates:
+            if held.against(create.pool) or create.request in cancelled:
+                self._ledger.breach("lever", f"{create.name} was asked for in {create.pool}")
+
+    def begin(self) -> None:
+        self._round()
+
+    def _round(self) -> None:
+        self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._round)
+        self.grid.round()
+        self._check_losses()
+        self._ledger.want(sum(self.grid.wanted.values()))
+        self._ledger.use(self.grid.hosts)
+
+    def _check_losses(self) -> None:
+        """Where looks are true, HostFactory gives up no machine that still runs."""
+        if self._shows_truly:
+            for name in self._ledger.running.intersection(self.grid.lost):
+                self._ledger.breach("killed", f"{name} runs, and HostFactory was told that it is gone")
+
+    def happens(self, event: Event) -> None:
+        acts: dict[Act, Callable[[Event], None]] = {
+            Act.RESTART: lambda _: self._restart(),
+            Act.PAUSE: lambda event: self.loop.pause(event.seconds or 0.0),
+            Act.SECOND_LOOP: self._second_loop,
+            Act.LOSE_MEMORY: lambda _: self._restart(self.state.memory.lose),
+            Act.OLD_MEMORY: self._put_back_memory,
+            Act.LOSE_ANSWERS: lambda _: self.state.status.lose(),
+            Act.UNREADABLE_INTENT: self._blind,
+            Act.CLOCK: lambda event: self._move_clock(event.seconds or 0.0),
+            Act.HF_RESTART: lambda _: self.grid.forget(),
+            Act.HF_SILENT: self._silence,
+            Act.RETURN_STRANGERS: lambda event: self.grid.give_back_strangers(event.machines),
+            Act.HOLD: lambda event: self._pull(event, LeverKind.PAUSE, self._pools(event)),
+            Act.DRAIN: lambda event: self._pull(event, LeverKind.DRAIN, self._pools(event)),
+            Act.STOP_ALL: lambda event: self._pull(event, LeverKind.STOP_ALL, [""]),
+            Act.CANCEL_REQUESTS: lambda event: self._pull(event, LeverKind.CANCEL, self.grid.open_requests()),
+            Act.CANCEL_MACHINES: lambda event: self._pull(event, LeverKind.CANCEL, self._some_hosts(event.share)),
+        }
+        if event.do in acts:
+            acts[event.do](event)
+
+    def _restart(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.loop.end()
+        meanwhile()
+        self.loop = self._start()
+
+    def _second_loop(self, event: Event) -> None:
+        self.loop = self._start()
+
+    def _put_back_memory(self, event: Event) -> None:
+        before = self.loop.clock.now() - (event.seconds or 0.0)
+        self._restart(partial(self.state.memory.put_back, before))
+
+    def _blind(self, event: Event) -> None:
+        self.state.intent.readable = False
+        self.loop.wake()
+        self._world.after(event.seconds or 0.0, self._see)
+
+    def _see(self) -> None:
+        self.state.intent.readable = True
+        self.loop.wake()
+
+    def _move_clock(self, seconds: float) -> None:
+        self._moved += seconds
+        self.loop.clock.moved = self._moved
+
+    def _pools(self, event: Event) -> Iterable[str]:
+        return event.pools or self._stage.places
+
+    def _some_hosts(self, share: float) -> Iterable[str]:
+        hosts = sorted(self.grid.hosts)
+        return self._stage.chance.sample(hosts, round(share * len(hosts)))
+
+    def _pull(self, event: Event, kind: LeverKind, targets: Iterable[str]) -> None:
+        for target in targets:
+            self.state.pull(Lever(kind, target, "virtual"))
+            if event.seconds is not None:
+                self._world.after(event.seconds, partial(self.state.release, kind, target))
+
+    def _silence(self, event: Event) -> None:
+        self.grid.silent_until = self._world.now + (event.seconds or 0.0)
+
+    def window(self) -> int:
+        memory = self.state.memory.held
+        return sum(window.window for window in memory.pressures.values()) if memory else 0
+
+    def check(self) -> None:
+        for text in self.grid.broken:
+            self._ledger.breach("answer", text)
+        self.grid.broken.clear()
+        if self._world.now >= self._check_at:
+            self._check_at = self._world.now + 5 * MINUTE
+            self._check_machines()
+
+    def _check_machines(self) -> None:
+        """The ledger adds up, and no machine of ours stays without a slot for longer than an orphan may."""
+        there = {member.name for place in self._stage.places.values() for member in place.ours()}
+        self._ledger.audit(len(there))
+        memory = self.loop.reconciler.memory
+        if self.state.intent.held is None:
+            return  # HostFactory has asked for nothing yet: the loop has nothing to work from
+        explained = {slot.name for _, slot in memory.slots} if memory else set()
+        now, grace = self._world.now, self._orphan_grace
+        self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
+        if memory is not None and memory.brake is not None:
+            return
+        for name, since in self._orphans.items():
+            if now - since > grace + ORPHAN_SLACK:
+                self._ledger.breach("orphan", f"{name} has had no slot for {now - since:.0f} s")
+
+    def end(self) -> Mapping[str, float | None]:
+        looks = sum(backend.looks for backend in self.loop.backends.values())
+        return {
+            "requests": float(self.grid.ended),
+            "open": float(self.grid.facts()["open"]),
+            "cycles": float(self._cycles),
+            "plans": float(self._plans),
+            "looks": float(looks),
+        }
+
+    def reasons(self) -> tuple[str, ...]:
+        memory = self.state.memory.held
+        failures = [window.failure for window in memory.pressures.values()] if memory else []
+        now = [str(failure.error) for failure in failures if failure is not None]
+        words = {message.partition(":")[0] for message in self.grid.failures}
+        return tuple(sorted({*now, *self._told, *(word for word in words if word in set(ErrorClass))}))
+
+
+def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = Provisioner) -> Result:
+    """Play a scenario to its end."""
+    stage = Stage(scenario, seed)
+    controller = decide(stage)
+    world, ledger = stage.world, stage.ledger
+    for event in scenario.events:
+        world.after(event.at, partial(stage.act, event))
+        world.after(event.at, partial(controller.happens, event))
+
+    apart = max(SAMPLE, scenario.seconds / MOST_SAMPLES)
+
+    def sample() -> None:
+        world.after(apart, sample)
+        controller.check()
+        ledger.samples.append(
+            Sample(world.now, ledger.wanted, ledger.usable(), len(ledger.running), ledger.pending, controller.window())
+        )
+
+    world.after(0.0, controller.begin)
+    world.after(apart, sample)
+    world.advance(scenario.seconds)
+    ledger.close({name: place.ours() for name, place in stage.places.items()})
+    own = controller.end()
+    return Result(
+        scenario.name,
+        seed,
+        controller.name,
+        {**measures(stage), **own},
+        tuple(ledger.broken),
+        controller.reasons(),
+        tuple(ledger.samples),
+    )
+
+
+def measures(stage: Stage) -> dict[str, float | None]:
+    """The result of a run."""
+    ledger, scenario = stage.ledger, stage.scenario
+    tally, most = ledger.tally, max((sample.wanted for sample in ledger.samples), default=0)
+    start = 60 * scenario.judge_from_minutes
+    calls = sum(place.calls for place in stage.places.values())
+    return {
+        **{f"t{share}": seconds_until(ledger.samples, share / 100, start) for share in (50, 90, 100)},
+        "t90_running": None if ledger.most_ran_at is None else ledger.most_ran_at - start,
+        "created": float(tally.created),
+        "overshoot": ledger.peak / most if most else 0.0,
+        "calls_per_machine": calls / tally.created if tally.created else 0.0,
+        "throttled": sum(place.throttled for place in stage.places.values()) / calls if calls else 0.0,
+        "unproven_minutes": tally.pending_seconds / MINUTE,
+        "idle_hours": tally.idle_seconds / HOUR,
+        "cost": tally.cost,
+        **{law: float(ledger.counts[law]) for law in ("double", "orphan", "cap", "killed", "answer", "lever", "books")},
+    }
+
+
+def seconds_until(samples: list[Sample], share: float, start: float) -> float | None:
+    """Seconds from ``start`` until that ``share`` of the wanted machines is usable. None: never, or none is wanted."""
+    for sample in samples:
+        if sample.at >= start and sample.wanted and sample.usable >= share * sample.wanted:
+            return sample.at - start
+    return None

@@ -1,0 +1,163 @@
+"""What became of many runs, for a terminal: a block a scenario, a row a controller; or two scenarios side by side."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from provisioner.lab.virtual.measured import AMOUNTS, LAWS, MEASURES, TIMES
+from provisioner.lab.virtual.report import OURS, Goal, Report, Told, percentile, values
+from provisioner.lab.virtual.run import Result
+
+OURS_ALONE = frozenset({"orphan", "answer", "lever"})
+"""Laws that nothing is judged by but the provisioner: the others keep no slots, and answer nobody."""
+
+MOST_BROKEN = 5
+"""Runs with broken laws that are shown; JSON has them all."""
+
+BROKEN_LINES = 3
+"""The breaches of laws that are shown of one run."""
+
+WIDEST = 1000
+"""Columns of a console: tables take what they need, and nothing is cut off where the output is a file."""
+
+
+def wide(console: Console) -> Console:
+    """A console like that one, on which tables are as wide as they are."""
+    return Console(file=console.file, width=WIDEST, highlight=False)
+
+
+def report_text(report: Report, repeat: Callable[[str], str]) -> Group:
+    """The blocks of all scenarios, then the broken laws. ``repeat`` gives the argument that plays a scenario again."""
+    blocks = [_block(report, name) for name in report.played()]
+    return Group(*blocks, *_broken_lines(report.broken(), repeat), _verdict(report))
+
+
+# --- one block a scenario ---------------------------------------------------------------------------------------------
+
+
+def _block(report: Report, scenario: str) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for measure in (*TIMES, *AMOUNTS, *LAWS):
+        table.add_column(MEASURES[measure].heading, justify="right", no_wrap=True)
+    table.add_column("reason\ntold", justify="right")
+    for controller in report.controllers(scenario):
+        table.add_row(controller, *_cells(report, scenario, controller))
+    seeds = sorted(
+        {result.seed for controller in report.controllers(scenario) for result in report.of(scenario, controller)}
+    )
+    title = Text.assemble((scenario, "bold"), f": {report.scenarios[scenario].about} ", (_seeds(seeds), "dim"))
+    return Group(title, table, *_goal_lines(report, scenario), Text())
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"(seed {seeds[0]})" if len(seeds) == 1 else f"({len(seeds)} seeds from {seeds[0]}: p50, p95)"
+
+
+def _cells(report: Report, scenario: str, controller: str) -> Iterator[str]:
+    results = report.of(scenario, controller)
+    for measure in (*TIMES, *AMOUNTS):
+        yield _spread(results, measure)
+    for law in LAWS:
+        judged = controller == OURS or law not in OURS_ALONE
+        yield f"{sum(value or 0 for value in values(results, law)):.0f}" if judged else "-"
+    told = report.told(scenario, controller) if controller == OURS else None
+    yield "-" if told is None else f"{told.seeds}/{told.of}"
+
+
+def _spread(results: Sequence[Result], measure: str) -> str:
+    """The median, and below it what 95 of 100 seeds do not exceed, where that is another number."""
+    numbers = values(results, measure)
+    cells = [number_text(measure, percentile(numbers, share)) for share in (0.5, 0.95)]
+    return "\n".join(dict.fromkeys(cells))
+
+
+def number_text(measure: str, number: float | None) -> str:
+    """A number as the table shows it; a measure that a run never came to has none."""
+    return "never" if number is None else f"{number:,.{MEASURES[measure].digits}f}"
+
+
+def _goal_lines(report: Report, scenario: str) -> Iterator[Text]:
+    told = report.told(scenario) if report.of(scenario) else None
+    goals: list[Goal | Told] = [*report.goals(scenario), *([] if told is None else [told])]
+    for goal in goals:
+        mark, style = ("✓ met   ", "green") if goal.met else ("✗ MISSED", "bold red")
+        yield Text.assemble((f"  {mark} ", style), _goal_text(goal))
+
+
+def _goal_text(goal: Goal | Told) -> str:
+    if isinstance(goal, Told):
+        return f"{goal.reason} is told as the reason: in {goal.seeds} of {goal.of} seeds"
+    most, worst = number_text(goal.name, goal.most), number_text(goal.name, goal.worst)
+    return f"{goal.name} at most {most}: {worst} in the worst seed"
+
+
+# --- what was broken --------------------------------------------------------------------------------------------------
+
+
+def _broken_lines(results: Sequence[Result], repeat: Callable[[str], str]) -> Iterator[Text]:
+    for result in results[:MOST_BROKEN]:
+        yield Text(f"{result.scenario}, seed {result.seed}: a law was broken", style="bold red")
+        for text in [line for broken in result.broken for line in broken.splitlines()][:BROKEN_LINES]:
+            yield Text(f"  {text}")
+        again = f"provisioner simulate {shlex.quote(repeat(result.scenario))} --first-seed {result.seed} --seeds 1"
+        yield Text(f"  Again: {again}")
+    if len(results) > MOST_BROKEN:
+        yield Text(f"{len(results) - MOST_BROKEN} more runs broke a law; -o json and --out name them all.")
+
+
+def _verdict(report: Report) -> Text:
+    runs = sum(len(report.of(name)) for name in report.played())
+    goals = [goal.met for name in report.played() for goal in report.goals(name)]
+    told = [report.told(name) for name in report.played() if report.of(name)]
+    goals += [one.met for one in told if one is not None]
+    text = f"{runs} runs of the provisioner: laws broken in {len(report.broken())}, goals missed {goals.count(False)}"
+    return Text(f"{text} of {len(goals)}.", style="green" if report.fine() else "bold red")
+
+
+# --- two side by side -------------------------------------------------------------------------------------------------
+
+
+def comparison_text(report: Report, pairs: Sequence[Sequence[str]], repeat: Callable[[str], str]) -> Group:
+    """The provisioner's numbers of two scenarios each, and how much the second differs from the first."""
+    tables = [_comparison(report, one, other) for one, other in pairs if {one, other} <= set(report.played())]
+    return Group(*tables, *_broken_lines(report.broken(), repeat), _verdict(report))
+
+
+def _comparison(report: Report, one: str, other: str) -> RenderableType:
+    first, second = report.of(one), report.of(other)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for name in (one, other):
+        table.add_column(f"{name}\np50", justify="right")
+        table.add_column("\np95", justify="right")
+    table.add_column("difference\nmedian over seeds", justify="right")
+    for measure in MEASURES:
+        numbers = [
+            number_text(measure, percentile(values(results, measure), share))
+            for results in (first, second)
+            for share in (0.5, 0.95)
+        ]
+        table.add_row(measure, *numbers, _difference(first, second, measure))
+    lines = [line for name in (one, other) for line in (Text(f"{name}:"), *_goal_lines(report, name))]
+    return Group(table, *(lines if report.goals(one) or report.goals(other) else ()), Text())
+
+
+def _difference(first: Sequence[Result], second: Sequence[Result], measure: str) -> str:
+    """The median difference of two runs with the same seed. Seeds in which a run never came to a value are left out."""
+    before = {result.seed: result.measures.get(measure) for result in first}
+    pairs = [(before.get(result.seed), result.measures.get(measure)) for result in second]
+    both = [(one, other) for one, other in pairs if one is not None and other is not None]
+    more = percentile([other - one for one, other in both], 0.5)
+    if more is None:
+        return "-"
+    base = percentile([one for one, _ in both], 0.5)
+    part = f" ({more / base:+.0%})" if base else ""
+    same = number_text(measure, abs(more)) == number_text(measure, 0.0)
+    return "=" if same else f"{more:+,.{MEASURES[measure].digits}f}{part}"

@@ -1,0 +1,66 @@
+"""How many machines a recorded HostFactory wanted, from its calls. No I/O, no clock, no logger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provisioner.lab.trace import Document, Event, listed
+
+Levels = tuple[tuple[float, int], ...]
+"""Seconds since the first call, and how many machines were wanted from then on."""
+
+
+def levels_of(events: Sequence[Event], template: str | None) -> Levels:
+    """How many machines the calls want over time: requests add, returns subtract; None: of any template. A refused call
+    counts nothing, and a machine that failed and was asked for again counts twice, as a trace does not tell.
+    """
+    recording = _Recording()
+    levels: dict[float, int] = {}
+    level = 0
+    for event in events:
+        changes = recording.changes(event)
+        level = max(0, level + sum(number for of, number in changes if template in (None, of)))
+        if changes:
+            levels[event.time - events[0].time] = level
+    return tuple(levels.items()) if any(levels.values()) else ()
+
+
+class _Recording:
+    """The templates of the requests and machines that the calls so far have named."""
+
+    def __init__(self) -> None:
+        self._templates: dict[str, str] = {}
+        self._requests: dict[str, str] = {}
+        """The template of each machine."""
+        self._returned: set[str] = set()
+
+    def changes(self, event: Event) -> list[tuple[str, int]]:
+        """How many more or fewer machines of each template a call wants."""
+        for request, names in event.machines.items():
+            self._requests |= dict.fromkeys(names, request)
+        if event.request and event.command == "requestMachines":
+            asked = _asked(event.document)
+            self._templates[event.request] = asked[0]
+            return [asked]
+        if event.request and event.command == "requestReturnMachines":
+            given = {_name(entry) for entry in listed(event.document, "machines")} - self._returned
+            self._returned |= given
+            return [(self._template(name), -1) for name in given]
+        return []
+
+    def _template(self, machine: str) -> str:
+        """Morgan Stanley's machines are called after their requests, and its traces need not list them."""
+        request = self._requests.get(machine, machine.rpartition("-")[0])
+        return self._templates.get(request, "")
+
+
+def _asked(document: Document) -> tuple[str, int]:
+    for entry in listed(document, "template"):
+        template, count = entry.get("templateId"), entry.get("machineCount")
+        if isinstance(template, str) and isinstance(count, int):
+            return template, max(0, count)
+    return "", 0
+
+
+def _name(entry: Document) -> str:
+    return str(entry.get("name") or entry.get("machineId") or "")

@@ -1,0 +1,245 @@
+"""Trust: whether a snapshot may be acted upon, decided once, before anything else of a plan rests on it.
+
+A snapshot is distrusted if it lacks many machines at once, until a later list confirms that: HF gives up every machine
+that is reported as lost, so a wrong list would cost the whole grid. It is distrusted until an operator has spoken if
+another endpoint answers for the pool, or if the configuration has moved the pool away from its machines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from provisioner.model import (
+    DESIRED,
+    HOUR,
+    NEVER,
+    BrakeReason,
+    Contact,
+    Distrusted,
+    DistrustReason,
+    Limits,
+    LossCause,
+    Memory,
+    PoolLimits,
+    Slot,
+    Snapshot,
+    format_utc,
+)
+from provisioner.names import split_name
+from provisioner.planning.draft import SOON, Draft
+
+FEW = 5
+"""Machines that may be missing at once without distrust: HF gets over them, and a node holds as many."""
+
+SHARE = 0.2
+"""Share of a pool's machines that may be missing at once without distrust: in a large pool some always end together."""
+
+SETTLED = 60.0
+"""Seconds after the loop began from which on an orphan is new: the first snapshots show those that came before."""
+
+REMEMBERED = HOUR
+"""Seconds for which it is remembered that an orphan appeared: another provisioner makes more within an hour."""
+
+SNAPSHOTS = 2
+"""Snapshots in which new orphans have to appear: a single one may show the late result of one call."""
+
+
+def distrust(draft: Draft) -> None:
+    """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and note where pools are."""
+    memory = draft.before
+    draft.distrusted = trust(draft)
+    astray, endpoints = dict(memory.astray), dict(memory.answered_by)
+    for pool, snapshot in list(draft.snapshots.items()):
+        distrusted = draft.distrusted.get(pool)
+        reason = distrusted.reason if distrusted else None
+        if distrusted is not None and reason is DistrustReason.WRONG_ENDPOINT:
+            astray[pool] = distrusted.since
+            text = f"It {distrusted.detail}. To release the brake is to say that they are lost."
+            draft.latch(BrakeReason.POOL_ASTRAY, text, pool)
+            if not snapshot.answered_by:
+                draft.orphans |= dict.fromkeys(_unknown(draft, snapshot) - draft.orphans.keys(), draft.now)
+        elif reason is DistrustReason.POOL_MOVED:
+            del draft.snapshots[pool]  # it shows another place, and says nothing of the pool's machines
+        else:
+            astray.pop(pool, None)
+            if snapshot.answered_by:
+                endpoints[pool] = snapshot.answered_by
+    places = configured_places(memory, draft.limits)
+    for name, value in (("astray", astray), ("answered_by", endpoints), ("configured_places", places)):
+        if value != getattr(memory, name):
+            draft.changes[name] = value
+
+
+def trust(draft: Draft) -> dict[str, Distrusted]:
+    """Return why snapshots may not be acted upon, by pool; a pool that is not named is trusted. Change nothing."""
+    distrusted = {
+        pool: Distrusted(DistrustReason.POOL_MOVED, draft.now, NEVER, detail=detail)
+        for pool, detail in _moved(draft.before, draft.limits).items()
+    }
+    running = Counter[str]()
+    absent = defaultdict[str, list[Slot]](list)
+    for record in draft.records():
+        for slot in record.slots.values():
+            snapshot = draft.snapshots.get(slot.pool)
+            if snapshot is None or slot.ran is None or slot.verdict not in DESIRED:
+                continue
+            running[slot.pool] += 1
+            if slot.name not in snapshot.machines:
+                absent[slot.pool].append(slot)
+    for pool in draft.snapshots.keys() - distrusted.keys():
+        if (found := _judge(draft, pool, running[pool], absent[pool])) is not None:
+            distrusted[pool] = found
+    return distrusted
+
+
+def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrusted | None:
+    """Judge one snapshot by how many of the machines that HF has or was told of it lacks, and by who answered."""
+    missing = [slot for slot in absent if _is_doubtful(draft, slot)]
+    if detail := _wrong_endpoint(draft, pool, running, (len(absent), len(missing))):
+        since = draft.before.astray.get(pool, draft.now)
+        return Distrusted(DistrustReason.WRONG_ENDPOINT, since, NEVER, running, running, detail)
+    if not is_mass(len(missing), running):
+        return None
+    since = min(draft.snapshots[pool].began if slot.absent is None else slot.absent for slot in missing)
+    return Distrusted(DistrustReason.MASS_LOSS, since, since + apart(draft.pool(pool)), len(missing), running)
+
+
+# --- many machines are missing at once --------------------------------------------------------------------------------
+
+
+def is_mass(missing: int, running: int) -> bool:
+    """Return whether so many missing machines of those that HF was told of are not believed to be gone."""
+    return missing > FEW and missing > SHARE * running
+
+
+def apart(limits: PoolLimits) -> float:
+    """Return how far apart the lists must begin that prove a mass loss; 0 where it is reported as any other loss."""
+    return max(limits.lag, limits.mass_loss) if limits.mass_loss else 0.0
+
+
+def waits(draft: Draft, slot: Slot) -> bool:
+    """Return whether an absent machine of a distrusted pool needs a later list than any other would."""
+    distrusted = draft.distrusted.get(slot.pool)
+    if distrusted is None:
+        return False
+    if distrusted.reason is DistrustReason.MASS_LOSS and not _is_doubtful(draft, slot):
+        return False
+    draft.wake_at(max(distrusted.until, draft.now) + SOON)
+    return True
+
+
+def _is_doubtful(draft: Draft, slot: Slot) -> bool:
+    """Return whether no cause explains why the machine went, and no list begun late enough lacks it."""
+    snapshot, wait = draft.snapshots[slot.pool], apart(draft.pool(slot.pool))
+    confirmed = slot.absent is not None and snapshot.proves - slot.absent >= wait
+    return wait > 0 and not (slot.set_aside or confirmed or _is_explained(slot, snapshot))
+
+
+def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
+    causes = {snapshot.causes.get(slot.name), slot.cause} - {None, LossCause.UNKNOWN}
+    return slot.notice is not None or bool(causes)
+
+
+# --- another endpoint answers, as where a kubeconfig, a context or an address leads to another cluster ----------------
+
+
+def _wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, int]) -> str:
+    """Return what shows another endpoint: its identity, or else none of the pool's machines and new ones of ours.
+
+    ``absent``: how many machines that run the snapshot lacks, and how many of these without an explanation.
+    """
+    snapshot, memory = draft.snapshots[pool], draft.before
+    if snapshot.answered_by:
+        known = memory.answered_by.get(pool, snapshot.answered_by)
+        is_other = known != snapshot.answered_by and pool in _pools_with_machines(memory)
+        return f"is {snapshot.answered_by} now, but its machines were made in {known}" if is_other else ""
+    noted = pool in memory.astray
+    if not running or absent[0] < running or not (noted or (absent[1] == running and is_mass(running, running))):
+        return ""
+    unknown = _unknown(draft, snapshot)
+    if not (noted or unknown - memory.orphans.keys()):
+        return ""
+    return f"shows none of its {running} machines but {len(unknown)} that nobody asked for"
+
+
+def _unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
+    """Return the machines that a snapshot shows of unknown requests."""
+    names = ((name, split_name(draft.limits.prefix, name)) for name in snapshot.machines)
+    return frozenset(name for name, parts in names if parts is None or parts[0] not in draft.requests)
+
+
+def _pools_with_machines(memory: Memory) -> frozenset[str]:
+    return frozenset(slot.pool for _, slot in memory.slots if slot.submitted is not None and not slot.gone)
+
+
+# --- the configuration has moved a pool -------------------------------------------------------------------------------
+
+
+def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
+    """Return where the machines of each pool are: as configured, unless the pool has some from elsewhere."""
+    configured = {name: pool.where for name, pool in limits.pools.items() if pool.where}
+    others = {name for name, where in configured.items() if memory.configured_places.get(name, where) != where}
+    if others:
+        others &= _pools_with_machines(memory)
+    return {**memory.configured_places, **{name: where for name, where in configured.items() if name not in others}}
+
+
+def _moved(memory: Memory, limits: Limits) -> Mapping[str, str]:
+    """Return where the pools are whose machines are elsewhere, in words."""
+    places = configured_places(memory, limits)
+    return {
+        name: f"is now {pool.where}, but has machines in {places[name]}"
+        for name, pool in limits.pools.items()
+        if pool.where and pool.where != places[name]
+    }
+
+
+# --- another provisioner has the same identity ------------------------------------------------------------------------
+
+
+def check_identity(draft: Draft, contact: Contact, unknown: Mapping[str, str]) -> None:
+    """Note the orphans that are new, and latch the brake once more of them appear. ``unknown``: the pool of each.
+
+    Lost files may explain one snapshot with machines that no request explains, but not that more keep appearing.
+    """
+    memory, now = draft.before, draft.now
+    appeared = {name: since for name, since in memory.appeared.items() if since > now - REMEMBERED}
+    explained = {*appeared, *memory.orphans, *memory.accepted}
+    new = sorted(unknown.keys() - explained) if now - contact.started > SETTLED else []
+    appeared |= dict.fromkeys(new, now)
+    if appeared != memory.appeared:
+        draft.changes["appeared"] = appeared
+    snapshots = len(set(appeared.values()))
+    if new and snapshots >= SNAPSHOTS:
+        text = (
+            f"{len(appeared)} machines with our names that nobody asked us for have appeared in {snapshots} looks, the "
+            f"last is {new[-1]}: another provisioner may have the same id and name prefix here."
+        )
+        draft.latch(BrakeReason.IDENTITY_CLASH, text, unknown[new[-1]])
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def format_distrust(pool: str, distrusted: Distrusted, ahead: float) -> str:
+    """Return a sentence for operators; ``ahead``: seconds from loop time to the wall clock."""
+    since = format_utc(distrusted.since + ahead)
+    match distrusted.reason:
+        case DistrustReason.MASS_LOSS:
+            return (
+                f"{distrusted.missing} of {distrusted.expected} machines are missing since {since}, all at once and "
+                "without a cause. Nothing is made or deleted here and HostFactory is told nothing of them before a "
+                f"look {distrusted.until - distrusted.since:g} s later says the same."
+            )
+        case DistrustReason.WRONG_ENDPOINT:
+            return (
+                f"pools.{pool} {distrusted.detail} (since {since}): does another cluster or project answer in its "
+                "place? Put back what it is reached by and start again; or, if its machines are gone, run "
+                "`provisioner recover --release-brake`. Until then none of them counts as lost."
+            )
+        case DistrustReason.POOL_MOVED:
+            return (
+                f"pools.{pool} {distrusted.detail}: put that back and start again, or give the new place a pool of "
+                "its own. Until then none of these machines counts as lost."
+            )

@@ -1,0 +1,90 @@
+"""Scenario files: a mistake is told with its place and its value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.lab.virtual.scenario_file import read
+from provisioner.schema.config_error import ConfigError
+from tests.unit.lab.virtual.test_ledger import TINY
+
+# Read as a file of its own, which is one scenario by the file's name, or several by theirs.
+
+
+def problem(file: Path, text: str) -> str:
+    """The only problem of a file with this text."""
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read(file)
+    (only,) = caught.value.problems
+    return str(only)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"bogus": 1}, "own.bogus: unknown setting; "),
+        ({"hours": "ten"}, "own.hours: expected a number > 0, got 'ten'"),
+        ({"pools": {}}, "own.pools: none; name one"),
+        (
+            {"pools": {"a": {"boot_second": 1}}},
+            "own.pools.a.boot_second: unknown setting; did you mean 'boot_seconds'?",
+        ),
+        ({"pools": {"a": {"hangs": 2}}}, "own.pools.a.hangs: expected a number from 0 to 1, got 2"),
+        ({"demand": [{"machines": -1}]}, "own.demand.0.machines: expected a whole number ≥ 0, got -1"),
+        ({"demand": [{"machines": 1, "template": "U"}]}, "own.demand.0.template: unknown template 'U'; there are 'T'"),
+        ({"templates": {"T": {"pools": ["b"]}}}, "own.templates.T.pools: unknown pool 'b'; there are 'a'"),
+        ({"events": [{"at_minutes": 1, "pools": ["b"]}]}, "own.events.0.pools: unknown pool 'b'; there are 'a'"),
+        ({"events": [{"at_minutes": 1, "do": "kil"}]}, "own.events.0.do: expected one of preempt, "),
+        (
+            {"events": [{"at_minutes": 1, "change": {"boot_seconds": "x"}}]},
+            "own.events.0.change.boot_seconds: expected a number ≥ 0, got 'x'",
+        ),
+        ({"settings": {"lop": {}}}, "own.settings.lop: unknown setting; did you mean 'loop'?"),
+        (
+            {"settings": {"loop": {"interval_secs": 1}}},
+            "own.settings.loop.interval_secs: unknown setting; did you mean 'interval_seconds'?",
+        ),
+        (
+            {"settings": {"loop": {"interval_seconds": "1x"}}},
+            "own.settings.loop.interval_seconds: expected a number > 0, at most 15, got '1x'",
+        ),
+        ({"settings": {"loop": 3}}, "own.settings.loop: expected a mapping of settings, got 3"),
+        (
+            {"settings": {"orphan_grace_minutes": -1}},
+            "own.settings.orphan_grace_minutes: expected a number > 0, got -1",
+        ),
+        ({"settings": {"pools": {}}}, "own.settings.pools: a scenario has its own; leave it out"),
+        ({"goals": {"t9": 3}}, "own.goals.t9: unknown measure; did you mean 't90'?"),
+        ({"goals": {"t90": "x"}}, "own.goals.t90: expected a number for each measure, got 'x'"),
+        ({"reason": "stokout"}, "own.reason: unknown reason 'stokout'; did you mean 'stockout'?"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_a_mistake_in_a_file_is_told_with_its_place_and_value(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    assert problem(tmp_path / "own.yaml", yaml.safe_dump({**TINY, **more})).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no scenario; write one, or several by name"),
+        ("x: 3", "x: expected a mapping of settings, got 3"),
+        ("x: {", "line 1, column 5: "),
+        ("- x", "expected a mapping of settings, got ['x']"),
+    ],
+)
+def test_a_file_that_holds_no_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
+    assert problem(tmp_path / "own.yaml", text).startswith(words)
+
+
+def test_settings_of_the_provisioner_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump({**TINY, "settings": {"loop": {"interval_seconds": 10.0}}}))
+    (scenario,) = read(file).values()
+    assert scenario.settings == {"loop": {"interval_seconds": 10.0}}

@@ -1,0 +1,14 @@
+"""Playing runs: samples are kept for pictures alone, and not too many."""
+
+from __future__ import annotations
+
+from provisioner.lab.virtual import trial
+from provisioner.lab.virtual.scenario_file import catalogue
+
+
+def test_samples_are_kept_for_pictures_alone_and_not_too_many() -> None:
+    few = catalogue()["few"]
+    assert trial.played(trial.Run(few, 1, "provisioner")).samples == ()
+    samples = trial.played(trial.Run(few.model_copy(update={"hours": 3.0}), 1, "exact", drawn=True)).samples
+    assert 200 < len(samples) <= trial.MOST_SAMPLES
+    assert samples[-1].at > 3 * 3600 - 60

@@ -1,0 +1,297 @@
+"""A look that lacks many machines at once is not believed before a second one says the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.lab.fake import Entry
+from provisioner.loop.cycle import CycleReport, _identity
+from provisioner.model import (
+    DeleteReason,
+    Distrusted,
+    DistrustReason,
+    Limits,
+    Look,
+    LossCause,
+    Memory,
+    Notice,
+    Plan,
+    RequestStatus,
+    Snapshot,
+    Verdict,
+)
+from provisioner.planning.trust import FEW
+from provisioner.telemetry.cycle_log import CycleLog
+from tests.support.cycle_bench import Bench
+from tests.unit.core import (
+    NOW,
+    REQUEST,
+    SEEN,
+    limits,
+    machine,
+    memory,
+    name,
+    plan,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+    unobserved,
+)
+
+APART = 60.0
+LIMITS = limits(pool("a", early_loss=0.0))
+ALL = range(10)
+LOST = {Verdict.LOST: 10}
+
+
+def grid(count: int = 10, verdict: Verdict = Verdict.SUCCEEDED, **changes: object) -> Memory:
+    """A request of machines that HF has, or, where they are open, was told to run."""
+    ended = RequestStatus.COMPLETE if verdict is Verdict.SUCCEEDED else None
+    slots = [running(number, verdict, **changes) for number in range(count)]
+    return memory(record(*slots, ended=ended, told_at=NOW if ended else None))
+
+
+def look(there: Collection[int], began: float = SEEN, **changes: object) -> Snapshot:
+    """A look that shows these machines."""
+    return snapshot(*(machine(number) for number in there), began=began, **changes)
+
+
+def planned(known: Memory, *looks: Snapshot, limits: Limits = LIMITS) -> Plan:
+    """The last plan, of one for each look."""
+    for one in looks:
+        last = plan(known, one, limits=limits, now=one.began + 1)
+        known = last.memory
+    return last
+
+
+def verdicts(last: Plan) -> list[Verdict]:
+    return [one.verdict for one in last.memory.requests[REQUEST].slots.values()]
+
+
+@pytest.mark.parametrize(
+    ("known", "missing", "changes", "doubted"),
+    [
+        pytest.param(10, 10, {}, True, id="all of them"),
+        pytest.param(10, FEW + 1, {}, True, id="more than a few"),
+        pytest.param(10, FEW, {}, False, id="a few, half of them all"),
+        pytest.param(60, 13, {}, True, id="more than a fifth"),
+        pytest.param(60, 12, {}, False, id="a fifth"),
+        pytest.param(5, 5, {}, False, id="a small pool"),
+        pytest.param(10, 10, {"mass_loss": 0.0}, False, id="all, in a pool that does not wait"),
+        pytest.param(10, 10, {"lag": 90.0}, True, id="all, within the lag of the pool"),
+    ],
+)
+def test_many_machines_that_are_missing_at_once_raise_a_doubt(
+    known: int, missing: int, changes: dict[str, float], doubted: bool
+) -> None:
+    later = 80 if "lag" in changes else 5
+    first, second = look(range(missing, known)), look(range(missing, known), SEEN + later)
+    last = planned(grid(known), first, second, limits=limits(pool("a", early_loss=0.0, **changes)))
+    assert ("a" in last.distrusted) is doubted
+    assert verdicts(last).count(Verdict.LOST) == (0 if doubted else missing)
+
+
+def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
+    slots = [running(number, Verdict.RETURNED) for number in range(8)] + [slot(number, seen=True) for number in (8, 9)]
+    last = planned(memory(record(*slots, count=2)), look(()), look((), SEEN + 5))
+    assert not last.distrusted
+    assert verdicts(last)[8:10] == [Verdict.FAILED] * 2
+
+
+def gone_for(cause: LossCause) -> dict[str, Any]:
+    return {"causes": {name(number): cause for number in ALL}}
+
+
+@pytest.mark.parametrize(
+    ("known", "said", "at_once"),
+    [
+        *(
+            pytest.param({}, gone_for(cause), True, id=cause)
+            for cause in (LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED)
+        ),
+        pytest.param({}, gone_for(LossCause.UNKNOWN), False, id="a cause that is none explains nothing"),
+        pytest.param({"notice": Notice(LossCause.PREEMPTED, NOW)}, {}, True, id="their end was announced"),
+        pytest.param({"cause": LossCause.NODE}, {}, True, id="their end had begun"),
+    ],
+)
+def test_machines_whose_place_says_why_they_went_are_lost_at_once(
+    known: dict[str, Any], said: dict[str, Any], at_once: bool
+) -> None:
+    last = planned(grid(**known), look((), **said), look((), SEEN + 5, **said))
+    assert verdicts(last) == [Verdict.LOST if at_once else Verdict.SUCCEEDED] * 10
+    assert bool(last.distrusted) is not at_once
+
+
+def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() -> None:
+    causes = {name(0): LossCause.PREEMPTED}
+    last = planned(grid(), look((), causes=causes), look((), SEEN + 5, causes=causes))
+    assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]
+    assert (last.distrusted["a"].missing, last.distrusted["a"].expected) == (9, 10)
+
+
+def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
+    """Neither of open requests, nor of closed slots, nor of machines without a request."""
+    slots = [running(number) for number in ALL] + [slot(10, Verdict.FAILED), slot(11, seen=True)]
+    known = memory(record(*slots, count=20), orphans={"hf-zzzzzzzzzz-000000": 0.0})
+    seen = [machine(10), replace(machine(0, request="zzzzzzzzzz"))]
+    last = planned(known, snapshot(*seen), snapshot(*seen, began=SEEN + 5))
+    assert last.distrusted
+    assert (last.creates, last.deletes, last.closes) == ((), (), ())
+
+
+def test_other_pools_go_on() -> None:
+    known = memory(record(*(running(number) for number in ALL), count=12))
+    both = limits(pool("a"), pool("b"))
+    last = plan(known, look(()), snapshot(pool="b"), limits=both)
+    assert {one.pool for one in last.creates} == {"b"}
+    assert len(last.creates) == 2
+
+
+def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> None:
+    slots = [running(number, Verdict.SUCCEEDED) for number in ALL]
+    back = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
+    known = memory(record(*slots, back, ended=RequestStatus.COMPLETE))
+    waiting = planned(known, look(()), look((), SEEN + 5))
+    assert not waiting.memory.requests[REQUEST].slots[10].gone
+    settled = planned(known, look(()), look((), SEEN + APART), look((), SEEN + APART + 5))
+    assert settled.memory.requests[REQUEST].slots[10].gone
+
+
+def test_a_second_look_that_is_independent_settles_it() -> None:
+    first = planned(grid(), look(()))
+    assert first.due <= SEEN + APART + 1, "the plan wakes the loop"
+    loss = first.distrusted["a"]
+    assert loss.reason is DistrustReason.MASS_LOSS
+    assert (loss.missing, loss.expected, loss.since, loss.until) == (10, 10, SEEN, SEEN + APART)
+    assert verdicts(planned(first.memory, look((), SEEN + APART - 1))) == [Verdict.SUCCEEDED] * 10
+    last = planned(first.memory, look((), SEEN + APART))
+    assert verdicts(last) == [Verdict.LOST] * 10
+    assert not last.distrusted
+
+
+def test_a_look_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
+    """A watch goes on from one list: however late the look, it is the same list that says so."""
+    first = planned(grid(), look((), listed=SEEN - 1))
+    waiting = planned(first.memory, look((), SEEN + 2 * APART, listed=SEEN - 1))
+    assert verdicts(waiting) == [Verdict.SUCCEEDED] * 10
+    assert waiting.distrusted["a"].until == SEEN + APART
+    last = planned(first.memory, look((), SEEN + 2 * APART, listed=SEEN + APART))
+    assert verdicts(last) == [Verdict.LOST] * 10
+
+
+def test_machines_that_show_again_were_never_away() -> None:
+    last = planned(grid(), look(()), look(ALL, SEEN + 30))
+    assert verdicts(last) == [Verdict.SUCCEEDED] * 10
+    assert not last.distrusted
+    assert all(one.absent is None for one in last.memory.requests[REQUEST].slots.values())
+    later = planned(last.memory, look((), SEEN + APART))
+    assert later.distrusted["a"].since == SEEN + APART
+
+
+def test_open_machines_fail_and_are_replaced_once_it_is_settled() -> None:
+    known = grid(verdict=Verdict.OPEN)
+    known = replace(known, requests={REQUEST: replace(known.requests[REQUEST], count=11)})
+    last = planned(known, look(()), look((), SEEN + APART))
+    assert verdicts(last)[:10] == [Verdict.FAILED] * 10
+    assert len(last.creates) == 11
+
+
+def test_a_loss_that_goes_on_is_told_in_parts_each_in_time() -> None:
+    """Those that went first do not wait for those that went last."""
+    first, second = look(range(10, 30)), look((), SEEN + 30)
+    last = planned(grid(30), first, second, look((), SEEN + APART))
+    assert verdicts(last) == [Verdict.LOST] * 10 + [Verdict.SUCCEEDED] * 20
+    assert verdicts(planned(last.memory, look((), SEEN + 30 + APART)))[10:] == [Verdict.LOST] * 20
+
+
+@given(
+    shown=st.lists(st.sets(st.integers(0, 11)), min_size=2, max_size=12),
+    steps=st.lists(st.floats(1, 40), min_size=12, max_size=12),
+)
+def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits_for_ever(
+    shown: list[set[int]], steps: list[float]
+) -> None:
+    known, began, first_absent = grid(12), SEEN, dict[int, float]()
+    for there, step in zip(shown, steps, strict=False):
+        began += step
+        before = known
+        last = plan(known, look(there, began), limits=LIMITS, now=began + 1)
+        known = last.memory
+        for number, one in known.requests[REQUEST].slots.items():
+            if number in there:
+                first_absent.pop(number, None)
+            since = first_absent.setdefault(number, began) if number not in there else began
+            was = before.requests[REQUEST].slots[number].verdict
+            if was is Verdict.SUCCEEDED and one.verdict is Verdict.LOST:
+                assert began > since
+            if one.verdict is Verdict.SUCCEEDED:
+                assert began - since < APART
+
+
+def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    log, seen, blind = CycleLog(), look(()), unobserved("a")
+    distrusted = planned(grid(), seen).distrusted
+    caplog.set_level(logging.WARNING)
+    for later in (0.0, 10.0):
+        shown = report({"a": seen}, SEEN + later, distrusted)
+        log.take(shown)
+        assert shown.problems["a"] == (
+            "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. Nothing is "
+            "made or deleted here and HostFactory is told nothing of them before a look 60 s later says the same.",
+        )
+        assert (shown.unseen, shown.snapshots, shown.result) == ({}, {}, "partial")
+    log.take(report({"a": blind}, SEEN + 15, {}))
+    assert len(caplog.records) == 1, "an observation that fails ends no distrust"
+    log.take(report({"a": seen}, SEEN + 20, {}))
+    begun, ended = caplog.records
+    assert (begun.pool, begun.machines, begun.known, begun.since) == ("a", 10, 10, "2023-11-14T22:13:20Z")  # type: ignore[attr-defined]
+    assert ended.getMessage() == "Pool is trusted again"
+
+
+def report(looks: Mapping[str, Look], now: float, distrusted: Mapping[str, Distrusted]) -> CycleReport:
+    ahead = 1_700_000_000.0 - SEEN
+    return CycleReport(1, now, 0.0, looks, memory(), None, {}, distrusted=distrusted, ahead=ahead)
+
+
+def test_looks_that_rest_on_different_lists_do_not_say_the_same() -> None:
+    seen = look(())
+    assert _identity(replace(seen, listed=1.0)) != _identity(replace(seen, listed=2.0))
+    assert _identity(replace(seen, began=1.0)) == _identity(replace(seen, began=2.0))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def vanish(bench: Bench) -> dict[str, Entry]:
+    """The place shows nothing any more; what it showed."""
+    there, bench.place.place._entries = bench.place.place._entries, {}
+    return there
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["they show again", "a second look lacks them too"])
+def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench: Bench, back: bool) -> None:
+    bench.succeed(12)
+    there = vanish(bench)
+    Path(bench.state.memory.path).unlink()
+    bench.restarted()
+    report = bench.cycle(5)
+    assert report.distrusted.keys() == {"pool", "other"}
+    assert "a second look at these pools, which lack many machines that HostFactory has" in report.problem
+    assert not bench.state.status.read_lost()
+    if back:
+        bench.place.place._entries = there
+        assert not bench.cycle().distrusted
+    assert not bench.cycle(20).distrusted
+    assert len(bench.state.status.read_lost()) == (0 if back else 12)

@@ -1,0 +1,176 @@
+"""A pool for which another place answers: by its identity, or as it shows new machines of ours and none of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.lab.fake import Mark
+from provisioner.model import (
+    NEVER,
+    Brake,
+    BrakeReason,
+    DistrustReason,
+    ErrorClass,
+    LossCause,
+    Memory,
+    Plan,
+    RequestStatus,
+    Snapshot,
+    Verdict,
+)
+from provisioner.planning.release import without_brake
+from provisioner.planning.trust import format_distrust
+from tests.support.cycle_bench import Bench
+from tests.unit.core import NOW, REQUEST, SEEN, limits, machine, memory, name, plan, pool, record, running, snapshot
+
+ELSEWHERE = "zzzzzzzzzz"
+LIMITS = limits(pool("a", early_loss=0.0), pool("b"))
+HOUR = 3600.0
+
+
+def grid(count: int = 10, **changes: object) -> Memory:
+    slots = [running(number, Verdict.SUCCEEDED) for number in range(count)]
+    return memory(record(*slots, ended=RequestStatus.COMPLETE, told_at=NOW), **changes)
+
+
+def look(ours: Collection[int] = (), others: Collection[int] = (), began: float = SEEN, **changes: object) -> Snapshot:
+    machines = [machine(number) for number in ours] + [machine(number, request=ELSEWHERE) for number in others]
+    return snapshot(*machines, began=began, **changes)
+
+
+def planned(known: Memory, *looks: Snapshot) -> Plan:
+    for one in looks:
+        last = plan(known, one, snapshot(pool="b", began=one.began), limits=LIMITS, now=one.began + 1)
+        known = last.memory
+    return last
+
+
+def lost(last: Plan) -> int:
+    return sum(one.verdict is Verdict.LOST for one in last.memory.requests[REQUEST].slots.values())
+
+
+def test_another_world_is_never_believed_however_often_it_shows() -> None:
+    last = planned(grid(), *(look(others=range(3), began=SEEN + 100 * times) for times in range(20)))
+    assert (lost(last), last.creates, last.deletes) == (0, (), ())
+    distrusted = last.distrusted["a"]
+    assert distrusted.reason is DistrustReason.WRONG_ENDPOINT
+    assert (distrusted.missing, distrusted.expected, distrusted.since) == (10, 10, SEEN + 1)
+    assert distrusted.until == NEVER
+    assert last.memory.brake is not None
+    assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
+    assert last.memory.brake.detail == (
+        "It shows none of its 10 machines but 3 that nobody asked for. "
+        "To release the brake is to say that they are lost."
+    )
+    causes = {name(number): LossCause.DELETED for number in range(10)}
+    said = [look((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
+    assert lost(planned(last.memory, *said)) == 0, "nor what it says of machines that have gone"
+    blind = plan(last.memory, snapshot(pool="b"), limits=LIMITS)
+    assert blind.memory.astray == last.memory.astray, "a look that fails changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("known", "seen", "gone"),
+    [
+        pytest.param(grid(), look(), 10, id="nothing at all"),
+        pytest.param(grid(), look([9], range(3)), 9, id="one of its own"),
+        pytest.param(grid(5), look(others=range(3)), 5, id="only a few were there"),
+        pytest.param(
+            grid(orphans={name(0, ELSEWHERE): SEEN - 60}), look(others=[0]), 10, id="an orphan that was known"
+        ),
+    ],
+)
+def test_what_is_no_other_world(known: Memory, seen: Snapshot, gone: int) -> None:
+    last = planned(known, seen)
+    assert not last.memory.astray
+    assert last.memory.brake is None
+    assert lost(planned(last.memory, *(replace(seen, began=SEEN + later * HOUR) for later in (1, 2)))) == gone
+
+
+def test_one_of_its_own_machines_brings_it_back() -> None:
+    last = planned(grid(), look(others=range(3)), look(range(10), began=SEEN + HOUR))
+    assert not last.distrusted
+    assert not last.memory.astray
+    assert last.memory.brake is not None, "a person looks at it all the same"
+    assert not last.memory.orphans
+
+
+@pytest.mark.parametrize("others", [(), range(3)], ids=["an empty cluster", "machines of ours"])
+@pytest.mark.parametrize("count", [1, 10])
+def test_another_place_of_the_same_name_is_never_believed(count: int, others: Collection[int]) -> None:
+    known = grid(count, answered_by={"a": "one"})
+    last = planned(known, *(look((), others, SEEN + 100 * times, answered_by="two") for times in range(5)))
+    assert (lost(last), last.creates, last.deletes) == (0, (), ())
+    assert last.memory.answered_by == {"a": "one"}
+    assert last.memory.brake is not None
+    assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
+    back = planned(last.memory, look(range(count), began=SEEN + HOUR, answered_by="one"))
+    assert not back.distrusted
+    assert not back.memory.astray
+
+
+def test_a_pool_without_machines_may_move() -> None:
+    last = planned(memory(answered_by={"a": "one"}), look(others=range(3), answered_by="two"))
+    assert last.memory.answered_by == {"a": "two"}
+    assert not last.distrusted
+
+
+def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
+    """It is a mass loss, and what is left is orphans."""
+    looks = [look((), range(3), SEEN + later, answered_by="one") for later in (0, 60, 65)]
+    last = planned(grid(answered_by={"a": "one"}), *looks)
+    assert (lost(last), last.memory.astray) == (10, {})
+
+
+def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
+    known = planned(grid(), look(range(10), answered_by="one")).memory
+    assert known.answered_by == {"a": "one"}
+    assert not planned(known, look(range(10), began=SEEN + 1)).distrusted
+    assert planned(known, look(others=range(3), began=SEEN + 1)).memory.astray
+
+
+def test_operators_are_asked_to_check_the_place() -> None:
+    distrusted = planned(grid(), look(others=range(3))).distrusted["a"]
+    assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
+        "pools.a shows none of its 10 machines but 3 that nobody asked for (since 2023-11-14T22:13:20Z): does another "
+        "cluster or project answer in its place? Put back what it is reached by and start again; or, if its machines "
+        "are gone, run `provisioner recover --release-brake`. Until then none of them counts as lost."
+    )
+
+
+def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
+    """Across a restart, too: then they are told as lost, and those of the other world are orphans as any."""
+    bench = Bench(tmp_path)
+    bench.succeed(12)
+    bench.place.place._entries = {}
+    for number in range(2):
+        mark = name(number, ELSEWHERE)
+        bench.place.place.create(mark, Mark("demo", "pool", mark))
+    bench.restarted()
+    bench.cycle(60)
+    assert bench.cycle().unseen["pool"].error is ErrorClass.INVALID
+    assert not bench.state.status.read_lost()
+    bench.state.ask_recovery()
+    bench.cycle(3)
+    assert len(bench.state.status.read_lost()) == 12
+    known = bench.state.memory.read()
+    assert (known.brake, known.astray) == (None, {})
+    assert len(known.orphans) == 2
+
+
+def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
+    """Nor does that of one pool say anything of another's: each has its own word."""
+    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), answered_by={"a": "one", "b": "three"})
+    first = planned(held, look(answered_by="two"))
+    assert first.memory.brake is held.brake
+    again = planned(without_brake(first.memory), look(answered_by="two", began=SEEN + 100))
+    assert lost(again) == 0
+    assert again.memory.brake is not None
+    assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
+    free = without_brake(again.memory)
+    assert (free.brake, free.astray, free.answered_by) == (None, {}, {"b": "three"})
+    assert lost(planned(free, *(look(answered_by="two", began=SEEN + later) for later in (200, 205)))) == 10
