@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterator
 
 from provisioner.commands.options import Document
+from provisioner.names import printable
 from provisioner.telemetry.held_levers import cancel_lines
-from provisioner.telemetry.overview import Overview, Row
+from provisioner.telemetry.machine_rows import Row
+from provisioner.telemetry.overview import Overview
+from provisioner.telemetry.pool_windows import lasting, local, pool_line
 from provisioner.telemetry.spending import spending_lines
-from provisioner.telemetry.unmet import lasting, local, on_one_line, pool_line, unmet_lines
+from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
 """Characters of a last error that a terminal is shown in the table; ``-o wide`` shows all."""
@@ -94,7 +97,7 @@ NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 
 
 def _name(row: Row) -> str:
-    return on_one_line(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
+    return printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
 def _number(number: int | None) -> str:
@@ -106,7 +109,7 @@ def error_text(row: Row, longest: int | None = None) -> str:
     error = row.last_error
     if error is None:
         return "-"
-    text = f"{error['error']} {lasting(error['at_seconds'])} ago: {on_one_line(error['text'])}"
+    text = f"{error['error']} {lasting(error['at_seconds'])} ago: {printable(error['text'])}"
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 
