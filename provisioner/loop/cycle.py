@@ -24,7 +24,6 @@ from provisioner.model import (
     NO_LEVERS,
     Brake,
     BrakeReason,
-    Close,
     Contact,
     DeferReason,
     Distrusted,
@@ -38,6 +37,7 @@ from provisioner.model import (
     Memory,
     Plan,
     Snapshot,
+    Transition,
     Unobserved,
 )
 from provisioner.planning.outcomes import remember
@@ -71,7 +71,8 @@ class CycleReport:
     deferred: Mapping[tuple[str, str, DeferReason], int]
     results: Sequence[Results] = ()
     """Batches that ended since the cycle before."""
-    closes: Sequence[Close] = ()
+    transitions: Sequence[Transition] = ()
+    """The slots that changed."""
     problem: str = ""
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
@@ -82,6 +83,11 @@ class CycleReport:
     """Seconds from loop time to the wall clock."""
     levers: Levers = NO_LEVERS
     """Those that were in force."""
+
+    @property
+    def closes(self) -> Sequence[Transition]:
+        """The slots that ended."""
+        return [one for one in self.transitions if one.closes]
 
     @property
     def result(self) -> CycleResult:
@@ -184,7 +190,7 @@ class Reconciler:
         plan: Plan | None = None
         problem, lock_wait = "", None
         now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
-        closes = self._remember(results, now)
+        transitions = self._remember(results, now)
         try:
             self._mandate.check()
             self._take_in(looks, now)
@@ -195,9 +201,9 @@ class Reconciler:
                     self._publish(self.memory, now)
                 plan = self._plan(looks, now)
                 self._record(plan.memory if plan else self.memory, now)
+                transitions += plan.transitions if plan else ()
                 self._publish(self.memory, now)
             if plan is not None:
-                closes += plan.closes
                 self._act(plan)
                 lock_wait = self._held_intent.forget(plan.forget)
                 self._held_intent.warn_writers(plan.memory.generation)
@@ -206,7 +212,7 @@ class Reconciler:
             self._planned = replace(self._planned, inputs=())
         self._held_levers.tell(self._number, self._clock.wall())
         passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.deferred)
-        self._history.take(passed, results, closes)
+        self._history.take(passed, results, transitions)
         return CycleReport(
             number=self._number,
             now=now,
@@ -218,21 +224,21 @@ class Reconciler:
             distrusted=self._startup.distrusted or self._planned.distrusted,
             ahead=self._clock.wall() - now,
             results=results,
-            closes=closes,
+            transitions=transitions,
             problem=problem,
             lock_wait=lock_wait,
             levers=self._limits.levers,
         )
 
-    def settle(self) -> tuple[Sequence[Results], Sequence[Close]]:
+    def settle(self) -> tuple[Sequence[Results], Sequence[Transition]]:
         """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
         now, results = self._clock.now(), self._actors.collect()
-        closes = self._remember(results, now)
+        transitions = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
         passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
-        self._history.take(passed, results, closes, ending=True)
-        return results, closes
+        self._history.take(passed, results, transitions, ending=True)
+        return results, transitions
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
         """By pool: the names that it is asked for, each with the uid that is meant, if one is known."""
@@ -303,13 +309,13 @@ class Reconciler:
                 self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
         return intent
 
-    def _remember(self, results: Sequence[Results], now: float) -> list[Close]:
-        closes: list[Close] = []
+    def _remember(self, results: Sequence[Results], now: float) -> list[Transition]:
+        transitions: list[Transition] = []
         for done in results:
             if self.memory is not None:
-                self.memory, closed = remember(self.memory, done.outcomes, done.unsent, self._limits, now)
-                closes += closed
-        return closes
+                self.memory, changed = remember(self.memory, done.outcomes, done.unsent, self._limits, now)
+                transitions += changed
+        return transitions
 
     def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
         """None when everything is as at the last plan and nothing has fallen due."""

@@ -268,7 +268,7 @@ class Loop:
                 self._observers[pool].list_after(distrusted.until)
         self._beat()
         self._report(report)
-        record_ends(report, reconciler.limits.prefix, self._backends)
+        record_ends(report, self._backends)
         self._last = report
         return report
 
@@ -288,12 +288,12 @@ class Loop:
         if not (settled := actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)):
             log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
         try:
-            results, closes = reconciler.settle()
+            results, transitions = reconciler.settle()
             if results and self._last is not None:
-                last = replace(self._last, plan=None, results=results, closes=closes, lock_wait=None)
+                last = replace(self._last, plan=None, results=results, transitions=transitions, lock_wait=None)
                 last = replace(last, memory=reconciler.memory)
                 self._report(last)
-                record_ends(last, reconciler.limits.prefix, self._backends)
+                record_ends(last, self._backends)
             check_turn(self._state, self._epoch)
             if settled:
                 self._state.loop_lock.sign_off()

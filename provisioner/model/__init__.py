@@ -18,7 +18,7 @@ from provisioner.model.memory import (
     evolve,
     evolving,
 )
-from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan
+from provisioner.model.plan import Action, Create, Delete, Distrusted, Outcome, Plan, Transition
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     DAY,
@@ -51,7 +51,6 @@ __all__ = [
     "Brake",
     "BrakeReason",
     "Budget",
-    "Close",
     "Contact",
     "Create",
     "DeferReason",
@@ -85,6 +84,7 @@ __all__ = [
     "Slot",
     "Snapshot",
     "TemplateLimits",
+    "Transition",
     "Unobserved",
     "Uptime",
     "Verdict",

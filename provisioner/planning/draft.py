@@ -14,7 +14,6 @@ from provisioner.model import (
     NEVER,
     Brake,
     BrakeReason,
-    Close,
     Create,
     DeferReason,
     Delete,
@@ -28,6 +27,7 @@ from provisioner.model import (
     RequestRecord,
     Slot,
     Snapshot,
+    Transition,
     Verdict,
     Window,
     evolve,
@@ -83,7 +83,6 @@ class Draft:
         """Other fields of the memory that changed."""
         self.creates: list[Create] = []
         self.deletes: list[Delete] = []
-        self.closes: list[Close] = []
         self.deferred: Counter[tuple[str, str, DeferReason]] = Counter()
         self.forget: list[str] = []
         self.due = NEVER
@@ -162,8 +161,6 @@ class Draft:
             )
             if not changed.gone:
                 self.wake_at(self.now + SOON)  # to see that it goes
-            template = self.requests[slot.request].template
-            self.closes.append(Close(slot.name, slot.pool, template, verdict, changed.failure, changed.cause))
         self.put(slot.request, changed)
         return changed
 
@@ -204,6 +201,24 @@ class Draft:
         """Stop deleting orphans until a person says otherwise (law: the brake). The first reason stays."""
         if self.brake is None:
             self.brake = Brake(reason, self.now, detail, pool)
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """The slots that changed so far."""
+        return tuple(self._transitions())
+
+    @property
+    def closes(self) -> list[Transition]:
+        """The slots that ended so far."""
+        return [one for one in self._transitions() if one.closes]
+
+    def _transitions(self) -> Iterator[Transition]:
+        for id_, slots in self._slots.items():
+            record, former = self.requests[id_], self.before.requests.get(id_)
+            known = former.slots if former else {}
+            for number, slot in slots.items():
+                if (before := known.get(number)) is not slot:
+                    yield Transition(record.template, record.read, before, slot)
 
     def memory(self) -> Memory:
         """The memory as it has to be recorded; the one before, when nothing changed."""

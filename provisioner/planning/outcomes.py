@@ -8,7 +8,6 @@ from functools import partial
 
 from provisioner.model import (
     Action,
-    Close,
     Create,
     Delete,
     DeleteReason,
@@ -18,6 +17,7 @@ from provisioner.model import (
     Memory,
     Outcome,
     Slot,
+    Transition,
     Verdict,
     Window,
     evolve,
@@ -32,8 +32,8 @@ RETRY_DELETE = 10.0
 
 def remember(
     memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
-) -> tuple[Memory, tuple[Close, ...]]:
-    """The memory after a batch, and the slots it closed. ``unsent`` are actions for which no call was started."""
+) -> tuple[Memory, tuple[Transition, ...]]:
+    """Return the memory after a batch, and what changed in it. ``unsent`` are actions for which no call was started."""
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.named(outcome.action.name)
@@ -52,7 +52,7 @@ def remember(
             draft.put(slot.request, evolve(slot, delete_sent=None, delete_begun=begun))
         elif slot is not None and isinstance(action, Create):
             _not_sent(draft, action, slot)
-    return draft.memory(), tuple(draft.closes)
+    return draft.memory(), draft.transitions
 
 
 def _created(draft: Draft, create: Create, slot: Slot) -> None:

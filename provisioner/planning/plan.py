@@ -66,7 +66,9 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         conclude(draft, draft.record(id_))
     capacity.note_windows()
     offer_ending(draft)
-    if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
+    if draft.deferred and any(
+        one.closes for one in draft.transitions
+    ):  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, world.busy)
     find_unlisted(draft, world.contact)
@@ -77,7 +79,7 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         memory=draft.memory(),
         creates=in_turn(draft.creates),
         deletes=tuple(draft.deletes),
-        closes=tuple(draft.closes),
+        transitions=draft.transitions,
         deferred=dict(draft.deferred),
         forget=tuple(draft.forget),
         distrusted=draft.distrusted,

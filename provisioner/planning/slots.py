@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from provisioner.model import DESIRED, ErrorClass, Failure, RequestRecord, Slot, Verdict
 from provisioner.names import split_name
-
-
-class Records(Protocol):
-    """What holds requests: a memory, or a draft of one."""
-
-    @property
-    def requests(self) -> Mapping[str, RequestRecord]:
-        """By id."""
 
 
 class Gap(NamedTuple):
@@ -88,15 +80,3 @@ def down(record: RequestRecord) -> list[Slot]:
     """Return the slots of an open request whose machines ran and do not run now."""
     slots = record.slots.values()
     return [slot for slot in slots if slot.down is not None and slot.verdict is Verdict.OPEN and not slot.set_aside]
-
-
-def changed(former: Records, memory: Records) -> Iterator[tuple[RequestRecord, Slot | None, Slot]]:
-    """The slots of a memory that are not those of a former one: each with its request, and as it was before."""
-    for id_, record in memory.requests.items():
-        before = former.requests.get(id_)
-        if before is record:
-            continue
-        for number, slot in record.slots.items():
-            slot_before = before.slots.get(number) if before else None
-            if slot_before is not slot:
-                yield record, slot_before, slot

@@ -1,8 +1,7 @@
 """Trust: whether a snapshot may be acted upon, decided once, before anything else of a plan rests on it.
 
-A snapshot is distrusted if it lacks many machines at once, until a later list confirms that: HF gives up every machine
-that is reported as lost, so a wrong list would cost the whole grid. It is distrusted until an operator has spoken if
-another endpoint answers for the pool, or if the configuration has moved the pool away from its machines.
+One that lacks many machines at once is distrusted until a later list confirms it, as HF gives up every machine that is
+reported as lost; one of another endpoint, or of a pool that was moved away from its machines, until an operator decides.
 """
 
 from __future__ import annotations

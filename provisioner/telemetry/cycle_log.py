@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Brake,
-    Close,
     Create,
     DeferReason,
     Delete,
     Distrusted,
     DistrustReason,
     Outcome,
+    Transition,
     Unobserved,
     format_utc,
 )
@@ -154,9 +154,10 @@ def _cause_of_outcome(outcome: Outcome) -> str:
     return f"deleted in {action.pool}: {action.reason}" if isinstance(action, Delete) else ""
 
 
-def _cause_of_close(close: Close) -> str:
-    cause = close.cause or (close.failure.error if close.failure else None)
-    return f"{close.verdict} in {close.pool}" + (f": {cause}" if cause else "")
+def _cause_of_close(close: Transition) -> str:
+    slot = close.slot
+    cause = slot.cause or (slot.failure.error if slot.failure else None)
+    return f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")
 
 
 def _deferral(report: CycleReport, pool: str, template: str, reason: DeferReason) -> str:
