@@ -137,7 +137,7 @@ pictures: setup-test
 	@$(BIN)/python -m tests.support.pictures
 
 house: setup-test
-	@$(BIN)/python tests/house.py
+	@$(BIN)/python -m tests.house
 
 # Whatever it is called with besides: make simulate SEEDS=100 SIMULATE_ARGS='few step'.
 SEEDS ?= 5

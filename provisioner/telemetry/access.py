@@ -7,19 +7,22 @@ import binascii
 import hashlib
 import hmac
 import logging
-import os
 import ssl
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from provisioner.backends.network import signature
 from provisioner.settings.advice import is_loopback
 
 log = logging.getLogger(__name__)
 
-Signature = tuple[tuple[int, int, int], ...]
+Value = TypeVar("Value")
 
 
 class AccessError(Exception):
@@ -39,7 +42,13 @@ NOBODY_ASKED = AccessFiles()
 """Neither token nor TLS."""
 
 LOGINS, LOGIN_SECONDS = 10, 60.0
-"""Wrong tokens that a client may send in so many seconds; its further ones are not compared until they are over."""
+"""Wrong tokens that a client may send in so many seconds; further wrong ones are refused by a status of their own."""
+
+LOGGED = 20
+"""Clients whose wrong tokens are logged by name in ``LOGIN_SECONDS``; the others are only counted."""
+
+FILE_SECONDS = 1.0
+"""Between two looks at the files, in a thread of their own: a disk that hangs holds up no connection."""
 
 
 class FailedLogins:
@@ -47,24 +56,50 @@ class FailedLogins:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._end = 0.0
         self._failed: Counter[str] = Counter()
 
-    def are_too_many(self, client: str) -> bool:
-        """Return True if no further token of this client is compared."""
-        return self._current()[client] >= LOGINS
+    def add(self, client: str) -> bool:
+        """Count a wrong token, and return False if its client has sent more than ``LOGINS``.
 
-    def add(self, client: str) -> None:
-        """Count a wrong token. The first of them is logged, so at most one in ``LOGIN_SECONDS``."""
-        if not self._current():
-            self._end = self._clock() + LOGIN_SECONDS
+        The first token of a client is logged; beyond ``LOGGED`` clients, their number is, as it grows tenfold.
+        """
+        with self._lock:
+            if self._clock() >= self._end:
+                self._failed, self._end = Counter(), self._clock() + LOGIN_SECONDS
+            self._failed[client] += 1
+            count, unnamed = self._failed[client], len(self._failed) - LOGGED
+        if count == 1 and unnamed <= 0:
             log.warning("Wrong token sent", extra={"client": client})
-        self._failed[client] += 1
+        elif count == 1 and str(unnamed).rstrip("0") == "1":
+            log.warning("Wrong tokens sent by clients that are not named", extra={"clients": unnamed})
+        return count <= LOGINS
 
-    def _current(self) -> Counter[str]:
-        if self._clock() >= self._end:
-            self._failed = Counter()
-        return self._failed
+
+class _FromFiles(Generic[Value]):
+    """A value made from files, and made again after a change."""
+
+    def __init__(
+        self, make: Callable[..., Value], files: Sequence[Path], failed: str, *, is_kept: bool = False
+    ) -> None:
+        """Raises AccessError, as ``make`` does. For a change that cannot be used ``failed`` is logged, and the value is
+        None, or with ``is_kept`` the earlier one.
+        """
+        self._make, self._files, self._failed, self._is_kept = make, files, failed, is_kept
+        self._signature = signature(files)
+        self.value: Value | None = make(*files)
+
+    def refresh(self) -> None:
+        """Make the value again if a file has changed."""
+        if (now := signature(self._files)) == self._signature:
+            return
+        self._signature = now
+        try:
+            self.value = self._make(*self._files)
+        except AccessError as error:
+            self.value = self.value if self._is_kept else None
+            log.warning(self._failed, extra={"error": str(error)})
 
 
 class Access:
@@ -75,77 +110,61 @@ class Access:
     ) -> None:
         """Raises AccessError when a file cannot be used now. A file that cannot be used later is logged.
 
-        ``rejected`` is called with "token" for a wrong token, with "rate" for one that is not compared.
+        ``rejected`` is called with "token" for a wrong token, with "rate" for one of a client that sent too many.
         """
-        self._files, self._rejected = files, rejected
+        self._rejected = rejected
         self._failed = FailedLogins()
-        self._read: Signature | None = None
-        """The signature of the token file when it was last read."""
-        self._token: bytes | None = None
-        """A digest of the token; None refuses everybody."""
-        self._loaded: Signature | None = None
-        """The signatures of certificate and key when they were last loaded."""
-        self._context: ssl.SSLContext | None = None
+        self._closed = threading.Event()
+        self._token: _FromFiles[bytes] | None = None
+        """A digest of the token; without a value every token is refused."""
+        self._tls: _FromFiles[ssl.SSLContext] | None = None
         if files.token is not None:
-            self._token, self._read = _digest(_token(files.token)), _signature(files.token)
+            self._token = _FromFiles(_token, [files.token], "Token cannot be read, every login is refused")
         if files.cert is not None and files.key is not None:
-            self._loaded = _signature(files.cert, files.key)
-            self._context = _context(files.cert, files.key)
-            self._context.sni_callback = self._present_newest
+            words = "Certificate cannot be used, the one before stays in force"
+            self._tls = _FromFiles(_context, [files.cert, files.key], words, is_kept=True)
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The context of connections, whose handshakes present the newest certificate; None without TLS."""
-        return self._context
+        """The context of new connections, with the newest certificate; None without TLS."""
+        return self._tls.value if self._tls else None
 
-    def allows(self, authorization: str, client: str = "") -> bool:
-        """Return True if a client that sends this header may read; a browser's user sends the token as the password.
+    def follow(self) -> None:
+        """Take changes of the files from now on, until ``close``."""
 
-        A header that is not empty and not right counts as a failed login.
+        def refresh() -> None:
+            while not self._closed.wait(FILE_SECONDS):
+                self.refresh()
+
+        if self._token or self._tls:
+            threading.Thread(target=refresh, name="access", daemon=True).start()
+
+    def refresh(self) -> None:
+        """Take changes of the files."""
+        if self._token:
+            self._token.refresh()
+        if self._tls:
+            self._tls.refresh()
+
+    def close(self) -> None:
+        """Take no more changes."""
+        self._closed.set()
+
+    def judge(self, authorization: str, client: str = "") -> HTTPStatus:
+        """Return OK if a client that sends this header may read; a browser's user sends the token as the password.
+
+        A header that is not empty and not right is a failed login: UNAUTHORIZED, after many TOO_MANY_REQUESTS.
         """
-        if self._files.token is None:
-            return True
-        if not authorization:  # a probe costs no look at a file
-            return False
-        self._refresh_token(self._files.token)
-        given = _digest(_given(authorization))
-        allowed = self._token is not None and hmac.compare_digest(given, self._token)
-        if not allowed:
-            self._rejected("token")
-            self._failed.add(client)
-        return allowed
-
-    def is_limited(self, client: str) -> bool:
-        """Return True if so many wrong tokens came from this client that its tokens are not compared for now."""
-        return self._files.token is not None and self._failed.are_too_many(client)
-
-    def _present_newest(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: object, _context: object) -> None:
-        """Begin a handshake with the newest certificate."""
-        if self._files.cert is not None and self._files.key is not None:
-            self._refresh_context(self._files.cert, self._files.key)
-        if self._context is not None:
-            connection.context = self._context
-
-    def _refresh_token(self, path: Path) -> None:
-        """Read the token again when its file has changed. While the file cannot be read, everybody is refused."""
-        try:
-            signature = _signature(path)
-            if signature == self._read:
-                return
-            self._token, self._read = _digest(_token(path)), signature
-        except AccessError as error:
-            if self._token is not None:
-                log.warning("Token cannot be read, so nobody is let in", extra={"error": str(error)})
-            self._token = self._read = None
-
-    def _refresh_context(self, cert: Path, key: Path) -> None:
-        """Load a renewed certificate. One that cannot be used leaves the earlier one in force."""
-        try:
-            signature = _signature(cert, key)
-            if signature != self._loaded:
-                self._loaded, self._context = signature, _context(cert, key)
-        except AccessError as error:
-            log.warning("Certificate cannot be used, the one before stays in force", extra={"error": str(error)})
+        if self._token is None:
+            return HTTPStatus.OK
+        if not authorization:
+            return HTTPStatus.UNAUTHORIZED
+        given, token = _digest(_given(authorization)), self._token.value
+        if token is not None and hmac.compare_digest(given, token):
+            return HTTPStatus.OK
+        is_early = self._failed.add(client)
+        self._rejected("token" if is_early else "rate")
+        return HTTPStatus.UNAUTHORIZED if is_early else HTTPStatus.TOO_MANY_REQUESTS
 
 
 def is_meant(host: str, listen: str) -> bool:
@@ -177,26 +196,19 @@ def _given(authorization: str) -> bytes:
 
 
 def _token(path: Path) -> bytes:
+    """Return the digest of the token in a file. Raise AccessError if there is none."""
     try:
         token = path.read_bytes().strip()
     except OSError as error:
         raise AccessError(f"server.token_file {path}: {error.strerror}") from error
     if not token:
         raise AccessError(f"server.token_file {path}: is empty")
-    return token
+    return _digest(token)
 
 
 def _digest(token: bytes) -> bytes:
     """A digest of the token, of one length, so that each comparison takes the same time."""
     return hashlib.sha256(token).digest()
-
-
-def _signature(*paths: Path) -> Signature:
-    try:
-        stats = [os.stat(path) for path in paths]
-    except OSError as error:
-        raise AccessError(f"{error.filename}: {error.strerror}") from error
-    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in stats)
 
 
 def _context(cert: Path, key: Path) -> ssl.SSLContext:

@@ -36,6 +36,8 @@ CONNECTIONS, SHARE = 256, 4
 """Most connections, and never more than one of so many file descriptors: the loop needs the others."""
 LEAST_SECONDS = 0.5
 """Age before which no connection is closed to make room: time for a TLS handshake and a question. Others wait."""
+PAUSE_SECONDS = 0.1
+"""After a connection that could not be taken through no doing of its client."""
 WORKERS = 2
 """Threads that make responses: few, as the loop's own thread waits while Python runs one of them."""
 STOP_SECONDS = 2.0
@@ -80,12 +82,13 @@ class Connections(httputil.HTTPServerConnectionDelegate):
     def __init__(
         self,
         listening: socket.socket,
-        tls: SSLContext | None,
+        tls: Callable[[], SSLContext | None],
         respond: Callable[[Question], Response],
         rejected: Callable[[str], None],
         prompt: Collection[str],
     ) -> None:
-        """``prompt`` are paths whose response needs no time and no file: no other response holds it up.
+        """``tls`` returns the context of a new connection; ``prompt`` are paths whose response, if no login is sent,
+        needs neither time nor file, and is not held up by others.
 
         ``rejected`` is called with "request" for a request that is refused for its form, with "room" for a connection
         that is closed to make room for another one.
@@ -125,26 +128,27 @@ class Connections(httputil.HTTPServerConnectionDelegate):
     async def _take(self, server: HTTPServer) -> None:
         """Take one connection after the other; those that are there already have their turn in between."""
         while True:
+            line: socket.socket | IOStream | None = None
+            pause = 0.0
             try:
-                connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
-            except OSError as error:  # the process has no descriptor left
-                log.debug("Connection cannot be taken", extra={"error": str(error)})
-                await asyncio.sleep(0.1)
-                continue
-            await self.open.make_room()
-            try:
-                stream = self._stream(connection)
-            except OSError:  # the client is gone
-                connection.close()
-            else:
+                line, address = await asyncio.get_running_loop().sock_accept(self._socket)
+                await self.open.make_room()
+                line = stream = self._stream(line)
                 self.open.add(stream, address[0])
                 server.handle_stream(stream, address)
-            await asyncio.sleep(0)
+            except Exception as error:
+                level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+                log.log(level, "Connection cannot be taken", exc_info=error)
+                if line is not None:
+                    line.close()
+                if line is None or level == logging.ERROR:  # the process has no descriptor left, or a fault
+                    pause = PAUSE_SECONDS
+            await asyncio.sleep(pause)
 
     def _stream(self, connection: socket.socket) -> IOStream:
-        if self._tls is None:
+        if (context := self._tls()) is None:
             return _Stream(connection)
-        return _TlsStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
+        return _TlsStream(context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
 
 
 class _Stream(IOStream):
@@ -220,7 +224,8 @@ class _Open:
 
 def most_connections() -> int:
     """Return how many connections may be open at a time."""
-    return min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return CONNECTIONS if limit == resource.RLIM_INFINITY else max(1, min(CONNECTIONS, limit // SHARE))
 
 
 def network_of(host: str) -> str:
@@ -277,7 +282,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
         path, _, query = target.partition("?")
         accept, authorization, host = (headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
         question = Question(path, query, accept, authorization, host, self._shared.open.client(self._stream))
-        if path in self._shared.prompt:
+        if path in self._shared.prompt and not authorization:  # a failed login is logged, which may take time
             return self._made(question)
         return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._made, question)
 

@@ -45,7 +45,7 @@ WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
 """What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
 KINDS = ("request", "return")
 LOGIN_REJECTIONS = ("token", "rate")
-"""Reasons of the HTTP server to refuse a login: a wrong token, and one that is not compared after many wrong ones."""
+"""Reasons of the HTTP server to refuse a login: a wrong token, and one of a client that sent many before."""
 CYCLE_BUCKETS = (0.01, 0.05, 0.25, 1, 3, 10)
 CALL_BUCKETS = (0.1, 1, 10)
 START_BUCKETS = (5, 30, 60, 180, 600)

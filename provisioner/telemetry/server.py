@@ -33,8 +33,22 @@ BACKLOG = 1024
 
 PATHS = "/ /status.json /metrics /healthz /readyz /status"
 
-REFUSED_HEADERS = {"WWW-Authenticate": 'Bearer realm="provisioner", Basic realm="provisioner", charset="UTF-8"'}
-"""By Basic a browser asks its user for a name, which is ignored, and a password, which is the token."""
+REFUSALS = {
+    HTTPStatus.UNAUTHORIZED: Response(
+        HTTPStatus.UNAUTHORIZED,
+        TEXT,
+        b"This needs the token: as Authorization: Bearer TOKEN, or in a browser as the password.\n",
+        {"WWW-Authenticate": 'Bearer realm="provisioner", Basic realm="provisioner", charset="UTF-8"'},
+    ),
+    HTTPStatus.TOO_MANY_REQUESTS: Response(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        TEXT,
+        b"Many wrong tokens came from this address, and this is another one.\n",
+        {"Retry-After": "60"},
+    ),
+}
+"""The responses to who may not read. By Basic a browser asks its user for a name, which is ignored, and for a
+password, which is the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +116,15 @@ class Server:
         self._socket.setblocking(False)
         if not is_loopback(self._listen) and self._files.token is None:
             log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
-        context = self._access.context
+        self._access.follow()
         self._connections = Connections(
-            self._socket, context, self.respond, lambda reason: self.rejected(reason), PROBES
+            self._socket, lambda: self._access.context, self.respond, lambda reason: self.rejected(reason), PROBES
         )
         self._connections.start()
 
     def stop(self) -> None:
         """Answer no more, and free the port. Harmless when it was not started."""
+        self._access.close()
         if self._connections is not None:
             self._connections.stop()
         self._socket = self._connections = None
@@ -119,20 +134,13 @@ class Server:
         if question.path not in SCRAPED and is_loopback(self._listen) and not is_meant(question.host, self._listen):
             meant = f"This answers on {self._listen}, and not as another host: open {self.url}/ instead.\n"
             return Response(HTTPStatus.MISDIRECTED_REQUEST, TEXT, meant.encode())
-        limited = self._access.is_limited(question.client)
-        allowed = not limited and self._access.allows(question.authorization, question.client)
-        if limited and question.authorization:
-            self.rejected("rate")
-        if limited and question.path not in PROBES:
-            words = b"Too many wrong tokens came from this address: ask again in a minute.\n"
-            return Response(HTTPStatus.TOO_MANY_REQUESTS, TEXT, words, {"Retry-After": "60"})
-        if not (allowed or question.path in PROBES):
-            words = b"This needs the token: as Authorization: Bearer TOKEN, or in a browser as the password.\n"
-            return Response(HTTPStatus.UNAUTHORIZED, TEXT, words, REFUSED_HEADERS)
+        verdict = self._access.judge(question.authorization, question.client)
+        if verdict in REFUSALS and question.path not in PROBES:
+            return REFUSALS[verdict]
         response = self._fixed_path(question.path, question.accept) or self._page(question.path, question.query)
         if response is None:
             return Response(HTTPStatus.NOT_FOUND, TEXT, f"there are {PATHS}\n".encode())
-        return response if allowed else replace(response, body=f"{response.status.phrase}\n".encode())
+        return replace(response, body=f"{response.status.phrase}\n".encode()) if verdict in REFUSALS else response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:
         """What programs ask for; ``accept`` chooses the format of the metrics."""

@@ -105,7 +105,7 @@ def readers() -> list[Question]:
     return [
         ask(
             "Turned away by the HTTP server",
-            "Per second. token: wrong tokens; rate: tokens of clients that sent too many wrong ones; request: a body, "
+            "Per second. token: wrong tokens; rate: wrong tokens of clients that sent many before; request: a body, "
             "a line that is too long, a method that is not GET; room: connections closed to make room for others.",
             f"sum by (reason) (rate({chosen('server_rejections_total')}[5m]))",
             "{{reason}}",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-import os
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
+from provisioner.telemetry import access as module
 from provisioner.telemetry.access import (
+    LOGGED,
     LOGIN_SECONDS,
     LOGINS,
     Access,
@@ -17,6 +19,7 @@ from provisioner.telemetry.access import (
     FailedLogins,
     is_meant,
 )
+from tests.support.waiting import until
 
 TOKEN = "s3cret-täken"
 
@@ -43,15 +46,18 @@ RIGHT = [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", basic(TOKEN)]
 
 @pytest.mark.parametrize(("given", "allowed"), [*((one, False) for one in WRONG), *((one, True) for one in RIGHT)])
 def test_who_has_the_token_may_read(token: Path, given: str, allowed: bool) -> None:
-    assert Access(AccessFiles(token)).allows(header(given)) is allowed
-    assert Access().allows(header(given)), "where there is no token"
+    verdict = HTTPStatus.OK if allowed else HTTPStatus.UNAUTHORIZED
+    assert Access(AccessFiles(token)).judge(header(given)) is verdict
+    assert Access().judge(header(given)) is HTTPStatus.OK, "where there is no token"
 
 
 def test_a_token_that_changed_holds_from_then_on_and_a_lost_or_emptied_one_lets_nobody_in(token: Path) -> None:
     access = Access(AccessFiles(token))
 
     def let_in() -> list[bool]:
-        return [access.allows(header(f"Bearer {given}")) for given in (TOKEN, "another one", "")]
+        access.refresh()
+        answers = [access.judge(header(f"Bearer {given}"), given) for given in (TOKEN, "another one", "")]
+        return [answer is HTTPStatus.OK for answer in answers]
 
     token.write_text("another one")
     assert let_in() == [False, True, False]
@@ -77,9 +83,27 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Pat
     file.write_text("no certificate")
     with pytest.raises(AccessError, match=rf"^server\.tls_cert {file} with server\.tls_key "):
         Access(AccessFiles(cert=file, key=file))
-    os.unlink(file)
-    with pytest.raises(AccessError, match=f"^{file}: "):
+    file.unlink()
+    with pytest.raises(AccessError, match=rf"^server\.tls_cert {file} with server\.tls_key .*No such file"):
         Access(AccessFiles(cert=file, key=file))
+
+
+def test_files_are_looked_at_by_a_thread_alone_and_a_failed_change_is_logged_once(
+    token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = Access(AccessFiles(token))
+    token.unlink()
+    assert access.judge(header(f"Bearer {TOKEN}")) is HTTPStatus.OK, "no login waits for a disk"
+    monkeypatch.setattr(module, "FILE_SECONDS", 0.01)
+    access.follow()
+    try:
+        until(lambda: access.judge(header(f"Bearer {TOKEN}")) is not HTTPStatus.OK, 10, what="the loss is seen")
+        token.write_text(TOKEN)
+        until(lambda: access.judge(header(f"Bearer {TOKEN}")) is HTTPStatus.OK, 10, what="the token is seen")
+    finally:
+        access.close()
+    said = [record.message for record in caplog.records if "cannot be read" in record.message]
+    assert said == ["Token cannot be read, every login is refused"]
 
 
 OURS = ["", "localhost", "LOCALHOST:9464", "127.0.0.1", "127.0.0.1:80", "127.1.2.3:9", "[::1]", "[::1]:9464"]
@@ -105,33 +129,52 @@ class Attempts(FailedLogins):
         self.now = 100.0
         super().__init__(lambda: self.now)
 
-    def of(self, client: str, count: int) -> None:
-        for _ in range(count):
-            self.add(client)
+    def of(self, client: str, count: int) -> list[bool]:
+        return [self.add(client) for _ in range(count)]
 
 
 def test_a_client_is_limited_by_its_own_wrong_tokens_and_for_a_minute() -> None:
     attempts = Attempts()
-    attempts.of("a", LOGINS - 1)
-    assert not attempts.are_too_many("a")
-    attempts.of("a", 1)
-    assert [attempts.are_too_many(client) for client in "ab"] == [True, False]
+    assert attempts.of("a", LOGINS + 1) == [True] * LOGINS + [False]
+    assert attempts.of("b", 1) == [True]
     attempts.now += LOGIN_SECONDS
-    assert not attempts.are_too_many("a")
+    assert attempts.of("a", 1) == [True]
 
 
-def test_wrong_tokens_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_client_with_wrong_tokens_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     attempts = Attempts()
     attempts.of("a", 5)
     attempts.of("b", 1)
+    attempts.of("a", 1)
     attempts.now += LOGIN_SECONDS
-    attempts.of("c", 5)
+    attempts.of("a", 5)
     logged = [(record.levelname, record.message, vars(record)["client"]) for record in caplog.records]
-    assert logged == [("WARNING", "Wrong token sent", "a"), ("WARNING", "Wrong token sent", "c")]
+    assert logged == [("WARNING", "Wrong token sent", client) for client in "aba"]
+
+
+def test_of_many_clients_with_wrong_tokens_some_are_named_and_the_others_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attempts = Attempts()
+    for number in range(LOGGED + 150):
+        attempts.of(f"client {number}", 2)
+    named = [vars(record)["client"] for record in caplog.records if record.message == "Wrong token sent"]
+    assert named == [f"client {number}" for number in range(LOGGED)]
+    assert [vars(record)["clients"] for record in caplog.records[LOGGED:]] == [1, 10, 100]
 
 
 @pytest.mark.parametrize(("given", "failed"), [("", 0), ("Bearer x", 1), (basic("x"), 1), (f"Bearer {TOKEN}", 0)])
 def test_a_login_fails_only_where_a_token_was_sent(token: Path, given: str, failed: int) -> None:
     rejected: list[str] = []
-    Access(AccessFiles(token), rejected.append).allows(header(given), "a")
+    Access(AccessFiles(token), rejected.append).judge(header(given), "a")
     assert rejected == ["token"] * failed
+
+
+def test_the_right_token_is_accepted_however_many_wrong_ones_its_address_has_sent(token: Path) -> None:
+    rejected: list[str] = []
+    access = Access(AccessFiles(token), rejected.append)
+    wrong = [access.judge("Bearer x", "proxy") for _ in range(LOGINS + 2)]
+    assert wrong == [HTTPStatus.UNAUTHORIZED] * LOGINS + [HTTPStatus.TOO_MANY_REQUESTS] * 2
+    assert access.judge(header(f"Bearer {TOKEN}"), "proxy") is HTTPStatus.OK
+    assert access.judge("", "proxy") is HTTPStatus.UNAUTHORIZED, "a browser asks its user for the token"
+    assert rejected == ["token"] * LOGINS + ["rate"] * 2

@@ -1,0 +1,77 @@
+"""Count the modules and functions that one request enters: in the scripts, and in the loop's cycles on a fake place.
+
+Only functions of ``provisioner`` and ``hf_scripts`` count, lambdas and comprehensions with them: neither the
+laboratory, nor a module's own lines, nor a library. A function that is entered twice counts once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Set
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from tests.support.cycle_bench import Bench
+from tests.support.hostfactory.in_process import call_here
+from tests.support.hostfactory.provider import ROOT, HostFactory
+
+COUNTED = (f"{ROOT}/provisioner/", f"{ROOT}/hf_scripts/")
+APART = f"{ROOT}/provisioner/lab/"
+
+
+class Entered(NamedTuple):
+    """How many modules and functions were entered."""
+
+    modules: int
+    functions: int
+
+
+def entered(act: Callable[[], object]) -> Set[CodeType]:
+    """Return the functions that ``act`` enters."""
+    found: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(COUNTED) and not code.co_filename.startswith(APART):
+            found.add(code)
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return {code for code in found if code.co_name != "<module>"}
+
+
+def count(functions: Set[CodeType]) -> Entered:
+    """Return how many functions they are, and how many modules they are in."""
+    return Entered(len({code.co_filename for code in functions}), len(functions))
+
+
+def ways(directory: Path) -> dict[str, Set[CodeType]]:
+    """Return the functions that each part of a request's way enters; files are written below ``directory``."""
+    (directory / "loop").mkdir()
+    bench = Bench(directory / "loop")
+    bench.request(1)
+    bench.cycle(3)
+    bench.request(3)
+    found = {"first cycle of a request": entered(bench.cycle)}
+    bench.place.place.boot()
+    looks = bench.at_rest()
+    found["idle cycle"] = entered(lambda: bench.reconciler.cycle(bench.anew(looks)))
+    return found | _script_ways(HostFactory(directory / "scripts"))
+
+
+def _script_ways(hf: HostFactory) -> dict[str, Set[CodeType]]:
+    def call(name: str, document: object) -> tuple[Set[CodeType], str]:
+        answers: list[str] = []
+        functions = entered(lambda: answers.append(call_here(name, [json.dumps(document)], hf.environment).out))
+        return functions, answers[0]
+
+    wanted = {"template": {"templateId": "T1", "machineCount": 2}}
+    _, first = call("requestMachines", wanted)
+    asking, _ = call("requestMachines", wanted)
+    polling, _ = call("getRequestStatus", {"requests": [{"requestId": json.loads(first)["requestId"]}]})
+    return {"requestMachines": asking, "getRequestStatus": polling}
