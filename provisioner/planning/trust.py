@@ -1,7 +1,7 @@
 """Trust: whether a snapshot may be acted upon, decided once, before anything else of a plan rests on it.
 
 One that lacks many machines at once is distrusted until a later list confirms it, as HF gives up every machine that is
-reported as lost; one of another endpoint, or of a pool that was moved away from its machines, until an operator decides.
+reported as lost; one of another endpoint, or of a pool that was moved from its machines, until an operator decides.
 """
 
 from __future__ import annotations
