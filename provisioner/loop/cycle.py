@@ -41,7 +41,7 @@ from provisioner.model import (
     Unobserved,
 )
 from provisioner.planning.outcomes import remember
-from provisioner.planning.plan import World, fresh, make_plan, make_trim
+from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
 from provisioner.planning.release import without_brake
 from provisioner.planning.returns import sought
 from provisioner.planning.trust import format_distrust
@@ -327,10 +327,12 @@ class Reconciler:
         if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
             return None
         world = World(intent, looks, contact, busy, self._clock.wall())
-        plan = make_plan(world, self.memory, self._limits, now)
-        while told := self._publisher.overtaken(self.memory, plan.memory) - contact.told:
+        draft = perceive(world, self.memory, self._limits, now)
+        if told := self._publisher.overtaken(self.memory, draft) - contact.told:
             contact = self._contacts.hear(told)
-            plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
+            world = replace(world, contact=contact)
+            draft = perceive(world, self.memory, self._limits, now)
+        plan = decide(draft, world)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
         self._planned = Planned(inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.distrusted)

@@ -27,6 +27,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
+from provisioner.planning.draft import Draft
 from provisioner.planning.levers import asked_back
 from provisioner.planning.slots import slot_named
 
@@ -85,7 +86,7 @@ def request_answer(record: RequestRecord) -> Answer:
     return _answer(record.id, status, message, machines)
 
 
-def revised(before: Memory, after: Memory) -> dict[str, Answer]:
+def revised(before: Memory, after: Draft) -> dict[str, Answer]:
     """The terminal answers that replace others, which scripts may be about to print (law: a terminal answer stays)."""
     news = {}
     for record in after.requests.values():
