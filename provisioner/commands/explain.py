@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from provisioner.commands.options import Document, add_shared, show, state_directory
-from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
+from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot, format_utc
 from provisioner.names import prefix_of, request_of, short_name
 from provisioner.planning.deadlines import boots_by
 from provisioner.planning.shortage import troubles
@@ -74,11 +73,11 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
             "caveats": caveats
         }
     told = [
-        {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
+        {"at": format_utc(one.at), "until": format_utc(one.until), "event": one.event, "text": one.text}
         for one in story(subject, excerpt.lines, sources.memory)
     ]
     if not told and excerpt.since is not None:
-        caveats.append(f"The journal, which begins at {local(utc(excerpt.since))}, does not tell of it.")
+        caveats.append(f"The journal, which begins at {local(format_utc(excerpt.since))}, does not tell of it.")
     return {
         "kind": subject.kind,
         "id": subject.id,
@@ -204,7 +203,7 @@ def _request(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterat
         leaving = sum(slot.verdict not in DESIRED and not slot.gone for slot in slots)
         yield f"{kept:,} of its machines are HostFactory's; {leaving:,} that have ended are not proven gone yet."
         return
-    ran = sum(slot.ran is not None and slot.verdict in DESIRED for slot in slots)
+    ran = sum(slot.is_with_hf for slot in slots)
     yield f"It is running: {ran:,} of {record.count:,} machines run."
     yield from _lacking(sources, memory, record)
     yield f"What does not run by {_local(memory, record.deadline)} fails, with the reason."
@@ -282,7 +281,7 @@ def _pool(sources: _Sources, name: str) -> Iterator[str]:
     for one in notes.refused:
         if one.pool == name:
             what = f"creates of {one.template}" if one.operation == "create" else "deletes"
-            yield f"It refuses {what} since {local(utc(one.since))}: “{one.text}”."
+            yield f"It refuses {what} since {local(format_utc(one.since))}: “{one.text}”."
     if sources.memory:
         yield from _learned(sources.memory, notes, name)
 
@@ -315,7 +314,7 @@ def _silence(sources: _Sources) -> str | None:
         return None
     if last is None:
         return "and it has never run on this directory"
-    return f"since {local(utc(last))}" if running is False else None
+    return f"since {local(format_utc(last))}" if running is False else None
 
 
 def _ended(sentence: str) -> str:
@@ -323,7 +322,7 @@ def _ended(sentence: str) -> str:
 
 
 def _local(memory: Memory, at: float) -> str:
-    return local(utc(memory.wall_of(at)))
+    return local(format_utc(memory.wall_of(at)))
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

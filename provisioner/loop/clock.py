@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
@@ -15,12 +16,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Where Linux names the boot of a host: a container's too, whose monotonic clock is the host's."""
 
 
-def utc(wall: float) -> str:
-    """Epoch seconds as people read them; in words where no calendar has such a time, as of a damaged file."""
-    try:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
-    except (OverflowError, ValueError, OSError):
-        return f"an impossible time ({wall:g})"
+CYCLE: ContextVar[int] = ContextVar("cycle", default=0)
+"""The number of the cycle that a thread works for, as journal and log have it; 0: none, as in an observer."""
 
 
 class Clock(Protocol):

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from provisioner.loop.actors import Actors, Results, batches
-from provisioner.loop.clock import Clock
+from provisioner.loop.clock import CYCLE, Clock
 from provisioner.loop.contact import Contacts
-from provisioner.loop.cycle_id import CYCLE
 from provisioner.loop.history import History, Passed
 from provisioner.loop.levers import HeldLevers
 from provisioner.loop.publisher import Publisher
@@ -112,10 +111,11 @@ class CycleReport:
     def unseen(self) -> Mapping[str, Failure]:
         """The pools whose own places no snapshot shows, and why."""
         failures = {name: look.failure for name, look in self.looks.items() if isinstance(look, Unobserved)}
-        for name, distrusted in self.distrusted.items():
-            if distrusted.reason is not DistrustReason.MASS_LOSS:
-                failures[name] = Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead))
-        return {name: failures[name] for name in self.looks if name in failures}
+        return failures | {
+            name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead))
+            for name, distrusted in self.distrusted.items()
+            if distrusted.reason is not DistrustReason.MASS_LOSS and name in self.looks
+        }
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:

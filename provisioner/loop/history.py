@@ -28,6 +28,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
+from provisioner.planning.answers import is_reported_running
 from provisioner.planning.slots import missing
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import LoopState
@@ -37,9 +38,6 @@ log = logging.getLogger(__name__)
 
 ONCE_FAILED = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
 """Verdicts that a pool in trouble gives again and again: equal ones are counted."""
-
-TOLD_AS_RUNNING = frozenset({Verdict.OPEN, Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
-"""Verdicts of slots whose machine HF is told of as one that runs, once it has run."""
 
 Keyed = tuple[Hashable, Line]
 """A line, and what it has in common with those that count as equal."""
@@ -354,7 +352,7 @@ def _words(record: object) -> Line:
     """What an answer says, in short."""
     if isinstance(record, RequestRecord):
         ended = None if record.cancelling else record.ended
-        ran = sum([slot.ran is not None and slot.verdict in TOLD_AS_RUNNING for slot in record.slots.values()])
+        ran = sum([is_reported_running(slot) for slot in record.slots.values()])
         return {"answer": ended or RequestStatus.RUNNING, "running": ran}
     return {"answer": (record.ended if isinstance(record, ReturnRecord) else None) or RequestStatus.RUNNING}
 

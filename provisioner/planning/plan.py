@@ -15,12 +15,11 @@ from provisioner.planning.capacity import Capacity
 from provisioner.planning.cleanup import delete_closed
 from provisioner.planning.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.intake import take_in
 from provisioner.planning.levers import stopped
 from provisioner.planning.lifetime import offer_ending
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
-from provisioner.planning.retention import trim
+from provisioner.planning.records import ingest, trim
 from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
 from provisioner.planning.trust import distrust
@@ -56,7 +55,7 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
         name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and fresh(look, limits, now)
     }
     draft = Draft(memory, snapshots, limits, now, world.wall)
-    take_in(draft, world.intent)
+    ingest(draft, world.intent)
     distrust(draft)
     reflect(draft)
     adopt(draft)

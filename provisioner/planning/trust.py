@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from provisioner.model import (
-    DESIRED,
     HOUR,
     NEVER,
     BrakeReason,
@@ -65,9 +64,8 @@ def distrust(draft: Draft) -> None:
             if snapshot.answered_by:
                 endpoints[pool] = snapshot.answered_by
     places = configured_places(memory, draft.limits)
-    for name, value in (("astray", astray), ("answered_by", endpoints), ("configured_places", places)):
-        if value != getattr(memory, name):
-            draft.changes[name] = value
+    found = {"astray": astray, "answered_by": endpoints, "configured_places": places}
+    draft.changes |= {name: value for name, value in found.items() if value != getattr(memory, name)}
 
 
 def trust(draft: Draft) -> dict[str, Distrusted]:
@@ -81,7 +79,7 @@ def trust(draft: Draft) -> dict[str, Distrusted]:
     for record in draft.records():
         for slot in record.slots.values():
             snapshot = draft.snapshots.get(slot.pool)
-            if snapshot is None or slot.ran is None or slot.verdict not in DESIRED:
+            if snapshot is None or not slot.is_with_hf:
                 continue
             running[slot.pool] += 1
             if slot.name not in snapshot.machines:

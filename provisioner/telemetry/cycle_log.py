@@ -93,10 +93,8 @@ class CycleLog:
                 continue
             if one.reason is DistrustReason.MASS_LOSS:
                 since = format_utc(one.since + report.ahead)
-                facts: dict[str, object] = {"machines": one.missing, "known": one.expected, "since": since}
-                log.warning(
-                    "Pool lacks many machines at once: waiting for a second look", extra={"pool": pool, **facts}
-                )
+                facts = {"pool": pool, "machines": one.missing, "known": one.expected, "since": since}
+                log.warning("Pool lacks many machines at once: waiting for a second look", extra=facts)
             elif pool in report.unseen:
                 log.error("Pool cannot be seen", extra={"pool": pool, "text": report.unseen[pool].text})
         self._distrusted = standing

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, LeverKind, Memory
+from provisioner.model import DESIRED, LeverKind, Memory, format_utc
 from provisioner.planning.levers import is_done
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
@@ -27,7 +26,7 @@ def held_levers(state: PeopleState, memory: Memory | None) -> dict[str, Any]:
             "lever": lever.kind,
             "target": lever.target,
             "who": lever.who,
-            "since": utc(lever.since),
+            "since": format_utc(lever.since),
             "reason": lever.reason,
             "machines": _left(lever.target, memory) if lever.kind is LeverKind.DRAIN else None,
         }

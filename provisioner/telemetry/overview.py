@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from provisioner.loop.clock import utc
 from provisioner.model import (
     DESIRED,
     Limits,
@@ -20,6 +19,7 @@ from provisioner.model import (
     RequestStatus,
     ReturnRecord,
     Verdict,
+    format_utc,
 )
 from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
@@ -174,7 +174,7 @@ def overview(facts: Facts) -> Overview:
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
     read = set(intent.requests) | set(intent.returns) if intent else set()
     return Overview(
-        time=utc(facts.wall),
+        time=format_utc(facts.wall),
         state_directory=facts.directory,
         provisioner=owner.provisioner if owner else "",
         generation=owner.generation if owner else 0,
@@ -187,7 +187,7 @@ def overview(facts: Facts) -> Overview:
         configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in facts.differing],
         paused=list(notes.paused),
         levers=facts.levers,
-        refused=[{**asdict(one), "since": utc(one.since)} for one in notes.refused],
+        refused=[{**asdict(one), "since": format_utc(one.since)} for one in notes.refused],
         release_asked=facts.release_asked,
         problems={pool: list(sentences) for pool, sentences in notes.pools.items()},
         unread=sorted(read - remembered),
@@ -217,10 +217,10 @@ def released(
             "reason": brake.reason,
             "detail": brake.detail,
             "pool": brake.pool,
-            "since": utc(memory.wall_of(brake.since)),
+            "since": format_utc(memory.wall_of(brake.since)),
         },
         "waiting": [
-            _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(memory.wall_of(one.at)))
+            _waiting(one, pools.get(one.name, ""), None if one.at is None else format_utc(memory.wall_of(one.at)))
             for one in waits
         ],
         "forgotten": [
@@ -244,12 +244,12 @@ def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
 def _loop(facts: Facts) -> Document:
     signs = facts.signs
     running = loop_runs(signs.holder, signs.last_beat, signs.silent)
-    beat = None if signs.last_beat is None else utc(signs.last_beat)
+    beat = None if signs.last_beat is None else format_utc(signs.last_beat)
     return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
 
 
 def _trouble(trouble: notebook.LastingFailure | None) -> Document | None:
-    return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
+    return {"since": format_utc(trouble.since), "text": trouble.text} if trouble else None
 
 
 def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
@@ -307,7 +307,8 @@ def _down(memory: Memory) -> Iterator[Document]:
     for _, slot in memory.slots:
         if slot.down is not None and slot.verdict is Verdict.SUCCEEDED:
             text = slot.failure.text if slot.failure else ""
-            yield {"machine": slot.name, "pool": slot.pool, "since": utc(memory.wall_of(slot.down)), "text": text}
+            since = format_utc(memory.wall_of(slot.down))
+            yield {"machine": slot.name, "pool": slot.pool, "since": since, "text": text}
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
@@ -317,7 +318,7 @@ def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, A
         "template": record.template,
         "count": record.count,
         "status": record.ended or RequestStatus.RUNNING,
-        "deadline": utc(memory.wall_of(record.deadline)),
+        "deadline": format_utc(memory.wall_of(record.deadline)),
         "running": sum(counts.running for counts in pools.values()),
         "slots": _verdicts(tally),
         "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],

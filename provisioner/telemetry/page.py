@@ -17,8 +17,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, Memory, RequestRecord, Slot
+from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
 from provisioner.names import RETURN_ID_PREFIX, printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
@@ -203,7 +202,7 @@ class StatusPage:
         most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's story counts every line
         lines = self._state.journal.find(*needles(whose, memory), newest=True, most=most).lines
         told = story(whose, lines, memory)[-MOST_TOLD:]
-        return [(local(utc(one.at)), one.text) for one in told]
+        return [(local(format_utc(one.at)), one.text) for one in told]
 
     def _plot(self, subject: PlottedSubject, seen: Overview) -> Plot | None:
         """The samples of a pool, a template or all, followed by the numbers of now."""
@@ -315,4 +314,4 @@ def _when(facts: Facts, at: float | None) -> str:
         return ""
     left = at - time_at(facts.memory, facts.wall)
     words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
-    return f"{local(utc(facts.memory.wall_of(at)))} ({words})"
+    return f"{local(format_utc(facts.memory.wall_of(at)))} ({words})"

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from provisioner.loop.clock import utc
-from provisioner.model import DAY, HOUR, Limits, Memory
+from provisioner.model import DAY, HOUR, Limits, Memory, format_utc
 from provisioner.planning.shortage import BesideMemory, Lack, Shortage, Trouble, shortages
 from provisioner.telemetry.notes import Notes
 
@@ -110,13 +109,13 @@ def last_error(memory: Memory, trouble: Trouble | None, waits: int, now: float) 
 def past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and for how long it has passed."""
     passed = None if at is None else round(max(0.0, now - at), 1)
-    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": passed}
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": passed}
 
 
 def coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """A time, and in how long it comes."""
     left = None if at is None else round(max(0.0, at - now), 1)
-    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": left}
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": left}
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

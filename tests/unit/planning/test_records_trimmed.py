@@ -17,7 +17,7 @@ from provisioner.model import (
 )
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import Draft
-from provisioner.planning.retention import trim
+from provisioner.planning.records import trim
 from tests.unit.core import (
     NOW,
     REQUEST,
