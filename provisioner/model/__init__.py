@@ -18,7 +18,7 @@ from provisioner.model.memory import (
     evolve,
     evolving,
 )
-from provisioner.model.plan import Action, Create, Delete, Distrusted, Outcome, Plan, Transition
+from provisioner.model.plan import Action, Create, Delete, Distrusted, Outcome, Plan, Transition, Unmet
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     DAY,
@@ -27,12 +27,12 @@ from provisioner.model.words import (
     LONG_AGO,
     NEVER,
     BrakeReason,
-    DeferReason,
     DeleteReason,
     DistrustReason,
     ErrorClass,
     Failure,
     LossCause,
+    PendingReason,
     Phase,
     RequestStatus,
     Verdict,

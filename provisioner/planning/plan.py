@@ -24,6 +24,7 @@ from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
 from provisioner.planning.trust import distrust
 from provisioner.planning.turns import in_turn, turns
+from provisioner.planning.unmet import find_unmet
 from provisioner.planning.usage import count_usage
 
 
@@ -72,16 +73,16 @@ def decide(draft: Draft, world: World) -> Plan:
     limits, now = draft.limits, draft.now
     busy = world.busy | stopped(limits)
     capacity = Capacity(draft, busy)
-    for id_ in turns(draft.records()):
+    order = turns(draft.records())
+    for id_ in order:
         over = time_over(draft, draft.record(id_))
         close_overdue(draft, draft.record(id_), capacity, over)
         ask(draft, draft.record(id_), capacity, over)
         conclude(draft, draft.record(id_))
     capacity.note_windows()
+    unmet = find_unmet(draft, capacity, order)
     offer_ending(draft)
-    if draft.deferred and any(
-        one.closes for one in draft.transitions
-    ):  # what one request set free, another that was asked before it may take
+    if draft.deferrals and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, busy)
     find_unlisted(draft, world.contact)
@@ -93,7 +94,8 @@ def decide(draft: Draft, world: World) -> Plan:
         creates=in_turn(draft.creates),
         deletes=tuple(draft.deletes),
         transitions=draft.transitions,
-        deferred=dict(draft.deferred),
+        deferred=draft.deferred,
+        unmet=unmet,
         forget=tuple(draft.forget),
         distrusted=draft.distrusted,
         due=draft.due,

@@ -11,11 +11,11 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Brake,
     Create,
-    DeferReason,
     Delete,
     Distrusted,
     DistrustReason,
     Outcome,
+    PendingReason,
     Transition,
     Unobserved,
     format_utc,
@@ -158,9 +158,9 @@ def _cause_of_close(close: Transition) -> str:
     return f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")
 
 
-def _deferral(report: CycleReport, pool: str, template: str, reason: DeferReason) -> str:
+def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
     """The reason of a deferral, and the failure from which its pool backs off."""
     window = report.memory.pressures.get((pool, template)) if report.memory else None
-    if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
+    if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         return f"{reason} after {window.failure.error}"
     return str(reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.commands.plan import plan_document, plan_text
-from provisioner.model import Create, DeferReason, Delete, DeleteReason, LossCause, Plan, Verdict, Window
+from provisioner.model import Create, Delete, DeleteReason, LossCause, PendingReason, Plan, Verdict, Window
 from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, ended, memory, name, record, slot, snapshot, unobserved
 
 MANY = 10_000
@@ -31,7 +31,7 @@ PLAN = Plan(
         ended(3, Verdict.LOST, cause=LossCause.PREEMPTED),
         ended(1, Verdict.RETURNED),
     ),
-    deferred={("a", TEMPLATE, DeferReason.CAP): 3, ("b", TEMPLATE, DeferReason.BACKOFF): 40},
+    deferred={("a", TEMPLATE, PendingReason.CAP): 3, ("b", TEMPLATE, PendingReason.BACKOFF): 40},
 )
 DOCUMENT = plan_document(PLAN, {"a": snapshot()})
 

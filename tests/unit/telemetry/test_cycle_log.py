@@ -15,13 +15,13 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     Create,
-    DeferReason,
     Delete,
     DeleteReason,
     ErrorClass,
     Failure,
     LossCause,
     Outcome,
+    PendingReason,
     Plan,
     Verdict,
     Window,
@@ -32,7 +32,7 @@ from tests.unit.core import ended as closed
 
 CREATE = Create(name(0), "a", TEMPLATE, "aaaaaaaaaa")
 DELETE = Delete(name(1), "a", DeleteReason.RETURNED)
-DEFERRED = {("a", TEMPLATE, DeferReason.BACKOFF): 7}
+DEFERRED = {("a", TEMPLATE, PendingReason.BACKOFF): 7}
 QUIET = CycleReport(1, NOW, 0.0, {"a": snapshot()}, memory(), None, {})
 BLIND = replace(QUIET, looks={"a": unobserved()})
 
