@@ -12,8 +12,7 @@ from provisioner.hostfactory.answer import Answer
 from provisioner.loop.clock import Clock
 from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import request_of
-from provisioner.planning.cancellation import recover_answers
-from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild
+from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
 from provisioner.planning.usage import with_usage_of
 from provisioner.state.condition import Condition
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable

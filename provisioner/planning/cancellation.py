@@ -4,40 +4,24 @@ ask for them while it makes other calls.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 
-from provisioner.hostfactory.answer import Answer
 from provisioner.model import (
     Contact,
     DeleteReason,
     ErrorClass,
     Failure,
     LeverKind,
-    Limits,
-    Memory,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
     Verdict,
 )
-from provisioner.planning.answers import RETURNED_EARLY, request_answer
 from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.levers import told
-from provisioner.planning.returns import revoke, take_back
+from provisioner.planning.returns import revoke
 from provisioner.planning.scheduling import give_up
-from provisioner.planning.slots import down, gaps, pending
-
-CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
-
-BY_A_PERSON = "Cancelled by a person: "
-"""Begins the message of a request that a person has cancelled; the lever follows."""
-
-
-def tells_cancel(message: str) -> bool:
-    """The message of a request, or of a machine, that was cancelled."""
-    return message == CANCELLED_MESSAGE or message.startswith(BY_A_PERSON)
+from provisioner.planning.slots import BY_A_PERSON, CANCELLED_MESSAGE, down, gaps, pending
 
 
 def note_told(draft: Draft, contact: Contact) -> None:
@@ -118,23 +102,3 @@ def cancel_asked(draft: Draft) -> None:
         give_up(draft, draft.record(id_), lacking, failure)
         if on_their_way or lacking:
             draft.update(id_, message=failure.text)
-
-
-def recover_answers(memory: Memory, settled: Mapping[str, Answer], limits: Limits, now: float) -> Memory:
-    """Return the memory after answers of ended requests that were settled and not recorded; the same if they agree."""
-    draft = Draft(memory, {}, limits, now)
-    for id_, answer in settled.items():
-        record = draft.record(id_)
-        if request_answer(record).text != answer.text:
-            _keep(draft, record, answer)
-    return draft.memory()
-
-
-def _keep(draft: Draft, record: RequestRecord, answer: Answer) -> None:
-    entry = json.loads(answer.text)
-    if entry["message"] == CANCELLED_MESSAGE:
-        cancel(draft, record)
-    for machine in entry["machines"]:
-        slot = draft.named(machine["name"])
-        if slot is not None and machine["message"] == RETURNED_EARLY:
-            take_back(draft, slot)

@@ -65,6 +65,10 @@ class Deferral(NamedTuple):
 SOON = 0.001
 """Seconds from now that mean: with the next cycle, whether or not anything else changes."""
 
+DELETE_AGAIN = 60.0
+"""Seconds after which a delete is sent again when the machine is still there: a call that gets lost must not leave a
+machine for ever."""
+
 
 class Draft:
     """Working copy of a memory, with everything else that a plan decides."""

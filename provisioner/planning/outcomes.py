@@ -23,8 +23,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning import window
-from provisioner.planning.draft import Draft
-from provisioner.planning.returns import DELETE_AGAIN
+from provisioner.planning.draft import DELETE_AGAIN, Draft
 
 RETRY_DELETE = 10.0
 """Seconds until a delete that failed is sent again."""

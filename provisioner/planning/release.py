@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from provisioner.model import DESIRED, HOUR, BrakeReason, Limits, Memory, RequestRecord
-from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.slots import CANCELLED_MESSAGE
 
 
 def without_brake(memory: Memory) -> Memory:

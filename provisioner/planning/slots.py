@@ -6,8 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from provisioner.model import DESIRED, ErrorClass, Failure, RequestRecord, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, PoolLimits, RequestRecord, Slot, Verdict
 from provisioner.names import split_name
+
+CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
+
+BY_A_PERSON = "Cancelled by a person: "
+"""Begins the message of a request that a person has cancelled; the lever follows."""
 
 
 class Gap(NamedTuple):
@@ -80,3 +85,15 @@ def down(record: RequestRecord) -> list[Slot]:
     """Return the slots of an open request whose machines ran and do not run now."""
     slots = record.slots.values()
     return [slot for slot in slots if slot.down is not None and slot.verdict is Verdict.OPEN and not slot.set_aside]
+
+
+def boots_by(slot: Slot, submitted: float, limits: PoolLimits) -> float:
+    """When its machine has to run. One that is held back on purpose has a deadline of its own, and boots after it."""
+    if slot.gated:
+        return submitted + limits.gated_deadline
+    return (submitted if slot.lifted is None else slot.lifted) + limits.boot_deadline
+
+
+def tells_cancel(message: str) -> bool:
+    """The message of a request, or of a machine, that was cancelled."""
+    return message == CANCELLED_MESSAGE or message.startswith(BY_A_PERSON)

@@ -32,9 +32,9 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.answers import AGED, STUCK, available, losses, request_answer, return_answer
-from provisioner.planning.cancellation import BY_A_PERSON
 from provisioner.planning.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
 from provisioner.planning.rebuild import Evidence, rebuild
+from provisioner.planning.slots import BY_A_PERSON
 from tests.unit.core import (
     BEFORE,
     BROKEN,

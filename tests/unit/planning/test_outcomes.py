@@ -21,8 +21,8 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning import window
+from provisioner.planning.draft import DELETE_AGAIN
 from provisioner.planning.outcomes import RETRY_DELETE, remember
-from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
     NOW,

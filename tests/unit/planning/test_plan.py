@@ -37,9 +37,8 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning import window
-from provisioner.planning.draft import TRANSITIONS
+from provisioner.planning.draft import DELETE_AGAIN, TRANSITIONS
 from provisioner.planning.plan import World, make_plan
-from provisioner.planning.returns import DELETE_AGAIN
 from tests.bench import bench_plan
 from tests.unit.core import (
     BEFORE,

@@ -21,7 +21,7 @@ import pytest
 from provisioner.hostfactory.answer import Answer
 from provisioner.model import BrakeReason
 from provisioner.planning.answers import RETURNED_EARLY
-from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.planning.slots import CANCELLED_MESSAGE
 from provisioner.state import atomic
 from provisioner.state.errors import StateUnreadable, StateUnwritable
 from provisioner.state.status import StatusStore

@@ -8,8 +8,9 @@ import pytest
 
 from provisioner.model import RequestRecord, RequestStatus, Verdict
 from provisioner.planning.answers import request_answer
-from provisioner.planning.cancellation import cancel, recover_answers
+from provisioner.planning.cancellation import cancel
 from provisioner.planning.draft import Draft
+from provisioner.planning.rebuild import recover_answers
 from provisioner.planning.returns import take_back
 from tests.unit.core import NOW, REQUEST, draft_of, limits, memory, record, running, unsent
 
