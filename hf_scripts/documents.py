@@ -13,7 +13,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from provisioner.files.regular import read_regular
-from provisioner.hostfactory.templates import Invalid, shown, tagged
+from provisioner.hostfactory.instance import shown
+from provisioner.hostfactory.templates import Invalid, tagged
 from provisioner.names import SLOT_BLOCK, printable, short_name
 
 MAX_COUNT = SLOT_BLOCK

@@ -20,12 +20,11 @@ from hf_scripts.check_results import CheckResult, fine, fix
 from provisioner.files.owners import group_name, user_name
 from provisioner.files.regular import IRREGULAR, LINK
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.environment import Directories, DirectoryError
+from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import MOVE_AWAY, STALE, StateError, is_denied, is_stale, what_to_do
-from provisioner.state.loop_signals import loop_runs
-from provisioner.state.marks import DIRECTORY_MODE
+from provisioner.state.markers import DIRECTORY_MODE, loop_runs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
@@ -100,7 +99,7 @@ def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
 def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[CheckResult]:
     try:
         provider = templates.load(directory, environment)
-    except templates.TemplatesError as error:
+    except TemplatesError as error:
         yield fix(str(error))
         return
     yield fine(f"{provider.templates_path}: {', '.join(template.id for template in provider.templates)}")

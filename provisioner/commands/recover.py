@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioner.commands.brake import brake_lines
 from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
-from provisioner.hostfactory.environment import DirectoryError
+from provisioner.hostfactory.instance import DirectoryError
 from provisioner.model import Look, Snapshot, Unobserved
 from provisioner.schema.problems import ConfigError
 from provisioner.state import recovery

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from provisioner import model
-from provisioner.hostfactory.digest import Digests
+from provisioner.hostfactory.instance import Digests
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
 from provisioner.schema.fields import (

@@ -33,9 +33,9 @@ from provisioner.state.errors import (
     StateUnreadable,
     unwritable,
 )
-from provisioner.state.hf_signals import numbers_in
+from provisioner.state.hf_activity import numbers_in
 from provisioner.state.locks import DataLock
-from provisioner.state.marks import make_shared_directory
+from provisioner.state.markers import make_shared_directory
 from provisioner.state.state_file import StateFile
 
 DATABASES = ("intent.json", "memory.json", "status.json", "levers.json")

@@ -24,8 +24,8 @@ from provisioner.model import (
 )
 from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
-from provisioner.state.condition import Condition
-from provisioner.state.loop_signals import UNSEEN, loop_runs
+from provisioner.state.errors import Condition
+from provisioner.state.markers import UNSEEN, loop_runs
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.config_watch import sentence
 from provisioner.telemetry.facts import Facts, LifeSigns

@@ -16,7 +16,7 @@ from provisioner.model import Limits, Memory
 from provisioner.planning.release import ScriptCalls
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
-from provisioner.state.loop_signals import UNSEEN
+from provisioner.state.markers import UNSEEN
 from provisioner.telemetry.facts import Facts, File, LifeSigns
 from provisioner.telemetry.notes import Notes, terms_of
 from tests.unit.core import NOW, intent_of, limits, pool, unmet_of

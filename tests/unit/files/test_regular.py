@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import log
-from provisioner.hostfactory.answer import Answer
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory import Answer
+from provisioner.hostfactory.instance import Directories
 from provisioner.lab.trace import TraceError, read_trace
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
@@ -138,7 +138,7 @@ def test_a_linked_memory_is_not_taken_for_one_that_may_be_moved_aside(state: Sta
 
 
 def test_a_posting_that_is_a_link_or_a_fifo_is_left_alone(state: StateDir, victim: Path) -> None:
-    link, fifo = (Path(state.path) / f"intent.wish-{name}" for name in ("aaaa", "bbbb"))
+    link, fifo = (Path(state.path) / f"intent.batch-{name}" for name in ("aaaa", "bbbb"))
     link.symlink_to(victim)
     os.mkfifo(fifo)
     add(state)

@@ -13,13 +13,12 @@ from unittest.mock import patch
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Lever, LeverKind, Memory
 from provisioner.state.archive import FORMAT, Manifest, Saved, pack, unpack
-from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take
-from provisioner.state.errors import LockTimeout, StateError, StateExists
+from provisioner.state.errors import Condition, LockTimeout, StateError, StateExists
 from provisioner.state.levers import pulled
 from provisioner.state.locks import DataLock
 from provisioner.state.restore import Restored, restore
