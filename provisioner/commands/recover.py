@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from provisioner.commands.brake import brake_lines
 from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
+from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.instance import DirectoryError
 from provisioner.model import Look, Snapshot, Unobserved
 from provisioner.schema.problems import ConfigError
@@ -18,9 +18,9 @@ from provisioner.state import recovery
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.recovery import Recovery
+from provisioner.telemetry.brake_release import released
 from provisioner.telemetry.facts import script_calls
-from provisioner.telemetry.notes import Notes, read_notes, terms_of
-from provisioner.telemetry.overview import released
+from provisioner.telemetry.notes import Notes, read_notes
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -62,14 +62,14 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
     except StateUnreadable:  # a mistake in the configuration must not keep anyone from looking at the state files
         notes = Notes()
     try:
-        return notes if notes.terms else replace(notes, terms=terms_of(settings(options.config).limits()))
+        return notes if notes.limits else replace(notes, limits=settings(options.config).limits())
     except (ConfigError, DirectoryError):
         return notes
 
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
     """What there is to recover. Pools are looked at, and a configuration is needed, only where intent is lost."""
-    from provisioner.commands.looks import look_once
+    from provisioner.commands.offline import look_once
 
     files = recovery.read_files(state)
     if files.fine("intent"):

@@ -79,7 +79,8 @@ def usage(state: PeopleState, since: str, until: str | None, by: tuple[str, ...]
     ``now``: machines that are there, what they cost ``per_hour`` and what this ``month`` has cost, with both budgets.
     """
     memory, notes = state.memory.read(), read_notes(state)
-    limits, currency = notes.limits or Limits("", {}, {}), notes.budget.currency
+    limits = notes.limits or Limits("", {}, {})
+    currency = limits.budget.currency
     now, wall = LoopClock(memory).now(), time.time()
     last = until or wall_day(wall)
     days = {each: cells for each, cells in used(memory, now, wall - now).items() if since <= each <= last}

@@ -176,7 +176,8 @@ class Loop:
         """Lock, raise the epoch, and let a predecessor that may still act finish; False when stopped meanwhile."""
         lock = self._state.loop_lock
         if not lock.acquire(0):
-            log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())})
+            advice = {"advice": message} if (message := lock.stopped()) else {}
+            log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())} | advice)
             if not lock.acquire(None, self._stop.is_set):
                 return False
         before = lock.holder()
@@ -263,8 +264,7 @@ class Loop:
             self._last_looks = self._looks(reconciler.sought())
             report = reconciler.cycle(self._last_looks)
         for pool, distrusted in report.distrusted.items():
-            if distrusted.until < NEVER:
-                self._observers[pool].list_after(distrusted.until)
+            self._observers[pool].list_after(distrusted.until)
         self._beat()
         self._report(report)
         record_ends(report.closes, self._backends)

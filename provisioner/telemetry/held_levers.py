@@ -9,7 +9,7 @@ from provisioner.model import DESIRED, LeverKind, Memory, format_utc
 from provisioner.planning.levers import is_done
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
-from provisioner.telemetry.unmet import Document, local
+from provisioner.telemetry.pool_windows import Document, local
 
 
 def held_levers(state: PeopleState, memory: Memory | None) -> dict[str, Any]:

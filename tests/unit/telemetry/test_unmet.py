@@ -27,7 +27,8 @@ from provisioner.model import (
     format_utc,
 )
 from provisioner.telemetry.overview import Overview, overview
-from provisioner.telemetry.unmet import lasting, local, pool_failures, pool_line, unmet_lines
+from provisioner.telemetry.pool_windows import lasting, local, pool_failures, pool_line
+from provisioner.telemetry.unmet import unmet_lines
 from tests.support.desk import ONE_POOL, facts
 from tests.unit.core import NOW, OTHER, REQUEST, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot, unsent
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
-from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
 from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.telemetry.brake_release import ScriptCalls, Waiting, forgotten, owned, waiting
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
 LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)
