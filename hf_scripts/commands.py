@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
-from provisioner.hostfactory import templates
-from provisioner.hostfactory.answer import Answer, Loss, Recorded
-from provisioner.hostfactory.environment import Directories, DirectoryError
+from provisioner.hostfactory import Answer, Loss, Recorded, templates
+from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, printable, short_name
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnwritable
-from provisioner.state.loop_signals import SILENT_SECONDS
+from provisioner.state.markers import SILENT_SECONDS
 
 if TYPE_CHECKING:
     from provisioner.state.interfaces import ScriptState
@@ -68,7 +67,7 @@ class LostHost(NamedTuple):
 
 def get_available_templates(call: ScriptCall) -> str:
     """The valid templates of the file; of these, those HF asks for."""
-    provider = templates.load(call.directories.conf, call.directories.environment)
+    provider = _load(call)
     for problem in provider.problems:
         log.append(call.directories, "WARNING", "Left out a setting", {"problem": f"{problem.file}: {problem}"})
     without_use = [*provider.config.unused, *provider.config.unknown]
@@ -85,6 +84,10 @@ def get_available_templates(call: ScriptCall) -> str:
     _note_read(call, provider)
     call.facts.update(templates=len(listed), mistakes=len(provider.problems))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
+
+
+def _load(call: ScriptCall) -> Provider:
+    return templates.load(call.directories.conf, call.directories.environment, call.directories.config_file)
 
 
 def _named_for(call: ScriptCall, template: Template) -> Template:
@@ -151,7 +154,7 @@ def _note_read(call: ScriptCall, provider: Provider) -> None:
 
 
 def _check_template(call: ScriptCall, name: str) -> Provider:
-    provider = templates.load(call.directories.conf, call.directories.environment)
+    provider = _load(call)
     template = provider.template(name)
     if template is None:
         names = ", ".join(template.id for template in provider.templates)
@@ -288,7 +291,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
         level, text = "WARNING", printable(str(error))
-    except (DirectoryError, templates.TemplatesError, StateError) as error:
+    except (DirectoryError, TemplatesError, StateError) as error:
         level, text = "ERROR", printable(str(error))
     if level != "INFO":
         facts["problem"] = text

@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping
 
 from provisioner.files.regular import open_own
-from provisioner.hostfactory.environment import Directories, DirectoryError
-from provisioner.hostfactory.templates import ProviderConfig, TemplatesError, load_config
+from provisioner.hostfactory.instance import Directories, DirectoryError, ProviderConfig, TemplatesError
 
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 
@@ -62,7 +61,7 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
 def _config(directories: Directories) -> ProviderConfig:
     """The provider config, or the defaults when it cannot be read: the commands that depend on it report that."""
     try:
-        return load_config(os.path.join(directories.conf, f"{directories.name}prov_config.json"))[0]
+        return directories.config_file(os.path.join(directories.conf, f"{directories.name}prov_config.json")).config
     except (DirectoryError, TemplatesError):
         return ProviderConfig()
 

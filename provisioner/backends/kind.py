@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.hostfactory.templates import ProviderConfig, Template
+from provisioner.hostfactory.instance import ProviderConfig
+from provisioner.hostfactory.templates import Template
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Problem
 from provisioner.schema.site import Site

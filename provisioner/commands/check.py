@@ -28,15 +28,15 @@ from provisioner.backends.registry import kind
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.extras import extra, needing
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.environment import Directories, DirectoryError
+from provisioner.hostfactory.instance import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.model import Unobserved
 from provisioner.names import NO_TEMPLATE
 from provisioner.settings.advice import advice, size_advice
 from provisioner.settings.tree import Settings
-from provisioner.state.config_marks import ReadContent, Side
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
+from provisioner.state.markers import ReadContent, Side
 
 WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop"}
 """The two sides that read HF's files."""
@@ -91,7 +91,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     A pool of which something is wrong is asked no more; the others are.
     """
     from provisioner.backends.registry import close, usable_backends
-    from provisioner.commands.looks import look
+    from provisioner.commands.offline import look
     from provisioner.commands.service import CHECK_SECONDS, live_findings
 
     backends, unusable = usable_backends(settings.pools, settings.site)

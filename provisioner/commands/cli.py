@@ -20,8 +20,7 @@ from provisioner import __version__
 from provisioner.backends import BackendError
 from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.extras import MissingExtra, extra, needing
-from provisioner.hostfactory.environment import DirectoryError
-from provisioner.hostfactory.templates import TemplatesError
+from provisioner.hostfactory.instance import DirectoryError, TemplatesError
 from provisioner.names import printable_lines
 from provisioner.schema.config_error import ConfigError
 from provisioner.state.errors import StateError

@@ -17,7 +17,7 @@ from typing import Any
 from provisioner.commands.options import FINE, UsageError, add_shared, config_file, settings
 from provisioner.files.regular import read_regular
 from provisioner.files.yaml_text import join, reason_of
-from provisioner.hostfactory import templates
+from provisioner.hostfactory import instance, templates
 
 LARGEST = 1_048_576
 """Bytes of all that a ConfigMap holds."""
@@ -125,7 +125,7 @@ def _text(path: Path) -> str:
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", path.name):
         raise UsageError(f"{path}: a ConfigMap takes names of letters, digits, '-', '_' and '.' alone: rename it")
     try:
-        text = read_regular(str(path), most=templates.LARGEST).decode()
+        text = read_regular(str(path), most=instance.LARGEST).decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: {reason_of(error)}") from error
     if KEY.search(text):

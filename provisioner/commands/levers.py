@@ -16,7 +16,7 @@ from typing import Any
 
 from provisioner.commands.options import PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.owners import user_name
-from provisioner.hostfactory.environment import DirectoryError
+from provisioner.hostfactory.instance import DirectoryError
 from provisioner.model import DESIRED, Lever, LeverKind, Levers, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.levers import is_done
@@ -24,7 +24,7 @@ from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import PeopleState
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.loop_signals import loop_runs
+from provisioner.state.markers import loop_runs
 from provisioner.telemetry.notes import Notes, read_notes
 
 LONGEST_REASON = 500

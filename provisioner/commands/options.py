@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.hostfactory.environment import Directories, DirectoryError
+from provisioner.hostfactory.instance import Directories, DirectoryError
 
 if TYPE_CHECKING:
     from provisioner.settings.tree import Settings

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from provisioner.commands.looks import look
+from provisioner.commands.offline import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Close, Look, Memory, PendingReason, Plan
 from provisioner.settings.tree import Settings

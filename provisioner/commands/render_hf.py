@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from provisioner.commands.options import FINE, PROBLEM, UsageError
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.instance import Directories
 from provisioner.interrupts import orderly
 
 

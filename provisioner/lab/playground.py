@@ -20,7 +20,7 @@ from typing import Any, Self
 import requests
 
 from provisioner.backends.network import prepare
-from provisioner.hostfactory.environment import SCRIPTS
+from provisioner.hostfactory.instance import SCRIPTS
 from provisioner.interrupts import held, orderly
 
 CLONE = Path(__file__).parents[2]

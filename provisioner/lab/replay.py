@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from provisioner.hostfactory.environment import SCRIPTS
+from provisioner.hostfactory.instance import SCRIPTS
 from provisioner.lab.trace import Document, Event, listed, machines_in
 from provisioner.state.interfaces import PeopleState
-from provisioner.state.loop_signals import loop_runs
+from provisioner.state.markers import loop_runs
 
 LONGEST_WAIT = 1e9
 """The longest pause between two calls, thirty years: no process can wait for all that a trace may say."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from provisioner.hostfactory.answer import Loss
+from provisioner.hostfactory import Loss
 from provisioner.loop.actors import Results
 from provisioner.loop.publisher import Edition
 from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats

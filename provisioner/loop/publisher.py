@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
-from provisioner.hostfactory.answer import Loss
+from provisioner.hostfactory import Loss
 from provisioner.model import Contact, Limits, Memory
 from provisioner.planning import answers
 from provisioner.state.interfaces import LoopState

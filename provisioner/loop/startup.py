@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.loop.clock import Clock
 from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import request_of
 from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild
 from provisioner.planning.settlements import keep_claims
 from provisioner.planning.usage import with_usage_of
-from provisioner.state.condition import Condition
-from provisioner.state.errors import StateError, StateMissing, StateUnreadable
+from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import LoopState
 
 LONE_MEMORY = (

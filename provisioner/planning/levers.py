@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 
-from provisioner.hostfactory.answer import Loss
+from provisioner.hostfactory import Loss
 from provisioner.model import (
     DESIRED,
     ErrorClass,

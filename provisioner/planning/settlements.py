@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import Limits, Memory, RequestRecord
 from provisioner.planning.answers import RETURNED_EARLY, request_answer
 from provisioner.planning.cancellation import CANCELLED_MESSAGE, cancel

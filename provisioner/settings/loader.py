@@ -15,6 +15,7 @@ from provisioner.backends import registry
 from provisioner.backends.kind import Surroundings
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
+from provisioner.hostfactory.instance import TemplatesError
 from provisioner.model import TemplateLimits
 from provisioner.schema.fields import files
 from provisioner.schema.pool import Pool
@@ -57,7 +58,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
         problems = [Problem(str(path), "", NO_FILE)]
     try:
         provider = templates.load(path.parent, environment)
-    except templates.TemplatesError as error:
+    except TemplatesError as error:
         if not path.parent.is_dir():
             raise ConfigError(problems) from error
         advice = "" if Path(error.path).exists() else NO_TEMPLATES

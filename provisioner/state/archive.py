@@ -19,7 +19,7 @@ from typing import Any
 from provisioner.state.atomic import parse
 from provisioner.state.database import SCHEMA, Tables, about, shape_problem
 from provisioner.state.errors import StateTooNew, StateUnreadable
-from provisioner.state.terminal_answers import ENTRY
+from provisioner.state.hf_activity import ENTRY
 
 FORMAT = 1
 """Version of the manifest, and of what is saved. A dump with a higher one is refused."""

@@ -37,12 +37,6 @@ ROWS = (Slot, Fingerprint, Failure, Notice)
 OWN_TABLES = ("requests", "returns", "pressures")
 """Fields of Memory that are tables of their own, as ``USAGE`` is; the others make up one document."""
 
-STORED_AS: Mapping[tuple[type, str], str] = {
-    (Memory, "answered_by"): "places",
-    (Memory, "configured_places"): "whereabouts",
-}
-"""What files call a field that has another name here."""
-
 USAGE = "usage"
 """A table that is left out while it is empty."""
 
@@ -88,19 +82,17 @@ class Shape:
         self._kind = kind
         hints = get_type_hints(kind)
         defaults = _defaults(kind)
-        stored = _stored(kind)
-        if unknown := [name for name in columns if name not in stored]:
+        if unknown := [name for name in columns if name not in defaults]:
             raise RecordError(f"{kind.__name__} has unknown fields: {', '.join(unknown)}")
         self.columns = tuple(columns)
-        self._fields = {name: stored[name] for name in columns}
-        self._rules = {name: _within(rules.rule(hints[field]), kind, field) for name, field in self._fields.items()}
+        self._rules = {name: _within(rules.rule(hints[name]), kind, name) for name in columns}
         self._encoders = [self._rules[name].encode for name in columns]
         self._decoders = [self._rules[name].decode for name in columns]
-        self._defaults = [defaults[field] for field in self._fields.values()]
+        self._defaults = [defaults[name] for name in columns]
 
     def row(self, value: Any) -> list[Any]:
         """The values in the order of the columns; trailing defaults left out."""
-        values = [getattr(value, field) for field in self._fields.values()]
+        values = [getattr(value, name) for name in self.columns]
         while values and values[-1] == self._defaults[len(values) - 1]:
             values.pop()
         return [encode(held) for encode, held in zip(self._encoders, values, strict=False)]
@@ -109,12 +101,12 @@ class Shape:
         """The value of a row. Raises RecordError."""
         if not isinstance(row, list) or len(row) > len(self.columns):
             raise RecordError(f"{self._kind.__name__}: expected a list of up to {len(self.columns)} values")
-        facts = zip(self._fields.values(), self._decoders, row, strict=False)
+        facts = zip(self.columns, self._decoders, row, strict=False)
         return self._make({field: decode(held) for field, decode, held in facts})
 
     def document(self, value: Any) -> dict[str, Any]:
         """The values by the names of the columns; defaults left out."""
-        held = [getattr(value, field) for field in self._fields.values()]
+        held = [getattr(value, name) for name in self.columns]
         facts = zip(self.columns, self._encoders, held, self._defaults, strict=True)
         return {name: encode(each) for name, encode, each, default in facts if each != default}
 
@@ -127,7 +119,7 @@ class Shape:
             if name not in self._rules:
                 raise RecordError(f"{self._kind.__name__}: unknown field {name!r}")
             try:
-                values[self._fields[name]] = self._rules[name].decode(held)
+                values[name] = self._rules[name].decode(held)
             except RecordError as error:
                 raise RecordError(f"{name}: {error}") from error
         return self._make(values)
@@ -168,11 +160,6 @@ def _defaults(kind: type) -> dict[str, Any]:
     }
 
 
-def _stored(kind: type) -> dict[str, str]:
-    """The fields of a record, by the names that files have for them."""
-    return {STORED_AS.get((kind, name), name): name for name in _defaults(kind)}
-
-
 class Rules:
     """The rules of all types, made from type hints on first use. ``columns``: those a file names for its rows."""
 
@@ -183,7 +170,7 @@ class Rules:
     def shape(self, kind: type) -> Shape:
         """How a record is stored."""
         if kind not in self._shapes:
-            columns = self._columns.get(kind.__name__, [*_stored(kind)])
+            columns = self._columns.get(kind.__name__, [*_defaults(kind)])
             self._shapes[kind] = Shape(kind, columns, self)
         return self._shapes[kind]
 

@@ -1,6 +1,6 @@
 """TinyDB on files that are replaced whole, by the only module that imports tinydb.
 
-Readers take no lock; a transaction works on tables in memory and writes once.
+Readers take no lock; a writer changes tables in memory and writes them once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from tinydb import TinyDB
 from tinydb.storages import Storage
-from tinydb.table import Document, Table
+from tinydb.table import Table
 
-from provisioner.files.regular import open_regular
+from provisioner.files.regular import open_own
 from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
@@ -38,29 +37,23 @@ class StateTable(Table):
 
     document_id_class = str  # type: ignore[assignment]  # TinyDB declares int and works with any class
 
-    def put(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
-        """Insert new documents under their ids, in one operation."""
-        self.insert_multiple(Document(value, cast(int, key)) for key, value in documents.items())
-
     def pick(self, wanted: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that have one."""
-        documents = {key: self.get(doc_id=cast(int, key)) for key in wanted}
-        return {key: document for key, document in documents.items() if document is not None}
+        found: dict[str, Mapping[str, Any]] = {}
+        for key in wanted:
+            if (document := self.get(doc_id=cast(int, key))) is not None:
+                found[key] = document
+        return found
 
     def by_id(self) -> dict[str, Mapping[str, Any]]:
         """All documents."""
         return {cast(str, document.doc_id): document for document in self}
 
-    def drop(self, identifiers: Iterable[str]) -> None:
-        """Remove the documents of those ids that have one; nothing is written when none has."""
-        if doomed := list(self.pick(identifiers)):
-            self.remove(doc_ids=cast(list[int], doomed))
-
 
 class StateStorage(Storage):
     """TinyDB's two methods on one file, which it never creates when it reads.
 
-    ``held``: tables on which both methods work; only ``commit`` then writes: that is a transaction.
+    ``held``: tables that were read already, of which the tables of TinyDB are views.
     """
 
     def __init__(self, path: str, kind: str, advice: str, held: Tables | None = None) -> None:
@@ -68,7 +61,6 @@ class StateStorage(Storage):
         self._kind = kind
         self._advice = advice
         self._held = held
-        self.changed = False
 
     def read(self) -> Tables:
         """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
@@ -98,22 +90,9 @@ class StateStorage(Storage):
             )
         return cast(Tables, tables)
 
-    def write(self, data: Tables) -> None:
-        """Replace all tables; inside a transaction, those that ``commit`` will write."""
-        if self._held is None:
-            replace(self._path, encoded(data))
-        else:
-            self._held = data
-            self.changed = True
-
-    def commit(self, generation: int, check: Callable[[], None] = lambda: None) -> None:
-        """Write what the transaction holds, as the given generation and in this version's format; may be tried again.
-
-        Raises as ``replace``.
-        """
-        tables = self.read()
-        tables["meta"]["state"] |= {"schema": SCHEMA, "generation": generation}
-        replace(self._path, encoded(tables), check=check)
+    def write(self, data: Tables, check: Callable[[], None] = lambda: None) -> None:
+        """Replace all tables, durably, unless ``check`` raises. Raises StateUnwritable."""
+        replace(self._path, encoded(data), check=check)
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
@@ -122,7 +101,7 @@ def _beginning(path: str, mark: bytes) -> bytes:
     In a text of JSON the mark's quotes would have backslashes; what stands before a mark at another depth has brackets
     open, and does not parse.
     """
-    descriptor = open_regular(path, os.O_RDONLY)
+    descriptor = open_own(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         if os.pread(descriptor, 3, max(size - 3, 0)) not in ENDS:
@@ -149,10 +128,12 @@ def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
 
 def are_tables(tables: Any) -> bool:
     """Documents by id, by the name of their table."""
-    return isinstance(tables, dict) and all(
-        isinstance(table, dict) and all(isinstance(document, dict) for document in table.values())
-        for table in tables.values()
-    )
+    if not isinstance(tables, dict):
+        return False
+    for table in tables.values():
+        if not isinstance(table, dict) or not {*map(type, table.values())} <= {dict}:
+            return False
+    return True
 
 
 def shape_problem(tables: Any, kind: str) -> str:
@@ -160,10 +141,10 @@ def shape_problem(tables: Any, kind: str) -> str:
     if not are_tables(tables):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})
-    expected = {"schema": int, "generation": int, "kind": str, "provisioner": str}
-    if not all(isinstance(meta.get(name), kind_of_value) for name, kind_of_value in expected.items()):
-        return f"was not written by the provisioner: its table 'meta' lacks one of {', '.join(expected)}"
-    return "" if meta["kind"] == kind else f"holds {meta['kind']!r}, not {kind!r}"
+    match meta:
+        case {"schema": int(), "generation": int(), "kind": str(), "provisioner": str()}:
+            return "" if meta["kind"] == kind else f"holds {meta['kind']!r}, not {kind!r}"
+    return "was not written by the provisioner: its table 'meta' lacks one of schema, generation, kind, provisioner"
 
 
 def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
@@ -171,29 +152,11 @@ def unreadable(path: str, problem: str, advice: str) -> StateUnreadable:
     return StateUnreadable(f"{path}: {problem}. The file was left as it is. {advice}")
 
 
-def about(tables: Tables) -> Mapping[str, Any]:
+def about(tables: Tables) -> dict[str, Any]:
     """What a database says of itself: ``schema``, ``kind``, ``generation`` and ``provisioner``."""
-    return cast(Mapping[str, Any], tables["meta"]["state"])
+    return cast(dict[str, Any], tables["meta"]["state"])
 
 
 def generation_of(tables: Tables) -> int:
     """How often the database has been written; grows by one with each write."""
     return cast(int, about(tables)["generation"])
-
-
-class Database(TinyDB):
-    """TinyDB with our tables and our storage."""
-
-    table_class = StateTable
-
-    def __init__(self, path: str, kind: str, advice: str, held: Tables | None = None) -> None:
-        super().__init__(path, kind, advice, held, storage=StateStorage)
-
-    @property
-    def state(self) -> StateStorage:
-        """The storage, as what it is."""
-        return cast(StateStorage, self.storage)
-
-    def state_table(self, name: str) -> StateTable:
-        """A table, as what it is."""
-        return cast(StateTable, self.table(name))

@@ -11,24 +11,21 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.templates import higher
+from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.state import atomic
 from provisioner.state.errors import StateMissing
-from provisioner.state.hf_signals import Announced, Inventory, Seen
-from provisioner.state.intent import IntentStore
-from provisioner.state.locks import LoopLock
-from provisioner.state.loop_signals import Heartbeat, PoolNotes
-from provisioner.state.status import StatusStore
-from provisioner.state.terminal_answers import Told
+from provisioner.state.markers import ConfigMarks, Heartbeat
 
 if TYPE_CHECKING:
-    from provisioner.hostfactory.digest import Digests
-    from provisioner.state.config_marks import ConfigMarks
+    from provisioner.hostfactory.instance import Digests
+    from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
+    from provisioner.state.intent import IntentStore
     from provisioner.state.interfaces import PeopleState, ScriptState
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
+    from provisioner.state.locks import LoopLock
     from provisioner.state.memory import MemoryStore
+    from provisioner.state.status import PoolNotes, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
@@ -38,11 +35,8 @@ STATE_FILES = frozenset(
 """The JSON files of a state directory, which may also be that of the configuration."""
 
 
-class StateDir:
-    """The state directory and everything in it: a ``ScriptState`` and a ``PeopleState``, which is a ``LoopState``.
-
-    Opening it touches nothing. Raises StateMissing.
-    """
+class StateFiles:
+    """The files of a state directory, each prepared on first use. Opening it touches nothing. Raises StateMissing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -52,16 +46,65 @@ class StateDir:
                 f"{path}: no such directory: the working directory is gone. "
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
-        self.intent = IntentStore(self.path)
-        self.status = StatusStore(self.path)
-        self.seen = Seen(os.path.join(self.path, "seen"))
-        self.told = Told(self.seen.path)
-        self.inventory = Inventory(os.path.join(self.path, INVENTORY_FILE))
-        self.announced = Announced(os.path.join(self.path, ANNOUNCED_FILE))
         self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
-        self.notes = PoolNotes(os.path.join(self.path, NOTES_FILE))
+        self.config = ConfigMarks(os.path.join(self.path, "config"))
         self._recovery = os.path.join(self.path, "recover")
-        self.loop_lock = LoopLock(os.path.join(self.path, "loop.lock"))
+
+    @cached_property
+    def intent(self) -> IntentStore:
+        """What HF wants."""
+        from provisioner.state.intent import IntentStore
+
+        return IntentStore(self.path)
+
+    @cached_property
+    def status(self) -> StatusStore:
+        """What scripts print, as the loop published it."""
+        from provisioner.state.status import StatusStore
+
+        return StatusStore(self.path)
+
+    @cached_property
+    def notes(self) -> PoolNotes:
+        """What the loop leaves for operators."""
+        from provisioner.state.status import PoolNotes
+
+        return PoolNotes(os.path.join(self.path, NOTES_FILE))
+
+    @cached_property
+    def seen(self) -> Seen:
+        """When HF polled each request."""
+        from provisioner.state.hf_activity import Seen
+
+        return Seen(os.path.join(self.path, "seen"))
+
+    @cached_property
+    def told(self) -> Told:
+        """The terminal answers that HF was given."""
+        from provisioner.state.hf_activity import Told
+
+        return Told(os.path.join(self.path, "seen"))
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The hosts that HF listed."""
+        from provisioner.state.hf_activity import Inventory
+
+        return Inventory(os.path.join(self.path, INVENTORY_FILE))
+
+    @cached_property
+    def announced(self) -> Announced:
+        """The maxNumbers that HF was shown."""
+        from provisioner.state.hf_activity import Announced
+
+        return Announced(os.path.join(self.path, ANNOUNCED_FILE))
+
+    @cached_property
+    def loop_lock(self) -> LoopLock:
+        """Which loop it is."""
+        from provisioner.state.locks import LoopLock
+
+        return LoopLock(os.path.join(self.path, "loop.lock"))
 
     @cached_property
     def memory(self) -> MemoryStore:
@@ -69,13 +112,6 @@ class StateDir:
         from provisioner.state.memory import MemoryStore
 
         return MemoryStore(self.path)
-
-    @cached_property
-    def config(self) -> ConfigMarks:
-        """Which content of HF's files scripts and loop have read."""
-        from provisioner.state.config_marks import ConfigMarks
-
-        return ConfigMarks(os.path.join(self.path, "config"))
 
     @cached_property
     def levers(self) -> LeverStore:
@@ -90,6 +126,10 @@ class StateDir:
         from provisioner.state.journal import Journal
 
         return Journal(os.path.join(self.path, "journal.jsonl"))
+
+
+class StateDir(StateFiles):
+    """The state directory and what is done with it: a ``ScriptState`` and a ``PeopleState``, thus a ``LoopState``."""
 
     def sizes(self) -> Mapping[str, int]:
         """Bytes of each file that grows with what happens, by its name; without those that are not there."""
@@ -162,25 +202,34 @@ class StateDir:
         The loop publishes that it cancels, then looks at ``seen``; a script touches ``seen``, then looks at the answer:
         one of the two notices the other.
         """
-        polled_before = [id_ for id_ in ids if os.path.exists(os.path.join(self.seen.path, id_))]
-        marks = [self.seen.touch(id_) for id_ in polled_before]
+        touched, unmarked = 0, []
+        for id_ in ids:
+            if os.path.exists(os.path.join(self.seen.path, id_)):
+                touched = max(touched, self.seen.touch(id_))
+            else:
+                unmarked.append(id_)
         answers = self._answers(ids)
-        first_polled = [id_ for id_ in answers if id_ not in polled_before]
-        if first_polled:
-            marks += [self.seen.touch(id_) for id_ in first_polled]
-            answers = self._answers(ids)
-        return answers, max(marks, default=0)
+        first_polled = answers.keys() & unmarked
+        for id_ in first_polled:
+            touched = max(touched, self.seen.touch(id_))
+        return self._answers(ids) if first_polled else answers, touched
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
         """What is settled of the ids; of the others what is published, or None for what is recorded only."""
-        answers: dict[str, Answer | None] = {id_: settled for id_ in ids if (settled := self.told.settled(id_))}
-        unsettled = [id_ for id_ in ids if id_ not in answers]
+        answers: dict[str, Answer | None] = {}
+        unsettled = []
+        for id_ in ids:
+            if settled := self.told.settled(id_):
+                answers[id_] = settled
+            else:
+                unsettled.append(id_)
         if unsettled:
             # Before the loop's first cycle there are no answers; intent, read next, tells when the whole state is gone.
             with suppress(StateMissing):
                 answers |= self.status.read_answers(unsettled)
-        unpublished = [id_ for id_ in unsettled if id_ not in answers]
-        return answers | dict.fromkeys(self.intent.find(unpublished)) if unpublished else answers
+        if unpublished := set(unsettled) - answers.keys():
+            answers |= dict.fromkeys(self.intent.find(unpublished))
+        return answers
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
         """Raises as ``StatusStore.read_lost`` and ``IntentStore.returned_names``."""
@@ -205,6 +254,8 @@ class StateDir:
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Raises as ``Announced.read`` and ``Announced.write``."""
         before = self.announced.read()
+        from provisioner.hostfactory.templates import higher
+
         shown = {name: higher(number, before.get(name, number)) for name, number in numbers.items()}
         if before | shown != before:
             self.announced.write(before | shown)

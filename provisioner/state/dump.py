@@ -14,13 +14,12 @@ from contextlib import ExitStack
 from provisioner import __version__
 from provisioner.state.archive import FORMAT, TOLD, Manifest, Saved, pack
 from provisioner.state.atomic import facts_of, read_whole
-from provisioner.state.condition import Condition
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
-from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable
+from provisioner.state.hf_activity import ENTRY
 from provisioner.state.locks import DataLock
-from provisioner.state.marks import names_in
+from provisioner.state.markers import names_in
 from provisioner.state.state_file import StateFile
-from provisioner.state.terminal_answers import ENTRY
 
 USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 

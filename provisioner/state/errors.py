@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from enum import StrEnum
 
-from provisioner.files.regular import NoFileError
-
-MOVE_AWAY = ", and a file of ours belongs there; it was left alone. Move it away. (A directory may be linked.)"
-
+from provisioner.files.regular import HARD_LINK, NoFileError
 
 STALE = "Its NFS server has another file or directory there by now: mount it anew"
 
@@ -30,7 +28,7 @@ class StateDenied(StateError):
 
 
 class StateLinked(StateError):
-    """A symbolic link is in the place of a file of ours. It was neither followed nor moved."""
+    """A link is in the place of a file of ours. It was neither followed nor moved."""
 
 
 class StateTooNew(StateError):
@@ -99,12 +97,22 @@ def is_stale(directory: str) -> bool:
 def unwritable(path: str, error: OSError) -> StateUnwritable:
     """The error for a refused write."""
     if isinstance(error, NoFileError):
-        return StateUnwritable(f"{path}: {error.strerror}{MOVE_AWAY}")
+        return StateUnwritable(not_ours(path, str(error.strerror)))
     if error.errno == errno.EACCES:
         return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
     return StateUnwritable(
         f"{path}: cannot be written: {error.strerror or error}. {what_to_do(error)}, then try again."
     )
+
+
+def not_ours(path: str, message: str) -> str:
+    """The text for a link, or for what is no file, in the place of a file of ours; ``message`` is `open_own`'s."""
+    advice = (
+        f"`cp -p {path} COPY && mv COPY {path}` keeps the content, and leaves the other name its file."
+        if message == HARD_LINK
+        else "Move it away. (A directory may be linked.)"
+    )
+    return f"{path}: {message}, and a file of ours belongs there; it was left alone. {advice}"
 
 
 def what_to_do(error: OSError) -> str:
@@ -118,3 +126,45 @@ def what_to_do(error: OSError) -> str:
     if error.errno == errno.EIO:
         return "The disk failed, or NFS lost a lock: the kernel's log (dmesg) says which"
     return "Check owner, group and mode of its directory"
+
+
+class Condition(StrEnum):
+    """What a state file and the lock file beside it say together, and what follows.
+
+    The lock file notes the last generation that was written durably, and stays when the data file is removed: a data
+    file that is older than the note was put there by somebody.
+
+    | data file           | lock file notes       | condition  | scripts and trim          | loop at its start       |
+    |---------------------|-----------------------|------------|---------------------------|-------------------------|
+    | absent              | no generation         | NEW        | make intent               | makes memory            |
+    | absent              | a generation          | MISSING    | refuse                    | rebuilds memory, brakes |
+    | does not parse      | whatever              | UNREADABLE | refuse                    | stops planning          |
+    | an older generation | a newer generation    | OLDER      | refuse, once caches agree | rebuilds memory, brakes |
+    | any generation      | there is no lock file | ALONE      | write                     | takes memory, brakes    |
+    | this generation     | this one, or an older | FINE       | write                     | goes on                 |
+
+    * `provisioner recover` writes intent again where it is MISSING, UNREADABLE or OLDER, and makes room for an
+      UNREADABLE memory.
+    * An absent intent beside a memory is MISSING whatever its lock file notes.
+    """
+
+    NEW = "new"
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    OLDER = "older"
+    """An old copy was put back: a later one had been written."""
+    ALONE = "alone"
+    """Somebody put it there without its lock file, which every writer makes first: it may be an old copy."""
+    FINE = "fine"
+
+
+def condition(generation: int | None, noted: int | None) -> Condition:
+    """Of a file that can be read, of that ``generation``, or of one that is absent (None).
+
+    ``noted``: what the lock file notes, 0 where that is unknown; None where there is no lock file.
+    """
+    if generation is None:
+        return Condition.MISSING if noted else Condition.NEW
+    if noted is None:
+        return Condition.ALONE
+    return Condition.OLDER if generation < noted else Condition.FINE

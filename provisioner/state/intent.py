@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from provisioner.state import atomic
-from provisioner.state.additions import Additions
 from provisioner.state.atomic import pauses, read_whole
-from provisioner.state.condition import Condition, condition
-from provisioner.state.database import RECOVER, SCHEMA, Database, Tables, about, entries, generation_of
+from provisioner.state.batched_writes import Additions, Posting, waiting
+from provisioner.state.database import RECOVER, SCHEMA, Tables, about, entries, generation_of
 from provisioner.state.errors import (
+    Condition,
     Disturbed,
     StateError,
     StateExists,
     StateMissing,
     StateStale,
     StateUnreadable,
+    condition,
     missing,
 )
-from provisioner.state.group_commit import Posting, waiting
 from provisioner.state.locks import LOCK_WAIT, DataLock
 from provisioner.state.state_file import StateFile, was_written
 
@@ -50,6 +50,13 @@ class IntentFile(StateFile):
         super().__init__(directory)
         self._directory = directory
         self._memory_path = os.path.join(directory, "memory.json")
+
+    def load(self) -> Tables:
+        """All tables; an empty one for one that is missing. Raises as ``read``."""
+        tables = super().load()
+        for name in self.tables:
+            tables.setdefault(name, {})
+        return tables
 
     def read(self) -> Intent:
         """All of intent. Raises StateMissing, StateUnreadable or StateTooNew."""
@@ -91,8 +98,12 @@ class IntentFile(StateFile):
         return self._pick(self._settled(newest, None), wanted)
 
     def _pick(self, tables: Tables, wanted: list[str]) -> dict[str, Mapping[str, Any]]:
-        database = self._open(tables)
-        return database.state_table("requests").pick(wanted) | database.state_table("returns").pick(wanted)
+        found: dict[str, Mapping[str, Any]] = {}
+        for table in (tables["requests"], tables["returns"]):
+            for key in wanted:
+                if key in table:
+                    found[key] = table[key]
+        return found
 
     def returned_names(self) -> frozenset[str]:
         """Every machine name in a return request. Raises as ``read``; needs no model."""
@@ -190,13 +201,10 @@ class IntentStore(IntentFile):
         with DataLock(self.lock_path) as lock:
             newest = max(lock.generation, wanted.generation)
             tables = self._current_or_new(newest, wanted.provisioner)
-            database = self._open(tables)
             for name, documents in intent_documents(wanted).items():
-                table = database.state_table(name)
-                present = table.by_id()
-                table.put({key: document for key, document in documents.items() if key not in present})
+                tables[name] |= {key: document for key, document in documents.items() if key not in tables[name]}
             aside = self.keep_aside() if self.exists() else None
-            self._save(database, lock, max(newest, generation_of(tables)) + 1)
+            self._save(tables, lock, max(newest, generation_of(tables)) + 1)
             return aside
 
     def _current_or_new(self, newest: int, provisioner: str) -> Tables:
@@ -220,7 +228,7 @@ class IntentStore(IntentFile):
             if self.exists():
                 raise StateExists(f"{self.path}: exists already; it was left as it is.")
             self._check_no_memory()
-            self._save(self._open(self._new_tables(provisioner)), lock, lock.generation + 1)
+            self._save(self._new_tables(provisioner), lock, lock.generation + 1)
 
     @contextmanager
     def additions(self, *, wait: float = LOCK_WAIT, create_for: str | None = None) -> Iterator[Additions]:
@@ -276,52 +284,55 @@ class IntentStore(IntentFile):
 
     def _add(self, posting: Posting, lock: DataLock, create_for: str | None) -> None:
         with lock.held():
-            database = self._open(self._current(lock, create_for))
-            if all(database.state_table(name).pick(held) == held for name, held in posting.tables.items()):
+            tables = self._current(lock, create_for)
+            rows = self._rows(posting)
+            known = [tables[name].get(key) for name, key, _ in rows]
+            if known == [document for *_, document in rows]:
                 atomic.settle(self.path)  # the writer died before he could remove the posting
                 return
-            if not self._join([posting], database):
+            if any(known):
                 raise StateError(
                     f"{self.path}: an id drawn at random is taken already; nothing was written. Try again."
                 )
-            self._write(database, lock)
+            self._write(tables, lock, [posting])
 
-    def _join(self, postings: Iterable[Posting], database: Database) -> list[Posting]:
+    def _rows(self, posting: Posting) -> list[tuple[str, str, dict[str, Any]]]:
+        """The documents of a posting, each with its table and its id."""
+        return [(name, key, document) for name in self.tables for key, document in posting.tables.get(name, {}).items()]
+
+    def _join(self, postings: Iterable[Posting], tables: Tables) -> list[Posting]:
         """Add the documents of the postings; returns those whose ids were all free."""
-        new: Tables = {name: {} for name in self.tables}
         joined = []
         for posting in postings:
-            ours = [(name, posting.tables[name]) for name in self.tables if name in posting.tables]
-            if not any(database.state_table(name).pick(ids) or ids.keys() & new[name].keys() for name, ids in ours):
+            rows = self._rows(posting)
+            if not any(key in tables[name] for name, key, _ in rows):
                 joined.append(posting)
-                for name, documents in ours:
-                    new[name].update(documents)
-        for name, documents in new.items():
-            database.state_table(name).put(documents)
+                for name, key, document in rows:
+                    tables[name][key] = document
         return joined
 
-    def _write(self, database: Database, lock: DataLock) -> None:
-        """Write the tables with their changes, and with what all who wait have posted."""
-        facts = about(database.state.read())
-        generation = facts["generation"] + 1
-        joined = self._join(waiting(self.path, facts), database)
+    def _write(self, tables: Tables, lock: DataLock, own: Iterable[Posting] = ()) -> None:
+        """Write the tables with their changes, a posting of our own, and what all who wait have posted."""
+        self._join(own, tables)
+        generation = generation_of(tables) + 1
+        joined = self._join(waiting(self.path, about(tables)), tables)
         for last in [False] * WITHDRAWALS + [True]:
             try:
-                self._save(database, lock, generation, lambda: self._check_wanted(joined))
+                self._save(tables, lock, generation, lambda: self._check_wanted(joined))
                 break
             except Disturbed:
                 if last:
                     raise
             for posting in [posting for posting in joined if not posting.wanted()]:
                 joined.remove(posting)
-                for name, documents in posting.tables.items():
-                    database.state_table(name).drop(documents)
+                self._drop(tables, [key for _, key, _ in self._rows(posting)])
         for posting in joined:
             posting.granted()
 
     def _check_wanted(self, joined: Iterable[Posting]) -> None:
-        if not all(posting.wanted() for posting in joined):
-            raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
+        for posting in joined:
+            if not posting.wanted():
+                raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Trim requests and return requests; ids that are not there (any more) are skipped.
@@ -333,12 +344,15 @@ class IntentStore(IntentFile):
         asked = time.monotonic()
         with DataLock(self.lock_path) as lock:
             waited = time.monotonic() - asked
-            database = self._open(self._current(lock, None))
-            for name in self.tables:
-                database.state_table(name).drop(doomed)
-            if database.state.changed:
-                self._write(database, lock)
+            tables = self._current(lock, None)
+            if self._drop(tables, doomed):
+                self._write(tables, lock)
         return waited
+
+    def _drop(self, tables: Tables, ids: Iterable[str]) -> bool:
+        """Remove the documents of those ids that have one; False if none has."""
+        dropped = [tables[name].pop(key, None) for key in ids for name in self.tables]
+        return any(document is not None for document in dropped)
 
     def _check_ready(self, create_for: str | None) -> None:
         self._check_directory()

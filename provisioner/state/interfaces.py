@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.digest import Digests
+from provisioner.hostfactory import Answer, Loss, Polled, Recorded
+from provisioner.hostfactory.instance import Digests
 from provisioner.model import Intent, Levers, Memory
-from provisioner.state.condition import Condition
-from provisioner.state.config_marks import Difference, ReadContent, Side
+from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
+from provisioner.state.markers import Difference, ReadContent, Side
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class Guarded(Kept, Protocol):
     """Intent or memory, of which an old copy can be told."""
 
     def condition(self) -> Condition:
-        """Whether it may be relied on; what is done where it may not stands in condition.py. Reads all of it."""
+        """Whether it may be relied on; what is done where it may not stands in errors.py. Reads all of it."""
 
     def stands_alone(self) -> bool:
         """No writer has left a trace beside it: a person put it there."""
@@ -172,6 +172,9 @@ class LoopTurn(Protocol):
 
     def holder(self) -> Mapping[str, object]:
         """``epoch``, ``host`` and ``pid`` of the loop that signed last, and ``ended``; empty when unknown."""
+
+    def stopped(self) -> str:
+        """What to do about a holder that is a stopped process (SIGSTOP) of this host; else empty."""
 
     def epoch(self) -> int:
         """The epoch that stands; a loop whose own it is not has been succeeded."""

@@ -34,15 +34,13 @@ def stamp(wall: float) -> str:
 
 
 def when(line: Line) -> float:
-    """Epoch seconds of a line, whose ``time`` was a number in earlier versions. Raises ValueError or KeyError."""
+    """Epoch seconds of a line. Raises ValueError, TypeError or KeyError."""
     return _epoch(line["time"])
 
 
 @lru_cache(maxsize=1000)
-def _epoch(time: object) -> float:
-    if isinstance(time, (int, float)):
-        return float(time)
-    return datetime.fromisoformat(str(time)).timestamp()
+def _epoch(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,11 +62,11 @@ class LeverStore(StateFile):
 
     def _write(self, levers: Levers, lock: DataLock) -> None:
         generation = max(lock.generation, generation_of(self.load()) if self.exists() else 0) + 1
-        database, shape = self._open(self._new_tables("")), Rules().shape(Lever)
+        tables, shape = self._new_tables(""), Rules().shape(Lever)
         for name in self.tables:
             held: tuple[Lever, ...] = getattr(levers, name)
-            database.state_table(name).put({_key(lever): shape.document(lever) for lever in held})
-        self._save(database, lock, generation)
+            tables[name] = {_key(lever): shape.document(lever) for lever in held}
+        self._save(tables, lock, generation)
 
     def _levers(self, tables: Tables) -> Levers:
         shape = Rules().shape(Lever)

@@ -42,11 +42,9 @@ class MemoryStore(StateFile):
         with DataLock(self.lock_path) as lock:
             if self._generation is None:
                 self._generation = generation_of(self.load()) if self.exists() else 0
-            database = self._open(self._new_tables(memory.provisioner))
-            for name, documents in self._codec.encode(memory).items():
-                database.state_table(name).put(documents)
+            tables = self._new_tables(memory.provisioner) | self._codec.encode(memory)
             generation = max(self._generation, lock.generation) + 1
-            self._save(database, lock, generation)
+            self._save(tables, lock, generation)
             self._generation = generation
 
     def _missing(self) -> StateMissing:

@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, request_of
 from provisioner.state.atomic import pauses
-from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.status import StatusStore

@@ -8,19 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from provisioner.state.atomic import facts_of
-from provisioner.state.condition import Condition, condition
+from provisioner.state.atomic import create_whole, facts_of, read_whole
 from provisioner.state.database import (
     RECOVER,
     SCHEMA,
-    Database,
     StateStorage,
     StateTable,
     Tables,
+    about,
     generation_of,
     unreadable,
 )
-from provisioner.state.errors import StateMissing, StateUnreadable, missing, unwritable
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition, missing, unwritable
 from provisioner.state.locks import DataLock, read_record, whole_number
 
 
@@ -87,18 +86,16 @@ class StateFile:
         return self._aside(os.rename)
 
     def keep_aside(self) -> str:
-        """Give a file that is about to be replaced a second name, under which it stays; returns that name."""
-        return self._aside(os.link)
+        """Copy a file that is about to be replaced; returns the copy's name."""
+        return self._aside(lambda path, aside: create_whole(aside, read_whole(path, self.advice)))
 
-    def _aside(self, move: Callable[[str, str], None]) -> str:
+    def _aside(self, move: Callable[[str, str], object]) -> str:
         signature = self.signature()
         if signature is None:
             raise self._missing()
         aside = f"{self.path}.aside-{signature[1]}"
         try:
-            move(self.path, aside)
-        except FileExistsError:
-            return aside  # it has this name already: an earlier try was interrupted
+            move(self.path, aside)  # a copy that is there is from an earlier try that was interrupted
         except FileNotFoundError as error:
             raise self._missing() from error
         except OSError as error:
@@ -107,7 +104,7 @@ class StateFile:
 
     def put_back(self, tables: Tables, lock: DataLock) -> None:
         """Replace all tables, as newer than whatever was written before. Raises StateUnwritable."""
-        self._save(self._open(tables), lock, max(lock.generation, generation_of(tables)) + 1)
+        self._save(tables, lock, max(lock.generation, generation_of(tables)) + 1)
 
     def load(self) -> Tables:
         """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
@@ -120,19 +117,18 @@ class StateFile:
         """The error for a file that is not there."""
         return missing(self.path, self.advice)
 
-    def _open(self, held: Tables) -> Database:
-        """The tables as a TinyDB database; its changes are written by ``commit``."""
-        return Database(self.path, self.kind, self.advice, held)
-
     def _view(self, name: str) -> StateTable:
         """One table as it is in the file now, read once."""
-        return self._open(self.load()).state_table(name)
+        return self._table(self.load(), name)
 
     def _peek(self, name: str) -> StateTable:
         """One table as it is in the file now, read without the last one."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
-        return self._open(tables if name in tables else storage.read()).state_table(name)
+        return self._table(tables if name in tables else storage.read(), name)
+
+    def _table(self, tables: Tables, name: str) -> StateTable:
+        return StateTable(StateStorage(self.path, self.kind, self.advice, tables), name)
 
     def _unreadable(self, problem: str) -> StateUnreadable:
         return unreadable(self.path, problem, self.advice)
@@ -141,14 +137,16 @@ class StateFile:
         meta = {"schema": SCHEMA, "kind": self.kind, "generation": 0, "provisioner": provisioner}
         return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
 
-    def _save(
-        self, database: Database, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None
-    ) -> None:
-        """Write the transaction durably, then note its generation in the lock file: never the other way round."""
+    def _save(self, tables: Tables, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None) -> None:
+        """Write the tables durably, then note their generation in the lock file: never the other way round."""
 
         def still_ours() -> None:
             lock.check()
             check()
 
-        database.state.commit(generation, still_ours)
+        self._replace(tables, generation, still_ours)
         lock.generation = generation
+
+    def _replace(self, tables: Tables, generation: int, check: Callable[[], None] = lambda: None) -> None:
+        about(tables).update(schema=SCHEMA, generation=generation)
+        StateStorage(self.path, self.kind, self.advice).write(tables, check)

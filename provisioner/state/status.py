@@ -1,14 +1,16 @@
-"""``status.json``: what scripts print, as the loop published it.
+"""What the loop publishes: ``status.json`` for scripts, ``pools.json`` for operators.
 
-The scripts import this at each call: it imports nothing that costs time.
+The scripts import this: it imports nothing that costs time.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
+from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.database import generation_of
 from provisioner.state.errors import StateDenied, StateMissing, StateUnreadable
 from provisioner.state.state_file import StateFile
@@ -48,12 +50,11 @@ class StatusStore(StateFile):
         """Replace everything, durably. Raises StateTooNew or StateUnwritable; an unreadable file is set aside first."""
         if self._generation is None:
             self._generation = self._last_generation()
-        database = self._open(self._new_tables(""))
-        texts = {key: {"answer": answer.text, "ended": answer.ended} for key, answer in answers.items()}
-        database.state_table("answers").put(texts)
-        database.state_table("lost").put({name: loss._asdict() for name, loss in lost.items()})
-        database.state_table("available").put({name: {"machines": most} for name, most in (available or {}).items()})
-        database.state.commit(self._generation + 1)
+        tables = self._new_tables("")
+        tables["lost"] = {name: loss._asdict() for name, loss in lost.items()}
+        tables["available"] = {name: {"machines": most} for name, most in (available or {}).items()}
+        tables["answers"] = {key: {"answer": one.text, "ended": one.ended} for key, one in answers.items()}
+        self._replace(tables, self._generation + 1)
         self._generation += 1
 
     def _answer(self, key: str, document: Mapping[str, Any]) -> Answer:
@@ -82,3 +83,28 @@ class StatusStore(StateFile):
         except (StateUnreadable, StateDenied):
             self.set_aside()
             return 0
+
+
+class PoolNotes:
+    """``pools.json``: what people should know of loop and pools' places; the loop writes it when that changes.
+
+    What its sections mean: ``Notes`` in notes.py.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, notes: Mapping[str, Any]) -> None:
+        """Replace the notes. Not fsynced: a new loop writes them again."""
+        replace(self.path, json.dumps(notes).encode(), durable=False)
+
+    def read(self) -> dict[str, Any]:
+        """The sections by name; none before a loop ran. Raises StateUnreadable."""
+        advice = "The loop writes it again when it starts."
+        try:
+            document = parse(self.path, read_whole(self.path, advice), advice)
+        except StateMissing:
+            return {}
+        if not isinstance(document, dict):
+            raise StateUnreadable(f"{self.path}: expected an object. {advice}")
+        return document

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from provisioner.hostfactory.digest import Digests
-from provisioner.state.config_marks import Difference
+from provisioner.hostfactory.instance import Digests
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
+from provisioner.state.markers import Difference
 from provisioner.telemetry.metrics import LoopMetrics
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner.model import Intent, Memory
-from provisioner.state.condition import Condition
-from provisioner.state.config_marks import Difference
-from provisioner.state.errors import StateMissing, StateUnreadable, is_denied, what_to_do
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
 from provisioner.state.interfaces import PeopleState
+from provisioner.state.markers import Difference
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes

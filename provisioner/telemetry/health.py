@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.state.loop_signals import SILENT_SECONDS
+from provisioner.state.markers import SILENT_SECONDS
 from provisioner.telemetry.server import Health
 
 

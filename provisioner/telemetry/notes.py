@@ -20,7 +20,7 @@ from provisioner.model import (
 from provisioner.state.codec import RecordError, Rules, Shape
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.interfaces import PeopleState
-from provisioner.state.loop_signals import UNSEEN
+from provisioner.state.markers import UNSEEN
 
 if TYPE_CHECKING:
     from provisioner.loop.actors import Results

@@ -21,8 +21,8 @@ from provisioner.model import (
     format_utc,
 )
 from provisioner.planning.answers import UNLISTED_AFTER
-from provisioner.state.condition import Condition
-from provisioner.state.loop_signals import UNSEEN, loop_runs
+from provisioner.state.errors import Condition
+from provisioner.state.markers import UNSEEN, loop_runs
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_watch import sentence

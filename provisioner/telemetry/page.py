@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote, unquote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
-from provisioner.names import RETURN_ID_PREFIX, printable_lines
+from provisioner.names import RETURN_ID_PREFIX, printable, printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import PeopleState
 from provisioner.telemetry.brake_release import time_at
@@ -26,7 +26,7 @@ from provisioner.telemetry.connections import Response
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
-from provisioner.telemetry.pool_windows import lasting, local, on_one_line, pool_line
+from provisioner.telemetry.pool_windows import lasting, local, pool_line
 from provisioner.telemetry.samples import Moment, PlottedSubject, Point, Samples
 from provisioner.telemetry.server import JSON
 from provisioner.telemetry.spending import spending_lines
@@ -248,7 +248,7 @@ def templates() -> Environment:
 
 def clip(text: object, longest: int = LONGEST) -> str:
     """A text on one line, no longer than so many characters."""
-    line = on_one_line(str(text))
+    line = printable(str(text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 

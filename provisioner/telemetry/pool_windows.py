@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from provisioner.model import DAY, HOUR, Failure, Memory, Verdict, format_utc
+from provisioner.names import printable
 
 Document = Mapping[str, Any]
 """An object as ``-o json`` prints it."""
@@ -122,16 +123,12 @@ def pool_line(pool: Document) -> str:
         left = pool["next_probe_seconds"]
         probe = f"next probe in {lasting(left)}" if left else "probing"
         since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
-        facts.append(f"backing off {since}, {probe}: {on_one_line(pool['why'])}")
+        facts.append(f"backing off {since}, {probe}: {printable(pool['why'])}")
     if last and not (pool["backing_off"] and last["text"] == pool["why"]):
-        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {on_one_line(last['text'])}")
+        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {printable(last['text'])}")
     elif last:
         facts.append(f"last error {lasting(last['at_seconds'])} ago")
     return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'nothing is known'}"
-
-
-def on_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def local(utc_time: str) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from provisioner.hostfactory.digest import Digests
+from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory
 from provisioner.state.interfaces import PeopleState

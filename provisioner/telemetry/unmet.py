@@ -13,10 +13,10 @@ from provisioner.model import (
     RequestRecord,
     Unmet,
 )
-from provisioner.names import NO_TEMPLATE
+from provisioner.names import NO_TEMPLATE, printable
 from provisioner.planning.unmet import TOTAL
 from provisioner.telemetry.notes import Notes
-from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, coming, lasting, local, on_one_line, past
+from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, coming, lasting, local, past
 
 HOLDERS = 3
 """The most requests named as users of a cap on a terminal; ``-o json`` names all."""
@@ -109,7 +109,7 @@ def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
 
 
 def _facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
-    text = on_one_line(one["text"])
+    text = printable(one["text"])
     why = ", ".join(filter(None, (_reason(one), one["error"])))
     since = f" since {local(one['since'])} ({lasting(one['since_seconds'])})" if one["since"] else ""
     yield f"{why}{since}{': ' + text if text else ''}"

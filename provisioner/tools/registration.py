@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from provisioner.files.yaml_text import join
-from provisioner.hostfactory import templates
+from provisioner.hostfactory.instance import TemplatesError, expected, read_json
 from provisioner.schema.problems import ConfigError, Problem
 
 JsonObject = Mapping[str, Any]
@@ -150,7 +150,7 @@ def _others(entry: JsonObject, instance: str) -> list[object]:
 def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str) -> Iterator[Problem]:
     mode = entry.get("requestMode")
     if _others(joined, instance) and mode != joined["requestMode"]:
-        text = templates.expected(f"{joined['requestMode']} of the settings file", mode)
+        text = expected(f"{joined['requestMode']} of the settings file", mode)
         where = join("requestors", joined["name"], "requestMode")
         yield Problem(str(path), where, f"{text}, which other providers use: give the settings file that mode")
 
@@ -172,8 +172,8 @@ def _read(path: Path, key: str) -> JsonObject:
     if not os.path.lexists(path):
         return {"version": VERSION, key: []}
     try:
-        document = templates.read_json(str(path))
-    except templates.TemplatesError as error:
+        document = read_json(str(path))
+    except TemplatesError as error:
         raise ConfigError([Problem(error.path, "", error.reason)]) from error
     problems = [Problem(str(path), where, text) for where, text in _misshapen(document, key)]
     if problems or not isinstance(document, dict):
@@ -184,16 +184,16 @@ def _read(path: Path, key: str) -> JsonObject:
 def _misshapen(document: object, key: str) -> Iterator[tuple[str, str]]:
     """Each part of a document that no registration file has in this shape, and the shape that it should have."""
     if not isinstance(document, dict):
-        yield "", templates.expected("an object", document)
+        yield "", expected("an object", document)
         return
     if document.get("version") != VERSION:
-        yield "version", templates.expected(f"{VERSION}, that of Symphony 7.3 and later", document.get("version"))
+        yield "version", expected(f"{VERSION}, that of Symphony 7.3 and later", document.get("version"))
     entries = document.get(key)
     if not isinstance(entries, list):
-        yield key, templates.expected("a list", entries)
+        yield key, expected("a list", entries)
         return
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            yield f"{key}[{index}]", templates.expected("an object with a name", entry)
+            yield f"{key}[{index}]", expected("an object with a name", entry)
         elif not isinstance(entry.get("providers", []), list):
-            yield f"{key}[{index}].providers", templates.expected("a list", entry["providers"])
+            yield f"{key}[{index}].providers", expected("a list", entry["providers"])

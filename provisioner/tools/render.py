@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
+from provisioner.hostfactory.instance import TEMPLATE_ID, TemplatesError, expected, read_json
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
 from provisioner.settings import loader
@@ -35,7 +36,7 @@ from provisioner.tools.registration import (
 
 HfName = Annotated[
     str,
-    StringConstraints(pattern=rf"^{templates.TEMPLATE_ID}$"),
+    StringConstraints(pattern=rf"^{TEMPLATE_ID}$"),
     Expects("1 to 64 letters, digits, '_' or '-'"),
 ]
 Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]
@@ -194,7 +195,7 @@ class Rendering:
             if self._has_own_settings():
                 loader.load(directory / "provisioner.yaml", environment)
             return templates.load(directory, environment).problems
-        except templates.TemplatesError as error:
+        except TemplatesError as error:
             return [Problem(error.path, "", error.reason)]
         except ConfigError as error:
             return error.problems
@@ -259,7 +260,7 @@ class Rendering:
                 self._take_file(str(copied.relative_to(source)), copied)
 
     def _take_config(self, path: str, source: Path) -> None:
-        values = templates.read_json(path) if os.path.exists(path) else {}
+        values = read_json(path) if os.path.exists(path) else {}
         for key, value in (values if isinstance(values, dict) else {}).items():
             if key != "HF_TEMPLATES_FILENAME":
                 copied = _of_copy(value, source) if key in FILE_KEYS else value
@@ -357,7 +358,7 @@ def _own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]
     """The problems that the settings file has by itself."""
     for requestor, given in settings.requestors.items():
         if given.providers is not None and settings.instance not in given.providers:
-            words = templates.expected(f"a list that names {settings.instance}", given.providers)
+            words = expected(f"a list that names {settings.instance}", given.providers)
             yield Problem(file, join("requestors", requestor, "providers"), words)
     if "pools" in settings.provisioner:
         yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
@@ -382,7 +383,7 @@ def _json(document: object) -> Rendered:
 
 
 def _entries(path: str) -> Iterator[dict[str, Any]]:
-    document = templates.read_json(path)
+    document = read_json(path)
     entries = document.get("templates") if isinstance(document, dict) else document
     if isinstance(entries, list):
         yield from (entry for entry in entries if isinstance(entry, dict))

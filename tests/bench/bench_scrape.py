@@ -19,7 +19,7 @@ from prometheus_client.exposition import generate_latest
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.hostfactory.digest import Digests
+from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Machine, Memory, Phase, PoolLimits, Snapshot, TemplateLimits, evolve
 from provisioner.state.directory import StateDir

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from provisioner.names import machine_name
 from tests.support.hostfactory.provider import COMMANDS, HostFactory
 

@@ -18,7 +18,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import Fingerprint, Memory, RequestRecord, Slot, Verdict
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.names import machine_name
 from provisioner.state.atomic import create_whole
 from tests.bench.bench_scripts import call, entry, measure

@@ -18,7 +18,7 @@ import pytest
 from hf_scripts import installation
 from hf_scripts.check_results import CheckResult, fine
 from provisioner.files.owners import user_name
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.instance import Directories
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 from tests.support.waiting import PATIENCE
 

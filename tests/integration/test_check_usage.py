@@ -9,7 +9,7 @@ import pytest
 
 from hf_scripts import log
 from hf_scripts.installation import HERE, look
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.instance import Directories
 from tests.support.hostfactory.provider import HostFactory
 from tests.support.waiting import PATIENCE
 

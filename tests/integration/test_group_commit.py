@@ -34,7 +34,7 @@ def hf(tmp_path: Path) -> HostFactory:
 
 
 def waiting(hf: HostFactory) -> list[Path]:
-    return [path for path in hf.work.glob("intent.wish-*") if not path.name.endswith(".new")]
+    return [path for path in hf.work.glob("intent.batch-*") if not path.name.endswith(".new")]
 
 
 def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
@@ -49,7 +49,7 @@ def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
     assert intent.requests.keys() == printed
     assert len(printed) == callers
     assert intent.generation == before + 1
-    assert list(hf.work.glob("*wish*")) == []
+    assert list(hf.work.glob("*batch*")) == []
 
 
 def one_request(directory: str, start: Any, report: Any) -> None:

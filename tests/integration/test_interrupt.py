@@ -224,7 +224,7 @@ def test_ctrl_c_ends_a_script_that_waits_for_a_lock_and_nothing_is_recorded(tmp_
     hf.state.intent.create(hf.instance)
     with DataLock(hf.state.intent.lock_path):
         process = called(hf, *hf.command("requestMachines", requesting("T1", 1)))
-        until(lambda: list(hf.work.glob("intent.wish-*")), WAIT, what="it waits for the lock")
+        until(lambda: list(hf.work.glob("intent.batch-*")), WAIT, what="it waits for the lock")
         os.killpg(process.pid, signal.SIGINT)
         assert (process.communicate(timeout=WAIT * PATIENCE), process.returncode) == (("", ""), 130)
     assert hf.state.intent.read().requests == {}

@@ -10,10 +10,10 @@ import pytest
 from hf_scripts.installation import look
 from provisioner.commands.cli import run
 from provisioner.commands.explain import explain
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.instance import Directories
 from provisioner.lab.replay import loop_lives
 from provisioner.settings.tree import Loop
-from provisioner.state.loop_signals import SILENT_SECONDS
+from provisioner.state.markers import SILENT_SECONDS
 from tests.support.hostfactory.in_process import Here, heartbeat_before
 from tests.support.hostfactory.provider import requesting
 

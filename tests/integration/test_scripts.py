@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
 from tests.support.hostfactory.schemas import check_output
 from tests.support.waiting import PATIENCE, until
@@ -270,13 +270,12 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
     assert roots & (HEAVY | SLOW) == set()
     assert "tinydb" in roots
     state = (
-        *("additions", "atomic", "condition", "config_marks", "database", "directory", "errors", "group_commit"),
-        *("hf_signals", "intent", "locks", "loop_signals", "marks", "state_file", "status", "terminal_answers"),
+        *("atomic", "batched_writes", "database", "directory", "errors", "hf_activity", "intent"),
+        *("locks", "markers", "state_file", "status"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
         *("provisioner.files", "provisioner.files.problem", "provisioner.files.regular", "provisioner.names"),
         "provisioner.state",
-        *("provisioner.hostfactory", *(f"provisioner.hostfactory.{name}" for name in ("answer", "digest"))),
-        *("provisioner.hostfactory.environment", "provisioner.hostfactory.templates"),
+        *("provisioner.hostfactory", "provisioner.hostfactory.instance", "provisioner.hostfactory.templates"),
         *(f"provisioner.state.{name}" for name in state),
     }

@@ -90,7 +90,7 @@ def another_writing(hf: HostFactory) -> Iterator[None]:
     assert lock.acquire()
 
     def let_go() -> None:
-        while not ended.wait(0.01) and not list(hf.work.glob("intent.wish-*[0-9a-f]")):
+        while not ended.wait(0.01) and not list(hf.work.glob("intent.batch-*[0-9a-f]")):
             pass
         lock.release()
 

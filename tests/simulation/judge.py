@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from provisioner.backends.gke.pods import ID_LABEL
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.lab.cloud.kubernetes import pod_status
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (

@@ -20,8 +20,8 @@ from hf_scripts import commands
 from hf_scripts.commands import ScriptCall
 from hf_scripts.documents import Document
 from provisioner.backends import BackendError, MayStart
-from provisioner.hostfactory.answer import Answer
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory import Answer
+from provisioner.hostfactory.instance import Directories
 from provisioner.lab.cloud.compute.groups import Groups
 from provisioner.lab.cloud.compute.settings import MigSpec, Timings
 from provisioner.lab.cloud.kubernetes.errors import ApiError
@@ -47,13 +47,13 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
-from provisioner.state import additions, recovery
+from provisioner.state import batched_writes, recovery
 from provisioner.state import intent as intent_file
-from provisioner.state.additions import Additions
+from provisioner.state.batched_writes import Additions
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
+from provisioner.state.hf_activity import Told
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.terminal_answers import Told
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 from tests.support.clouds.specs import advised
@@ -663,7 +663,7 @@ class Story:
     def _additions(self) -> Iterator[Additions]:
         """One script's write; ids count up, so that a story can be told again."""
         with (
-            patch.object(additions, "new_id", lambda: f"r{next(self._numbers):09d}"),
+            patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"),
             self.hf.intent.additions(create_for=PROVISIONER) as intent,
         ):
             yield intent

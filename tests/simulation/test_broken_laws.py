@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from provisioner.hostfactory.answer import Loss
+from provisioner.hostfactory import Loss
 from provisioner.loop import cycle, startup
 from provisioner.loop import levers as held_levers
 from provisioner.loop.cycle import Reconciler

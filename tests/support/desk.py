@@ -15,7 +15,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Limits, Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
-from provisioner.state.loop_signals import UNSEEN
+from provisioner.state.markers import UNSEEN
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.facts import Facts, File, LifeSigns
 from provisioner.telemetry.notes import Notes

@@ -11,7 +11,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from provisioner import model
-from provisioner.state.codec import STORED_AS
 from provisioner.state.database import SCHEMA
 
 STORED = (
@@ -32,8 +31,7 @@ STORED = (
 
 def names(kind: Any) -> list[str]:
     """The fields of a record, as files call them."""
-    own = [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
-    return [STORED_AS.get((kind, name), name) for name in own]
+    return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
 
 
 def readable() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from provisioner.commands.options import FINE, PROBLEM, UsageError
-from provisioner.hostfactory.environment import Directories
+from provisioner.hostfactory.instance import Directories
 from provisioner.interrupts import orderly
 
 

@@ -10,12 +10,11 @@ import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from provisioner.hostfactory.answer import Answer, Loss, Polled, Recorded
-from provisioner.hostfactory.digest import Digests
+from provisioner.hostfactory import Answer, Loss, Polled, Recorded
+from provisioner.hostfactory.instance import Digests
 from provisioner.model import NO_LEVERS, Intent, Lever, LeverKind, Levers, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
-from provisioner.state.condition import Condition, condition
-from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
 from provisioner.state.levers import let_go, pulled
 
 if TYPE_CHECKING:
@@ -259,6 +258,9 @@ class VirtualTurn:
 
     def holder(self) -> Mapping[str, object]:
         return {"epoch": self._epoch}
+
+    def stopped(self) -> str:
+        return ""
 
     def epoch(self) -> int:
         return self._epoch

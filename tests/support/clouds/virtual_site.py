@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from provisioner.backends import BackendError
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Cloud, Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
@@ -34,7 +34,7 @@ from provisioner.model import (
     Unobserved,
 )
 from provisioner.schema.site import Compute
-from provisioner.state import additions
+from provisioner.state import batched_writes
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.specs import advised
@@ -217,7 +217,7 @@ class VirtualSite:
     def request(self, count: int) -> str:
         """requestMachines."""
         with (
-            patch.object(additions, "new_id", lambda: f"r{next(self._numbers):09d}"),
+            patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"),
             self.hf.intent.additions() as intent,
         ):
             return intent.add_request("T", count, created_wall=self.wall())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hf_scripts import commands
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from tests.support.hostfactory.provider import SCRIPTS, Called, HostFactory
 from tests.support.hostfactory.schemas import check_output, parsed
 

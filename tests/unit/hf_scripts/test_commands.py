@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hf_scripts.commands import COMMANDS
 from provisioner import model
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from provisioner.names import short_name
-from provisioner.state.hf_signals import Seen
+from provisioner.state.hf_activity import Seen
 from provisioner.state.status import StatusStore
 from tests.support.hostfactory.in_process import Here, asking, call_here, entry, heartbeat_before, publish
 from tests.support.hostfactory.provider import GOLDEN, TEMPLATES, golden, requesting

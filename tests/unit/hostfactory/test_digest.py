@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.digest import Digests, digest_of_templates
+from provisioner.hostfactory.instance import Digests
+from provisioner.hostfactory.templates import digest_of_templates
 from tests.support.hostfactory.sites import template
 
 ENTRY = template("T", pools=["a"])

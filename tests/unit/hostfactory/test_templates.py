@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.templates import Provider, TemplatesError
+from provisioner.hostfactory.instance import SHOWN_CHARACTERS, ProviderConfig, TemplatesError, shown
+from provisioner.hostfactory.templates import Provider
 from tests.support.hostfactory.schemas import check_output
 
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
@@ -197,7 +198,7 @@ def test_google_s_config_keys_are_read(tmp_path: Path) -> None:
             "COLOUR": "red",
         },
     ).config
-    assert config == templates.ProviderConfig(
+    assert config == ProviderConfig(
         gcp_project_id="p",
         gcp_credentials_file="/k.json",
         gcp_instance_prefix="sym-",
@@ -216,7 +217,7 @@ def test_a_config_value_that_cannot_be_used_is_told_and_leaves_the_default(tmp_p
     provider = load(
         tmp_path, GOOD, config={"LOG_MAX_ROTATE": "many", "LOG_LEVEL": 7, "LOGFILE": None, "GCP_PROJECT_ID": "\ud800"}
     )
-    assert provider.config == templates.ProviderConfig()
+    assert provider.config == ProviderConfig()
     assert {(problem.where, problem.text) for problem in provider.problems} == {
         ("LOG_MAX_ROTATE", 'expected a number of at least 0, got "many"'),
         ("LOG_LEVEL", "expected a text, got 7"),
@@ -225,7 +226,7 @@ def test_a_config_value_that_cannot_be_used_is_told_and_leaves_the_default(tmp_p
 
 
 def test_without_a_config_file_the_defaults_hold_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
-    assert load(tmp_path, GOOD).config == templates.ProviderConfig()
+    assert load(tmp_path, GOOD).config == ProviderConfig()
     (tmp_path / "demoinstprov_config.json").write_text("[]")
     with pytest.raises(TemplatesError, match=r"demoinstprov_config.json: expected a JSON object, got \[\]"):
         templates.load(tmp_path, {"HF_PROVIDER_NAME": "demoinst"})
@@ -235,8 +236,8 @@ def test_a_wrong_value_that_is_nested_too_deeply_is_not_shown() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    assert templates.shown(deep) == "a value nested too deeply to show"
+    assert shown(deep) == "a value nested too deeply to show"
 
 
 def test_a_long_wrong_value_is_shown_short() -> None:
-    assert len(templates.shown("x" * 1000)) == templates.SHOWN_CHARACTERS
+    assert len(shown("x" * 1000)) == SHOWN_CHARACTERS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.hostfactory.answer import Loss
+from provisioner.hostfactory import Loss
 from provisioner.loop.actors import Results
 from provisioner.loop.history import History, Passed
 from provisioner.loop.publisher import Edition

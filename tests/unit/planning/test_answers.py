@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.hostfactory.answer import Loss
+from provisioner.hostfactory import Loss
 from provisioner.model import (
     Contact,
     DeleteReason,

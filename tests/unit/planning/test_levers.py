@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import (
     NO_LEVERS,
     Brake,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.hostfactory.answer import Loss
+from provisioner.hostfactory import Loss
 from provisioner.model import (
     Contact,
     DeleteReason,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import (
     BrakeReason,
     DeleteReason,

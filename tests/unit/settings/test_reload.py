@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.digest import Digests
+from provisioner.hostfactory.instance import Digests
 from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Slot, Verdict
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration

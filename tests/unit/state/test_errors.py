@@ -1,8 +1,9 @@
-"""What an error says: a new directory is not a lost one, and a file of another user is not broken."""
+"""The errors of the state name what is wrong; a file and its lock file say together what its condition is."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnwritable
-from provisioner.state.hf_signals import Seen
+from provisioner.state.errors import Condition, StateDenied, StateError, StateMissing, StateUnwritable, condition
+from provisioner.state.hf_activity import Seen
 from provisioner.state.recovery import read_files
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.stores import add
@@ -140,3 +141,39 @@ def test_a_memory_that_may_not_be_read_is_not_moved_aside(shared: StateDir) -> N
     for path in (shared.intent.path, shared.intent.lock_path):
         Path(path).chmod(0o666)
     assert "memory.json: cannot be read: Permission denied" in refused(lambda: read_files(shared))
+
+
+@pytest.mark.parametrize(
+    ("generation", "noted", "expected"),
+    [
+        pytest.param(None, None, Condition.NEW, id="nothing was ever there"),
+        pytest.param(None, 0, Condition.NEW, id="a lock was taken and nothing written"),
+        pytest.param(None, 3, Condition.MISSING, id="what was written is gone"),
+        pytest.param(3, None, Condition.ALONE, id="no writer made it"),
+        pytest.param(3, 4, Condition.OLDER, id="an old copy"),
+        pytest.param(3, 3, Condition.FINE, id="the last one written"),
+        pytest.param(3, 2, Condition.FINE, id="a crash before the note"),
+    ],
+)
+def test_file_and_note(generation: int | None, noted: int | None, expected: Condition) -> None:
+    assert condition(generation, noted) is expected
+
+
+def test_a_memory_file_in_each_condition(tmp_path: Path) -> None:
+    memory = StateDir(tmp_path).memory
+    copy = f"{memory.path}.copy"
+    conditions = [memory.condition()]
+    memory.write(Memory("demo"))
+    shutil.copy(memory.path, copy)
+    conditions.append(memory.condition())
+    memory.write(Memory("demo", generation=1))
+    shutil.copy(copy, memory.path)
+    conditions.append(memory.condition())
+    Path(memory.path).write_text("{")
+    conditions.append(memory.condition())
+    os.unlink(memory.path)
+    conditions.append(memory.condition())
+    shutil.copy(copy, memory.path)
+    os.unlink(memory.lock_path)
+    conditions.append(memory.condition())
+    assert conditions == ["new", "fine", "older", "unreadable", "missing", "alone"]

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.answers import request_answer, return_answer
-from provisioner.state.condition import Condition
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateTooNew, StateUnreadable, StateUnwritable
+from provisioner.state.errors import Condition, StateMissing, StateTooNew, StateUnreadable, StateUnwritable
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery

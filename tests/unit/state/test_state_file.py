@@ -21,25 +21,23 @@ from unittest.mock import patch
 import pytest
 
 from provisioner.files import regular
-from provisioner.hostfactory.answer import Answer
+from provisioner.hostfactory import Answer
 from provisioner.model import Memory
 from provisioner.state import (
-    additions,
     atomic,
+    batched_writes,
     database,
     directory,
-    group_commit,
-    hf_signals,
+    hf_activity,
     intent,
     locks,
-    loop_signals,
-    marks,
+    markers,
     state_file,
 )
+from provisioner.state.batched_writes import Posting
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateMissing
-from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock
 from tests.support.waiting import PATIENCE, until
 
@@ -146,7 +144,7 @@ def add(state: StateDir) -> None:
     file = Path(state.intent.path)
     number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
     with (
-        patch.object(additions, "new_id", lambda: f"request{number:03d}"),
+        patch.object(batched_writes, "new_id", lambda: f"request{number:03d}"),
         state.intent.additions(wait=0, create_for="demo") as intent,
     ):
         intent.add_request("T", 1, created_wall=1.0)
@@ -193,8 +191,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 pytestmark = pytest.mark.usefixtures("no_pauses", "no_fsync")
 
 STORE = (
-    regular, atomic, locks, marks, hf_signals, loop_signals, database, state_file, additions, intent, directory,
-    group_commit,
+    regular, atomic, locks, markers, hf_activity, database, state_file, batched_writes, intent, directory,
 )  # fmt: skip
 """The modules that call the system."""
 
@@ -205,7 +202,7 @@ def played(system: System) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as owners:
         for module in STORE:
             owners.setattr(module, "os", system)
-        for module in (locks, group_commit):
+        for module in (locks, batched_writes):
             owners.setattr(module, "fcntl", system)
         owners.setattr(locks, "now_text", lambda: "now")
         yield
@@ -345,10 +342,10 @@ class Writer(threading.Thread):
         with DataLock(state.intent.lock_path) as lock:
             self.held.set()
             until(self._is_awaited, 60, every=0.001, what="somebody waits")
-            state.intent._write(state.intent._open(state.intent._current(lock, None)), lock)
+            state.intent._write(state.intent._current(lock, None), lock)
 
     def _is_awaited(self) -> bool:
-        return self.ended.is_set() or bool(list(self._directory.glob("intent.wish-*[0-9a-f]")))
+        return self.ended.is_set() or bool(list(self._directory.glob("intent.batch-*[0-9a-f]")))
 
     def rename(self, aside: str, path: str) -> None:
         """Stands for ``atomic._rename``."""

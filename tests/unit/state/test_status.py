@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateUnreadable
 from tests.support.stores import altered, fill

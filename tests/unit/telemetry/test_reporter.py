@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.hostfactory.digest import Digests
+from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import PendingReason, Plan, Verdict, evolve
 from provisioner.state.directory import StateDir

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.commands.cli import run
-from provisioner.hostfactory.templates import UNUSED_KEYS, load
+from provisioner.hostfactory.instance import UNUSED_KEYS
+from provisioner.hostfactory.templates import load
 from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader
 from provisioner.settings.tree import Settings

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.hostfactory.answer import Answer, Loss
+from provisioner.hostfactory import Answer, Loss
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.grid import Grid
 from provisioner.lab.virtual.ledger import Ledger

@@ -1,25 +1,156 @@
-"""``seen/<id>.told-<n>``: what is settled of an id's terminal answer, kept by the one who settled it.
+"""What HF's calls leave: which requests it polled, the terminal answers it was given, its hosts, the maxNumbers shown.
 
-Each entry is written whole under another name and linked into the next free place: of two who want that place one wins,
-and the other finds what stands there. No entry is ever changed; the last one counts (law: a terminal answer stays).
-
+* ``seen/<id>.told-<n>`` is what is settled of an id's terminal answer. Each entry is written whole under another name
+  and linked into the next free place, and never changed; the last one counts (law: a terminal answer stays).
 * A script settles the answer that it is about to print; from then on every call prints those bytes.
 * The loop settles what it will say in place of an answer that it has published, before it acts on it.
-* The scripts import this at each call: it imports nothing that costs time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
-from provisioner.hostfactory.answer import Answer
-from provisioner.state.atomic import create_whole, pauses, read_whole, remove
-from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, unwritable
-from provisioner.state.marks import ID_PATTERN, check_id, make_shared_directory, names_in
+from provisioner.hostfactory import Answer
+from provisioner.state.atomic import create_whole, facts_of, parse, pauses, read_whole, remove, replace
+from provisioner.state.errors import StateError, StateMissing, StateStale, StateUnreadable, missing, unwritable
+from provisioner.state.markers import make_shared_directory, names_in, touch_within
+
+ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
+"""What may be the name of a file in ``seen/``: nothing that leads out of it."""
+
+
+def is_id(name: str) -> bool:
+    """True for what may name a file in ``seen/``."""
+    return re.fullmatch(ID_PATTERN, name) is not None  # compiled at the first use: not every script has one
+
+
+def check_id(name: str) -> None:
+    """Raises StateError for what must not name a file in ``seen/``."""
+    if not is_id(name):
+        raise StateError(f"{name[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
+
+
+class Seen:
+    """``seen/<request id>``: touched by a script at each poll of that request, before it reads the answer."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def touch(self, request: str) -> int:
+        """Note a poll; returns its time in ns. Raises StateError for an id that cannot be one, and StateUnwritable."""
+        check_id(request)
+        return touch_within(os.path.join(self.path, request))
+
+    def marks(self) -> dict[str, int]:
+        """When each request was polled last, in ns by the file system's clock."""
+        return {name: facts.st_mtime_ns for name, facts in self._facts().items()}
+
+    def _facts(self) -> dict[str, os.stat_result]:
+        """What the system says of every mark; one that goes while we look is left out."""
+        facts = {}
+        for name in filter(is_id, names_in(self.path)):
+            if (mark := facts_of(os.path.join(self.path, name))) is not None:
+                facts[name] = mark
+        return facts
+
+    def forget(self, requests: Iterable[str]) -> None:
+        """Remove the marks of requests that left the files. Raises StateUnwritable."""
+        for request in filter(is_id, requests):
+            remove(os.path.join(self.path, request))
+
+
+class Inventory:
+    """``hf-inventory.json``: the hosts HF listed in its last getReturnRequests; the last one wins."""
+
+    advice = "HF's next getReturnRequests writes it again."
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, names: Iterable[str]) -> None:
+        """Replace the list. Not fsynced: HF lists its hosts again within a minute."""
+        replace(self.path, _document(names), durable=False)
+
+    def note(self, names: Mapping[str, object]) -> None:
+        """Replace the list, also one that cannot be read; add to it one that shares no host with it: a further part.
+
+        Such parts come faster than the loop looks. Raises StateUnwritable.
+        """
+        content, before = _document(names), b""
+        with suppress(StateError):
+            before = self._content()
+        if names and before != content:  # mostly HF lists what it did before, and fifty thousand names need no look
+            with suppress(StateError):
+                listed = self._names(before)
+                if names.keys().isdisjoint(listed):
+                    content = _document([*listed, *names])
+        replace(self.path, content, durable=False)
+
+    def read(self) -> tuple[tuple[str, ...], int] | None:
+        """The names and when they were written (ns); None before HF's first call. Raises StateUnreadable."""
+        facts = facts_of(self.path)  # before the content: what is written meanwhile has a mark of its own
+        if facts is None:
+            return None
+        try:
+            return tuple(self._names(self._content())), facts.st_mtime_ns
+        except StateMissing:
+            return None
+
+    def _content(self) -> bytes:
+        return read_whole(self.path, self.advice)
+
+    def _names(self, content: bytes) -> list[str]:
+        document = parse(self.path, content, self.advice)
+        names = document.get("names") if isinstance(document, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise StateUnreadable(f"{self.path}: expected {{'names': [...]}}. {self.advice}")
+        return names
+
+
+def _document(names: Iterable[str]) -> bytes:
+    return json.dumps({"names": list(names)}).encode()
+
+
+def numbers_in(path: str, content: bytes, advice: str) -> dict[str, int]:
+    """maxNumber by templateId, as the content of ``announced.json`` says it. Raises StateUnreadable."""
+    document = parse(path, content, advice)
+    if not isinstance(document, dict) or not all(type(value) is int for value in document.values()):
+        raise StateUnreadable(f"{path}: expected {{TEMPLATE: NUMBER}}. {advice}")
+    return document
+
+
+class Announced:
+    """``announced.json``: the highest maxNumber that HF was shown of each template.
+
+    HF hangs when it is shown a lower one while it runs (docs/hostfactory.md: maxNumber never sinks).
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, int]:
+        """maxNumber by templateId; nothing before the first call.
+
+        Raises StateMissing without a state directory, and StateUnreadable.
+        """
+        advice = "Remove it while HostFactory is stopped: it is made again."
+        if not os.path.isdir(os.path.dirname(self.path)):
+            raise missing(self.path, "")
+        try:
+            return numbers_in(self.path, read_whole(self.path, advice), advice)
+        except StateMissing:
+            return {}
+
+    def write(self, numbers: Mapping[str, int]) -> None:
+        """Replace the maxNumbers, durably. Raises StateUnwritable."""
+        replace(self.path, json.dumps(numbers).encode())
+
 
 TOLD, CLAIMED, PRESUMED = b"told", b"claimed", b"presumed"
 """Whose entry it is: of a script that prints it; of the loop, which may claim otherwise until a script tells it; of a
@@ -126,6 +257,8 @@ class Told:
 
     def _read(self, id_: str, position: int) -> Entry | None:
         path = self._path(id_, position)
+        if facts_of(path) is None:
+            return None
         try:
             kind, _, text = read_whole(path, ADVICE).partition(b"\n")
         except StateMissing:

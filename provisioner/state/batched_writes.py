@@ -1,7 +1,8 @@
-"""Group commit: who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
+"""Batched writes (group commit): what one call of HF adds to intent, and how those who wait are written with it.
 
-A posting is a file with what is to be added, so the fsyncs of one write serve all who wait.
+Who finds the lock held leaves a *posting* beside the data; whoever holds the lock next writes it too.
 
+* A posting is a file with what is to be added, so the fsyncs of one write serve all who wait.
 * Its owner keeps it locked while he waits: nobody writes the posting of a process that has died.
 * It is removed after it was written durably. That it is gone is only a hint: what counts is what stands in the data.
 * An owner who gives up removes his posting, then whatever is written aside (``withdraw``); a writer, once all is ready
@@ -15,11 +16,12 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.atomic import FILE_MODE, discard, pauses, stop_replacing, write_all
 from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
@@ -29,7 +31,7 @@ UNFINISHED = ".new"
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
-Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Tables = Mapping[str, Mapping[str, dict[str, Any]]]
 """Documents by id, by the name of their table."""
 
 Terms = Mapping[str, Any]
@@ -103,11 +105,14 @@ def waiting(path: str, facts: Terms) -> list[Posting]:
 
     What cannot be read, or is meant for other data, is left to its owner, who waits for the lock as well.
     """
-    directory, names = os.path.dirname(path), []
+    directory, prefix = os.path.dirname(path), _prefix(path)
+    names: list[str] = []
     with suppress(OSError):
-        names = [name for name in os.listdir(directory) if name.startswith(_prefix(path))]
+        names = os.listdir(directory)
     postings = []
     for name in names:
+        if not name.startswith(prefix):
+            continue
         with suppress(OSError, ValueError, RecursionError):
             content = _content_while_owned(os.path.join(directory, name))
             if not name.endswith(UNFINISHED):
@@ -116,8 +121,7 @@ def waiting(path: str, facts: Terms) -> list[Posting]:
 
 
 def _prefix(path: str) -> str:
-    """The files have kept the name that they had first."""
-    return f"{os.path.splitext(os.path.basename(path))[0]}.wish-"
+    return f"{os.path.splitext(os.path.basename(path))[0]}.batch-"
 
 
 def _content_while_owned(path: str) -> bytes:
@@ -139,3 +143,41 @@ def _tables(content: bytes, facts: Terms) -> list[Tables]:
         case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []
     return []
+
+
+ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def new_id() -> str:
+    """Ten random characters of [a-z0-9], each equally likely: 50 bits, so that no id ever comes twice."""
+    letters = ""
+    while len(letters) < REQUEST_ID_LENGTH:
+        for byte in os.urandom(REQUEST_ID_LENGTH):
+            if byte < 256 - 256 % len(ID_ALPHABET):
+                letters += ID_ALPHABET[byte % len(ID_ALPHABET)]
+    return letters[:REQUEST_ID_LENGTH]
+
+
+class Additions:
+    """New requests and return requests, which will be written together."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, dict[str, Any]]] = {"requests": {}, "returns": {}}
+
+    def add_request(self, template: str, count: int, *, created_wall: float, rc_account: str = "") -> str:
+        """Record that HF asks for ``count`` machines; returns its new id, which counts once all is written."""
+        document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
+        if rc_account:
+            document["rc_account"] = rc_account
+        return self._insert("requests", "", document)
+
+    def add_return(self, names: Iterable[str], *, created_wall: float) -> str:
+        """Record that HF gives the named machines back (short names); returns its new id."""
+        document = {"names": list(names), "created_wall": created_wall}
+        return self._insert("returns", RETURN_ID_PREFIX, document)
+
+    def _insert(self, table: str, prefix: str, document: dict[str, Any]) -> str:
+        while (identifier := prefix + new_id()) in self.tables[table]:
+            pass
+        self.tables[table][identifier] = document
+        return identifier

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from provisioner.files import regular
-from provisioner.state import atomic, group_commit
-from provisioner.state.additions import new_id
+from provisioner.state import atomic, batched_writes
+from provisioner.state.batched_writes import Posting, new_id
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import LockTimeout, StateUnwritable
-from provisioner.state.group_commit import Posting
 from provisioner.state.locks import DataLock, LockFile
 
 TERMS = {"schema": SCHEMA}
@@ -43,7 +42,7 @@ def recorded(state: StateDir) -> set[str]:
 
 
 def left(state: StateDir) -> list[str]:
-    return [path.name for path in Path(state.path).iterdir() if "wish" in path.name or path.name.endswith(".new")]
+    return [path.name for path in Path(state.path).iterdir() if "batch" in path.name or path.name.endswith(".new")]
 
 
 def posting(state: StateDir, id_: str, template: str = "O") -> Posting:
@@ -79,7 +78,7 @@ def test_a_trim_serves_those_who_wait_too(state: StateDir) -> None:
 
 
 def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir) -> None:
-    names = ["intent.wish-0", f"intent.wish-1{group_commit.UNFINISHED}"]
+    names = ["intent.batch-0", f"intent.batch-1{batched_writes.UNFINISHED}"]
     for name in names:
         Path(state.path, name).write_text(json.dumps({"terms": TERMS, "tables": MINE}))
     own = add(state)
@@ -89,7 +88,7 @@ def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir
 
 def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
     """A writer may be slow, or stopped: he looks again, once all is ready but the rename."""
-    owner = os.open(Path(state.path, "intent.wish-0"), os.O_RDWR | os.O_CREAT)
+    owner = os.open(Path(state.path, "intent.batch-0"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(owner, fcntl.LOCK_EX)
     os.write(owner, json.dumps({"terms": TERMS, "tables": MINE}).encode())
     real = atomic._write_aside
@@ -123,7 +122,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
     real = json.dumps
     other = mine(state)
     with monkeypatch.context() as patch:
-        patch.setattr(group_commit.json, "dumps", lambda *_, **__: real(content))
+        patch.setattr(batched_writes.json, "dumps", lambda *_, **__: real(content))
         posted = other.posted(TERMS)
         posted.__enter__()
     own = add(state)
@@ -165,7 +164,7 @@ def serve(state: StateDir) -> None:
     """Another writer, who takes the lock at once."""
     with DataLock(state.intent.lock_path) as lock:
         tables = state.intent._current(lock, None)
-        state.intent._write(state.intent._open(tables), lock)
+        state.intent._write(tables, lock)
 
 
 def test_one_whose_posting_was_written_writes_nothing(state: StateDir, monkeypatch) -> None:
@@ -225,7 +224,7 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
 
 def test_where_no_posting_can_be_left_the_wait_is_all_there_is(state: StateDir, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(group_commit, "write_all", _refuse)
+        patch.setattr(batched_writes, "write_all", _refuse)
         patch.setattr(DataLock, "try_acquire", lambda self: False)
         request = add(state)
     assert recorded(state) == {request}
@@ -321,7 +320,7 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(atomic, "os", steps)
             patch.setattr(regular, "os", steps)
-            patch.setattr(group_commit, "os", steps)
+            patch.setattr(batched_writes, "os", steps)
             own = add(StateDir(directory))
         for step in [step for steps_left in events.values() for step in steps_left]:
             step()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.hostfactory.environment import Directories, DirectoryError
+from provisioner.hostfactory.instance import Directories, DirectoryError
 
 PLACE_CASES = [
     pytest.param(
