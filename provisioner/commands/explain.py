@@ -18,7 +18,7 @@ from provisioner.planning.deadlines import boots_by
 from provisioner.planning.shortage import troubles
 from provisioner.planning.slots import slot_named
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
 from provisioner.state.markers import loop_runs
 from provisioner.telemetry.facts import script_calls
@@ -52,14 +52,14 @@ def run(options: argparse.Namespace) -> int:
 class _Sources:
     """What the state files hold, as far as they can be read."""
 
-    state: PeopleState
+    state: State
     memory: Memory | None
     notes: Notes
     caveats: list[str] = field(default_factory=list)
     """What the answer lacks, and why."""
 
 
-def explain(state: PeopleState, id_: str) -> dict[str, Any]:
+def explain(state: State, id_: str) -> dict[str, Any]:
     """The story of what has this id.
 
     ``kind`` (None: unknown), ``id`` and ``story``: sentences with ``at``, ``until`` (UTC), ``event`` and ``text``.
@@ -93,7 +93,7 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
 # --- what is known ----------------------------------------------------------------------------------------------------
 
 
-def _read(state: PeopleState) -> _Sources:
+def _read(state: State) -> _Sources:
     caveats: list[str] = []
     memory = _readable(state.memory.read, caveats)
     return _Sources(state, memory, _readable(partial(read_notes, state), caveats) or Notes(), caveats)

@@ -7,10 +7,10 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import Mandate, Reconciler
 from provisioner.settings.tree import Settings
 from provisioner.state.errors import StateMissing
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 
-def clock_of(state: LoopState) -> LoopClock:
+def clock_of(state: State) -> LoopClock:
     """Loop time as the next loop would have it."""
     try:
         return LoopClock(state.memory.read())
@@ -18,7 +18,7 @@ def clock_of(state: LoopState) -> LoopClock:
         return LoopClock()
 
 
-def reconciler(settings: Settings, state: LoopState, clock: LoopClock, epoch: int = 0) -> Reconciler:
+def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
     """A Reconciler that has no pool to act in; it writes as the loop of that ``epoch``."""
     return Reconciler(
         clock=clock,

@@ -16,7 +16,6 @@ from provisioner.model.memory import (
     Uptime,
     Window,
     evolve,
-    evolving,
 )
 from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
@@ -90,6 +89,5 @@ __all__ = [
     "Verdict",
     "Window",
     "evolve",
-    "evolving",
     "format_utc",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 from provisioner.model import Intent, Memory
 from provisioner.planning.release import ScriptCalls
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.state.markers import Difference
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes
@@ -62,7 +62,7 @@ class Facts:
     """Epoch seconds when this was read."""
 
 
-def read_facts(state: PeopleState, memory: Memory | None = None) -> Facts:
+def read_facts(state: State, memory: Memory | None = None) -> Facts:
     """What the files hold now; with ``memory``, as the loop of this process holds it, memory.json is not read. Raises
     StateError, also where nothing was ever written.
     """
@@ -87,7 +87,7 @@ def read_facts(state: PeopleState, memory: Memory | None = None) -> Facts:
     )
 
 
-def _refusal(state: PeopleState, holder: Mapping[str, Any]) -> str:
+def _refusal(state: State, holder: Mapping[str, Any]) -> str:
     """What would hinder the loop as well: others may look from a host that mounts the directory read-only."""
     error = state.refusal()
     if error is None or is_denied(error):
@@ -97,7 +97,7 @@ def _refusal(state: PeopleState, holder: Mapping[str, Any]) -> str:
     return f"{error.strerror}. {what_to_do(error)}"
 
 
-def _memory(state: PeopleState) -> tuple[Memory | None, File]:
+def _memory(state: State) -> tuple[Memory | None, File]:
     try:
         memory = state.memory.read()
         older = state.memory.is_older()
@@ -115,7 +115,7 @@ def _memory(state: PeopleState) -> tuple[Memory | None, File]:
     return memory, File()
 
 
-def _intent(state: PeopleState, memory: Memory | None) -> tuple[Intent | None, File]:
+def _intent(state: State, memory: Memory | None) -> tuple[Intent | None, File]:
     try:
         intent, newest = state.intent.read_newest()
     except StateMissing:
@@ -129,7 +129,7 @@ def _intent(state: PeopleState, memory: Memory | None) -> tuple[Intent | None, F
     return intent, File()
 
 
-def script_calls(state: PeopleState) -> ScriptCalls:
+def script_calls(state: State) -> ScriptCalls:
     """HF's calls, in seconds by the file system's clock."""
     marks = state.seen.marks()
     _, listed = state.inventory.read() or ((), 0)

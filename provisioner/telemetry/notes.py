@@ -24,7 +24,7 @@ from provisioner.model import (
 from provisioner.planning.levers import in_force
 from provisioner.state.codec import RecordError, Rules, Shape
 from provisioner.state.errors import StateError, StateUnreadable
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.state.markers import UNSEEN
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def terms_of(limits: Limits) -> Mapping[str, float | None]:
     return {name: getattr(limits, name) for name in TERMS}
 
 
-def read_notes(state: PeopleState) -> Notes:
+def read_notes(state: State) -> Notes:
     """Return the notes of the loop. Raise StateUnreadable."""
     document = state.notes.read()
     try:
@@ -134,7 +134,7 @@ STORED = Shape(Notes, [one.name for one in fields(Notes) if one.name != "levers"
 class Notebook:
     """Takes in each cycle, in the loop's thread, and writes what people should know when that changes."""
 
-    def __init__(self, state: PeopleState, refused: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, state: State, refused: Callable[[], str] = lambda: "") -> None:
         """``refused``: why the configuration in the files is not in force; empty when it is."""
         self._state = state
         self._refused = refused

@@ -21,7 +21,7 @@ from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot
 from provisioner.names import RETURN_ID_PREFIX, printable_lines
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.connections import Response
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
@@ -64,7 +64,7 @@ class StatusPage:
 
     def __init__(
         self,
-        state: PeopleState,
+        state: State,
         memory: Callable[[], Memory | None],
         samples: Samples,
     ) -> None:
