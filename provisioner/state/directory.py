@@ -151,31 +151,27 @@ class StateDir(StateFiles):
         return Recorded(id_, self.heartbeat.age_against(self.intent.path))
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Raises as ``Told.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``."""
-        answers, touched = self._polled(list(ids))
+        """Raises as ``Told.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``.
+
+        Each answer is read after its ``seen`` was touched, as the loop looks at ``seen`` once it has published that it
+        cancels: one of the two notices the other.
+        """
+        asked, touched, unmarked = list(ids), 0, []
+        for id_ in asked:
+            if os.path.exists(os.path.join(self.seen.path, id_)):
+                touched = max(touched, self.seen.touch(id_))
+            else:
+                unmarked.append(id_)
+        answers = self._answers(asked)
+        if first_polled := answers.keys() & unmarked:
+            for id_ in first_polled:
+                touched = max(touched, self.seen.touch(id_))
+            answers = self._answers(asked)
         for id_, answer in answers.items():
             if answer is not None and answer.ended:
                 # Before it is printed: whatever becomes of the other files, no later call says anything else.
                 answers[id_] = Answer(self.told.tell(id_, answer.text), ended=True)
         return Polled(answers, self.heartbeat.loop_silent_for(touched) if touched else None)
-
-    def _polled(self, ids: list[str]) -> tuple[dict[str, Answer | None], int]:
-        """The answers of the known ids, each read after its ``seen`` was touched; when that was, in ns (0: never).
-
-        The loop publishes that it cancels, then looks at ``seen``; a script touches ``seen``, then looks at the answer:
-        one of the two notices the other.
-        """
-        touched, unmarked = 0, []
-        for id_ in ids:
-            if os.path.exists(os.path.join(self.seen.path, id_)):
-                touched = max(touched, self.seen.touch(id_))
-            else:
-                unmarked.append(id_)
-        answers = self._answers(ids)
-        first_polled = answers.keys() & unmarked
-        for id_ in first_polled:
-            touched = max(touched, self.seen.touch(id_))
-        return self._answers(ids) if first_polled else answers, touched
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
         """What is settled of the ids; of the others what is published, or None for what is recorded only."""
