@@ -1,4 +1,4 @@
-"""What the host itself can have against the scripts: directories nobody may pass, mounts, SELinux's labels, EGO's ego.conf."""
+"""What the host itself can have against the scripts: directories, mounts, SELinux's labels, EGO's ego.conf."""
 
 from __future__ import annotations
 

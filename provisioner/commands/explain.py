@@ -15,17 +15,15 @@ from provisioner.loop.clock import utc
 from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
 from provisioner.names import prefix_of, request_of, short_name
 from provisioner.planning.deadlines import boots_by
-from provisioner.planning.shortage import troubles
 from provisioner.planning.slots import slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
-from provisioner.state.markers import loop_runs
-from provisioner.telemetry.facts import script_calls
+from provisioner.telemetry.facts import read_signs, script_calls
 from provisioner.telemetry.notes import Notes, read_notes
-from provisioner.telemetry.overview import released, time_at, waits
-from provisioner.telemetry.shortages import learned, local, missing, missing_lines, pool_line
+from provisioner.telemetry.overview import loop_document, released, silence_message, time_at, waits
 from provisioner.telemetry.story import Kind, Subject, machines_of, named_in, needles, story
+from provisioner.telemetry.unmet import UnmetDocuments, local, pool_failures, pool_line, unmet_lines, window_documents
 
 NEAR = 5
 """Ids that are named where what was asked for is unknown."""
@@ -212,9 +210,10 @@ def _request(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterat
 
 def _lacking(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterator[str]:
     """Why it is short of machines, and when they are asked for again."""
-    lacks = missing(memory, sources.notes, troubles(memory), time_at(memory, time.time()))
-    document = {"missing": lacks.get(record.id, [])}
-    for line in missing_lines(document, loop_acts=_silence(sources) is None):
+    now = time_at(memory, time.time())
+    unmet = UnmetDocuments(memory, sources.notes, pool_failures(memory), now).by_request()
+    document = {"missing": unmet.get(record.id, [])}
+    for line in unmet_lines(document, loop_acts=not _silence(sources)):
         yield _ended(line.strip())
 
 
@@ -291,8 +290,9 @@ def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
     """What the loop remembers of a pool: brake, windows, last errors with their ages, and machines."""
     if memory.brake and memory.brake.pool == name:
         yield f"The brake is on because of it since {_local(memory, memory.brake.since)}: {memory.brake.detail}"
-    last, now = troubles(memory), time_at(memory, time.time())
-    for entry in learned(memory, last, waits(memory, missing(memory, notes, last, now)), now):
+    failures, now = pool_failures(memory), time_at(memory, time.time())
+    waiting = waits(memory, UnmetDocuments(memory, notes, failures, now).by_request())
+    for entry in window_documents(memory, failures, waiting, now):
         if entry["pool"] == name:
             yield _ended(pool_line(entry).strip().removeprefix(f"pool {name}, "))
     slots = [slot for _, slot in memory.slots if slot.pool == name]
@@ -301,21 +301,16 @@ def _learned(memory: Memory, notes: Notes, name: str) -> Iterator[str]:
 
 
 def _loop(sources: _Sources) -> Iterator[str]:
-    silence = _silence(sources)
-    if silence is not None:
+    if silence := _silence(sources):
         yield f"LOOP NOT RUNNING {silence}: what comes next waits until `provisioner run` is started."
 
 
-def _silence(sources: _Sources) -> str | None:
-    """Since when no loop runs; None where one does, or nobody can say."""
+def _silence(sources: _Sources) -> str:
+    """Return since when no loop runs; empty if a loop runs, or may run."""
     try:
-        holder, last = sources.state.loop_lock.holder(), sources.state.heartbeat.last()
-        running = loop_runs(holder, last, sources.state.heartbeat.silent_now())
+        return silence_message(loop_document(read_signs(sources.state)))
     except StateError:
-        return None
-    if last is None:
-        return "and it has never run on this directory"
-    return f"since {local(utc(last))}" if running is False else None
+        return ""
 
 
 def _ended(sentence: str) -> str:

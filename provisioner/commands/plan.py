@@ -10,7 +10,7 @@ from typing import Any
 
 from provisioner.commands.looks import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Close, DeferReason, Look, Memory, Plan
+from provisioner.model import Close, Look, Memory, PendingReason, Plan
 from provisioner.settings.tree import Settings
 from provisioner.state.interfaces import State
 
@@ -86,10 +86,10 @@ def _close(close: Close) -> dict[str, Any]:
     return {**about, "verdict": close.verdict, "reason": why, "text": text}
 
 
-def _obstacle(memory: Memory, pool: str, template: str, reason: DeferReason) -> str:
+def _obstacle(memory: Memory, pool: str, template: str, reason: PendingReason) -> str:
     """What a pool backs off from, in the cloud's words."""
     window = memory.pressures.get((pool, template))
-    return window.failure.text if reason is DeferReason.BACKOFF and window and window.failure else ""
+    return window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
 
 
 def plan_is_fine(document: Document) -> bool:

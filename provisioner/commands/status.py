@@ -12,8 +12,8 @@ from provisioner.state.interfaces import State
 from provisioner.telemetry.facts import read_facts
 from provisioner.telemetry.held_levers import cancel_lines
 from provisioner.telemetry.overview import Overview, Row, narrowed, overview
-from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
 from provisioner.telemetry.spending import spending_lines
+from provisioner.telemetry.unmet import lasting, local, on_one_line, pool_line, unmet_lines
 
 WATCH_SECONDS = 2.0
 """Seconds between two looks of ``--watch``, unless it says otherwise."""
@@ -100,7 +100,7 @@ def status_text(seen: Overview, *, wide: bool = False) -> str:
     lines = [*_head(seen, document), *_tables(seen, wide=wide)]
     lines += [f"  {line}" for line in spending_lines(seen.budget)]
     for request in seen.requests:
-        lines += [_request_line(request), *missing_lines(request, loop_acts=seen.loop_acts)]
+        lines += [_request_line(request), *unmet_lines(request, loop_acts=seen.loop_acts)]
     lines += [
         f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
         for back in seen.returns

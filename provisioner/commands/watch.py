@@ -13,8 +13,8 @@ from provisioner.commands.status import CONTROLS, LAST_ERROR, NUMBERS, error_tex
 from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
 from provisioner.telemetry.overview import Overview, Row
-from provisioner.telemetry.shortages import missing_lines
 from provisioner.telemetry.spending import spending_lines
+from provisioner.telemetry.unmet import unmet_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -115,7 +115,7 @@ def _requests(seen: Overview) -> Table:
         table.add_column(heading)
     for request in seen.requests:
         if request["status"] == "running":
-            why = "\n".join(line.strip() for line in missing_lines(request, loop_acts=seen.loop_acts))
+            why = "\n".join(line.strip() for line in unmet_lines(request, loop_acts=seen.loop_acts))
             bar = ProgressBar(total=request["count"], completed=request["running"], width=30)
             share = f"{request['running']} of {request['count']}"
             table.add_row(Text(request["id"]), Text(_plain(request["template"])), bar, share, Text(_plain(why)))

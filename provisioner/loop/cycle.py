@@ -26,7 +26,6 @@ from provisioner.model import (
     BrakeReason,
     Close,
     Contact,
-    DeferReason,
     Distrusted,
     DistrustReason,
     ErrorClass,
@@ -36,8 +35,10 @@ from provisioner.model import (
     Limits,
     Look,
     Memory,
+    PendingReason,
     Plan,
     Snapshot,
+    Unmet,
     Unobserved,
 )
 from provisioner.planning.outcomes import remember
@@ -68,7 +69,7 @@ class CycleReport:
     """None while there is nothing to work from."""
     plan: Plan | None
     """None when planning was skipped or impossible."""
-    deferred: Mapping[tuple[str, str, DeferReason], int]
+    deferred: Mapping[tuple[str, str, PendingReason], int]
     results: Sequence[Results] = ()
     """Batches that ended since the cycle before."""
     closes: Sequence[Close] = ()
@@ -76,6 +77,8 @@ class CycleReport:
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
     """Seconds this cycle waited for intent's lock, if it needed it."""
+    unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
+    """Machines of each open request that do not run, as the last plan met them."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
     """Pools whose newest snapshot may not be acted upon."""
     ahead: float = 0.0
@@ -122,6 +125,9 @@ class CycleReport:
         }
 
 
+NO_PLAN = Plan(Memory(""), due=LONG_AGO)
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What the last plan was made from: while all of it is the same and nothing is due, there is nothing to plan."""
@@ -129,9 +135,8 @@ class Planned:
     inputs: tuple[object, ...] = ()
     held: object = None
     """Keeps alive what ``inputs`` names by identity."""
-    due: float = LONG_AGO
-    deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
-    distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
+    plan: Plan = NO_PLAN
+    """The plan. It is carried out once; what it defers and distrusts stays in force until the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +197,10 @@ class Reconciler:
                 self._history.begin(self.memory)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
-                    self._publish(self.memory, now)
+                    self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
                 plan = self._plan(looks, now)
                 self._record(plan.memory if plan else self.memory, now)
-                self._publish(self.memory, now)
+                self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
             if plan is not None:
                 closes += plan.closes
                 self._act(plan)
@@ -205,7 +210,7 @@ class Reconciler:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
         self._held_levers.tell(self._number, self._clock.wall())
-        passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.deferred)
+        passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.plan.deferred)
         self._history.take(passed, results, closes)
         return CycleReport(
             number=self._number,
@@ -214,8 +219,9 @@ class Reconciler:
             looks=looks,
             memory=self.memory,
             plan=plan,
-            deferred=self._planned.deferred,
-            distrusted=self._startup.distrusted or self._planned.distrusted,
+            deferred=self._planned.plan.deferred,
+            unmet=self._planned.plan.unmet,
+            distrusted=self._startup.distrusted or self._planned.plan.distrusted,
             ahead=self._clock.wall() - now,
             results=results,
             closes=closes,
@@ -230,7 +236,7 @@ class Reconciler:
         closes = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
-        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.deferred)
+        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.plan.deferred)
         self._history.take(passed, results, closes, ending=True)
         return results, closes
 
@@ -257,7 +263,7 @@ class Reconciler:
                 break
             # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
             self._record(plan.memory, now)
-            self._publish(plan.memory, now)
+            self._publisher.publish(plan.memory, self._limits, self._contacts.latest, now)
             self._held_intent.forget(plan.forget)
         return left
 
@@ -318,7 +324,8 @@ class Reconciler:
         assert intent is not None
         contact, busy = self._contacts.read(now, intent), self._actors.busy()
         rest = (intent.generation, id(self._limits), busy, _seen(looks, self._limits, now))
-        if (id(self.memory), _heard(contact, self.memory), *rest) == self._planned.inputs and now < self._planned.due:
+        inputs = (id(self.memory), _heard(contact, self.memory), *rest)
+        if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
         world = World(intent, looks, contact, busy, self._clock.wall())
         plan = make_plan(world, self.memory, self._limits, now)
@@ -327,16 +334,13 @@ class Reconciler:
             plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        self._planned = Planned(inputs, (looks, self._limits, plan.memory), plan.due, plan.deferred, plan.distrusted)
+        self._planned = Planned(inputs, (looks, self._limits), plan)
         return plan
 
     def _record(self, memory: Memory, now: float) -> None:
         """Make a memory durable before anything is done about it (law: recorded before acted)."""
         self._held_memory.record(memory, now)
         self.memory = memory
-
-    def _publish(self, memory: Memory, now: float) -> None:
-        self._publisher.publish(memory, self._limits, self._contacts.latest, now)
 
     def _act(self, plan: Plan) -> None:
         if plan.creates or plan.deletes:

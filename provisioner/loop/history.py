@@ -16,11 +16,11 @@ from provisioner.loop.publisher import Edition
 from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats
 from provisioner.model import (
     Close,
-    DeferReason,
     Delete,
     Limits,
     Memory,
     Outcome,
+    PendingReason,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -44,7 +44,7 @@ TOLD_AS_RUNNING = frozenset({Verdict.OPEN, Verdict.SUCCEEDED, Verdict.RETURNED, 
 Keyed = tuple[Hashable, Line]
 """A line, and what it has in common with those that count as equal."""
 
-Deferral = tuple[str, DeferReason]
+Deferral = tuple[str, PendingReason]
 """Pool and reason."""
 
 
@@ -57,7 +57,7 @@ class Passed:
     """Epoch seconds at its end."""
     memory: Memory | None
     limits: Limits
-    deferred: Mapping[tuple[str, str, DeferReason], int]
+    deferred: Mapping[tuple[str, str, PendingReason], int]
 
 
 class History:
@@ -319,15 +319,15 @@ def _left_nothing(slot: Slot, old: Slot | None) -> bool:
     return slot.submitted is not None and not (old and old.gone)
 
 
-def _deferred(record: RequestRecord, pool: str, reason: DeferReason, wanted: int, passed: Passed) -> Line:
+def _deferred(record: RequestRecord, pool: str, reason: PendingReason, wanted: int, passed: Passed) -> Line:
     line: Line = {"event": "deferred", "request": record.id, "template": record.template}
     line |= {"pool": pool, "reason": reason, "count": wanted}
     window = passed.memory.pressures.get((pool, record.template)) if passed.memory else None
-    if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
+    if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         line |= window.failure.facts
-    if reason is DeferReason.WINDOW and window is not None:
+    if reason is PendingReason.WINDOW and window is not None:
         line["bound"] = 1 if window.probing else window.window
-    if reason is DeferReason.CAP and pool in passed.limits.pools:
+    if reason is PendingReason.CAP and pool in passed.limits.pools:
         line["bound"] = passed.limits.pools[pool].max_machines
     return line
 

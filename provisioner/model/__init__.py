@@ -17,7 +17,7 @@ from provisioner.model.memory import (
     Window,
     evolve,
 )
-from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan
+from provisioner.model.plan import Action, Close, Create, Delete, Distrusted, Outcome, Plan, Unmet
 from provisioner.model.snapshot import NEWS_SECONDS, Contact, Fingerprint, Look, Machine, Notice, Snapshot, Unobserved
 from provisioner.model.words import (
     DAY,
@@ -26,12 +26,12 @@ from provisioner.model.words import (
     LONG_AGO,
     NEVER,
     BrakeReason,
-    DeferReason,
     DeleteReason,
     DistrustReason,
     ErrorClass,
     Failure,
     LossCause,
+    PendingReason,
     Phase,
     RequestStatus,
     Verdict,
@@ -53,7 +53,6 @@ __all__ = [
     "Close",
     "Contact",
     "Create",
-    "DeferReason",
     "Delete",
     "DeleteReason",
     "DistrustReason",
@@ -72,6 +71,7 @@ __all__ = [
     "Memory",
     "Notice",
     "Outcome",
+    "PendingReason",
     "Phase",
     "Plan",
     "PoolLimits",
@@ -84,6 +84,7 @@ __all__ = [
     "Slot",
     "Snapshot",
     "TemplateLimits",
+    "Unmet",
     "Unobserved",
     "Uptime",
     "Verdict",

@@ -191,6 +191,11 @@ class Window:
     early_loss: Failure | None = None
     """How a machine was lost in its first minutes when most were: until one outlives these, none that runs is proof."""
 
+    @property
+    def backs_off_from(self) -> Failure | None:
+        """The reason of the back-off; None while the pool takes creates."""
+        return self.failure if self.level else None
+
 
 @dataclass(frozen=True, slots=True)
 class Brake:

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provisioner.model.memory import Memory
-from provisioner.model.words import NEVER, DeferReason, DeleteReason, DistrustReason, Failure, LossCause, Verdict
+from provisioner.model.words import (
+    NEVER,
+    DeleteReason,
+    DistrustReason,
+    ErrorClass,
+    Failure,
+    LossCause,
+    PendingReason,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,34 @@ class Distrusted:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmet:
+    """Machines that a request wants and that do not run, of one pool and for one reason. Times are loop time."""
+
+    pool: str
+    """The pool where they are, or would go first."""
+    reason: PendingReason
+    machines: int
+    error: ErrorClass | None = None
+    """The class of the failure behind the reason, if there is one."""
+    text: str = ""
+    """The cloud's words, or the name of a cap over all templates."""
+    since: float | None = None
+    """Since when the reason holds, if that is known; else since when the machines are wanted."""
+    next_try: float | None = None
+    """When they, or others in their place, are asked for again. None: as soon as the reason is gone."""
+    spills_to: str = ""
+    """The pool that is asked next instead."""
+    spills_at: float | None = None
+    """When that pool is asked. None: as soon as it takes the machines."""
+    behind: str = ""
+    """The request that waits for the same and asks first."""
+    bound: int | None = None
+    """The size of the cap or window that is used up."""
+    elsewhere: Mapping[str, PendingReason] = field(default_factory=dict)
+    """The other pools, and why these take no machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What one cycle does, and the memory that has to be durable before it does anything."""
 
@@ -91,8 +128,10 @@ class Plan:
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     closes: tuple[Close, ...] = ()
-    deferred: Mapping[tuple[str, str, DeferReason], int] = field(default_factory=dict)
+    deferred: Mapping[tuple[str, str, PendingReason], int] = field(default_factory=dict)
     """Machines wanted, missing and held back, by pool, template and reason."""
+    unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
+    """Machines of each open request that do not run, in the order in which the requests ask."""
     forget: tuple[str, ...] = ()
     """Ids that leave intent.json now."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)

@@ -66,14 +66,32 @@ class DeleteReason(StrEnum):
     ORPHANED = "orphaned"
 
 
-class DeferReason(StrEnum):
-    """Why a wanted machine is not created now."""
+class PendingReason(StrEnum):
+    """Why a machine that a request wants does not run."""
 
     WINDOW = "window"
     CAP = "cap"
     BACKOFF = "backoff"
     PAUSED = "paused"
     BUDGET = "budget"
+    UNSEEN = "unseen"
+    """The pool cannot be seen, or its snapshot is not believed: the pool gets no actions."""
+    UNSENT = "unsent"
+    """The pool was chosen, and the create is known not to have been sent."""
+    UNANSWERED = "unanswered"
+    """The create was sent, and the machine was not seen yet."""
+    STARTING = "starting"
+    """The machine is there, does not run yet, and its place gives no reason."""
+    GATED = "gated"
+    """The machine is held back on purpose, for example by a queue."""
+    TROUBLED = "troubled"
+    """The machine was asked for, and its place has said why the machine does not run."""
+    SET_ASIDE = "set_aside"
+    """No action is taken for the machine until an operator has looked."""
+    GIVEN_UP = "given_up"
+    """The machine failed, and no other machine takes its place."""
+    UNKNOWN = "unknown"
+    """No loop has published a reason."""
 
 
 _COLUMNS = (

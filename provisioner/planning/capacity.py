@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from provisioner.hostfactory import MAX_NUMBER
-from provisioner.model import DESIRED, DeferReason, ErrorClass, Failure, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning import window
 from provisioner.planning.budget import Purse
@@ -21,7 +21,7 @@ class Room:
     """How many machines a pool takes now, and what would stop one more."""
 
     machines: int
-    reason: DeferReason
+    reason: PendingReason
     waits: bool = False
     """The next machine waits for this pool instead of going to the next one."""
 
@@ -160,25 +160,25 @@ class Capacity:
         draft, key = self._draft, (pool, template)
         limits, learned = draft.pool(pool), draft.window(pool, template)
         if limits.paused:
-            return Room(0, DeferReason.PAUSED)
+            return Room(0, PendingReason.PAUSED)
         if pool not in draft.snapshots:
-            return Room(0, DeferReason.BACKOFF)
+            return Room(0, PendingReason.BACKOFF)
         if window.blocked(learned, draft.now):
             draft.wake_at(learned.retry_at)
-            return Room(0, DeferReason.BACKOFF)
+            return Room(0, PendingReason.BACKOFF)
         if key in self._full:
-            return Room(0, DeferReason.BACKOFF)
+            return Room(0, PendingReason.BACKOFF)
         if pool in self.busy:
-            return Room(0, DeferReason.WINDOW, waits=True)
+            return Room(0, PendingReason.WINDOW, waits=True)
         cap = self.cap(pool, template)
         left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
         free = min(window.room(learned, self.pending[key], self.probes[key]), limits.max_pending - starting)
         if (affordable := self._purse.machines(pool, template)) < min(left, free):
-            return Room(affordable, DeferReason.BUDGET)
+            return Room(affordable, PendingReason.BUDGET)
         if left <= free:
-            return Room(max(0, left), DeferReason.CAP)
-        return Room(max(0, free), DeferReason.WINDOW, waits=self._may_wait(key))
+            return Room(max(0, left), PendingReason.CAP)
+        return Room(max(0, free), PendingReason.WINDOW, waits=self._may_wait(key))
 
     def cap(self, pool: str, template: str) -> Cap | None:
         """The cap that leaves the least to one more machine of the template; None where the pool has none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner.model import (
     NEVER,
@@ -16,7 +16,6 @@ from provisioner.model import (
     BrakeReason,
     Close,
     Create,
-    DeferReason,
     Delete,
     DeleteReason,
     Distrusted,
@@ -24,6 +23,7 @@ from provisioner.model import (
     Limits,
     LossCause,
     Memory,
+    PendingReason,
     PoolLimits,
     RequestRecord,
     Slot,
@@ -50,6 +50,17 @@ TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
 }
 """The verdict table (law: a terminal answer stays). Anything else is a bug: the slot is set aside and the cycle goes
 on."""
+
+
+class Deferral(NamedTuple):
+    """Machines of a request that no pool takes now."""
+
+    pool: str
+    """The pool that they wait for, or would go to first."""
+    machines: int
+    reasons: Mapping[str, PendingReason]
+    """The reason of each pool that was asked."""
+
 
 SOON = 0.001
 """Seconds from now that mean: with the next cycle, whether or not anything else changes."""
@@ -84,7 +95,8 @@ class Draft:
         self.creates: list[Create] = []
         self.deletes: list[Delete] = []
         self.closes: list[Close] = []
-        self.deferred: Counter[tuple[str, str, DeferReason]] = Counter()
+        self.deferrals: dict[str, Deferral] = {}
+        """Machines of each request that no pool takes now."""
         self.forget: list[str] = []
         self.due = NEVER
         self.unknown: dict[str, list[str]] = {}
@@ -93,6 +105,14 @@ class Draft:
         """Pools whose snapshot may not be acted upon."""
         self._slots: dict[str, dict[int, Slot]] = {}
         """Those of the requests of which a slot was put: what the records in ``requests`` hold."""
+
+    @property
+    def deferred(self) -> Mapping[tuple[str, str, PendingReason], int]:
+        """The same by pool, template and reason."""
+        totals = Counter[tuple[str, str, PendingReason]]()
+        for id_, one in self.deferrals.items():
+            totals[one.pool, self.requests[id_].template, one.reasons[one.pool]] += one.machines
+        return totals
 
     def wake_at(self, when: float) -> None:
         """Something will have to be decided at ``when``."""

@@ -25,6 +25,7 @@ from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
 from provisioner.planning.trust import distrust
 from provisioner.planning.turns import in_turn, turns
+from provisioner.planning.unmet import find_unmet
 from provisioner.planning.usage import count_usage
 
 
@@ -59,14 +60,16 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     cancel_unpolled(draft, world.contact)
     cancel_asked(draft)
     capacity = Capacity(draft, world.busy)
-    for id_ in turns(draft.records()):
+    order = turns(draft.records())
+    for id_ in order:
         over = time_over(draft, draft.record(id_))
         close_overdue(draft, draft.record(id_), capacity, over)
         ask(draft, draft.record(id_), capacity, over)
         conclude(draft, draft.record(id_))
     capacity.note_windows()
+    unmet = find_unmet(draft, capacity, order)
     offer_ending(draft)
-    if draft.deferred and draft.closes:  # what one request set free, another that was asked before it may take
+    if draft.deferrals and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
     find_orphans(draft, world.contact, world.busy)
     find_unlisted(draft, world.contact)
@@ -78,7 +81,8 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
         creates=in_turn(draft.creates),
         deletes=tuple(draft.deletes),
         closes=tuple(draft.closes),
-        deferred=dict(draft.deferred),
+        deferred=draft.deferred,
+        unmet=unmet,
         forget=tuple(draft.forget),
         distrusted=draft.distrusted,
         due=draft.due,

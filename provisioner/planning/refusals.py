@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner.model import DeferReason, ErrorClass, Memory, RequestRecord, Slot, Snapshot, Verdict
+from provisioner.model import ErrorClass, Memory, PendingReason, RequestRecord, Slot, Snapshot, Verdict
 from provisioner.planning.slots import changed
 
-HELD_BY_WINDOW = frozenset({DeferReason.BACKOFF, DeferReason.WINDOW})
+HELD_BY_WINDOW = frozenset({PendingReason.BACKOFF, PendingReason.WINDOW})
 """Why machines are deferred where a pool backs off: one at a time probes it."""
 
 
@@ -57,7 +57,7 @@ def news(
             yield ended
 
 
-def held_back(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int]) -> Iterator[Refusal]:
+def held_back(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
     """Machines that are deferred because the pool backs off from a refusal."""
     for (pool, template, reason), machines in deferred.items():
         learned = memory.pressures.get((pool, template))

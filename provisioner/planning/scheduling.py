@@ -8,10 +8,10 @@ from dataclasses import replace
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
     Create,
-    DeferReason,
     DeleteReason,
     ErrorClass,
     Failure,
+    PendingReason,
     RequestRecord,
     Slot,
     TemplateLimits,
@@ -21,7 +21,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.budget import spent
 from provisioner.planning.capacity import Capacity, pool_trouble
-from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.draft import SOON, Deferral, Draft
 from provisioner.planning.levers import why_none
 from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
 
@@ -126,7 +126,8 @@ def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Gap], capacity: Capacity
 ) -> None:
     """Fill the pools in the template's order; what no pool takes is deferred where it would go first."""
-    held: tuple[str, DeferReason] | None = None
+    reasons: dict[str, PendingReason] = {}
+    first = template.pools[0]
     for pool in template.pools:
         if not wanted:
             break
@@ -134,14 +135,14 @@ def _spread(
         _open(draft, record, pool, wanted[: room.machines], capacity)
         wanted = wanted[room.machines :]
         if wanted:
-            held = held or (pool, room.reason)
-            if room.reason is DeferReason.WINDOW:
+            reasons[pool] = room.reason
+            if room.reason is PendingReason.WINDOW:
                 capacity.hold(pool, template.id)
             if room.waits:
-                held = (pool, room.reason)
+                first = pool
                 break
-    if wanted and held is not None:
-        draft.deferred[held[0], template.id, held[1]] += len(wanted)
+    if wanted:
+        draft.deferrals[record.id] = Deferral(first, len(wanted), reasons)
 
 
 def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap], capacity: Capacity) -> None:
@@ -200,6 +201,6 @@ def _why_missing(
     for pool in template.pools:
         if trouble := pool_trouble(draft, pool, template.id):
             return trouble
-    if any(capacity.room(pool, template.id).reason is DeferReason.BUDGET for pool in template.pools):
+    if any(capacity.room(pool, template.id).reason is PendingReason.BUDGET for pool in template.pools):
         return Failure(ErrorClass.QUOTA, spent(draft.limits))
     return Failure(ErrorClass.TIMEOUT, f"No pool had room for the machine {over}.")

@@ -1,4 +1,4 @@
-"""The settings that every pool has, of whatever kind, and what all pools have in common. No I/O, no clock, no logger."""
+"""The settings that every pool has, and what all pools have in common. No I/O, no clock, no logger."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from provisioner.model import (
     Brake,
     Close,
     Create,
-    DeferReason,
     Delete,
     Distrusted,
     DistrustReason,
     Outcome,
+    PendingReason,
     Unobserved,
     format_utc,
 )
@@ -159,9 +159,9 @@ def _cause_of_close(close: Close) -> str:
     return f"{close.verdict} in {close.pool}" + (f": {cause}" if cause else "")
 
 
-def _deferral(report: CycleReport, pool: str, template: str, reason: DeferReason) -> str:
+def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
     """The reason of a deferral, and the failure from which its pool backs off."""
     window = report.memory.pressures.get((pool, template)) if report.memory else None
-    if reason is DeferReason.BACKOFF and window is not None and window.failure is not None:
+    if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         return f"{reason} after {window.failure.error}"
     return str(reason)

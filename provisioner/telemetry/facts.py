@@ -69,7 +69,7 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
     # Memory before intent: what it has read must not be what scripts wrote in between.
     held, memory_file = (memory, File()) if memory else _memory(state)
     intent, intent_file = _intent(state, held)
-    holder = state.loop_lock.holder()
+    signs = read_signs(state)
     return Facts(
         directory=state.path,
         memory=held,
@@ -77,14 +77,19 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
         intent=intent,
         intent_file=intent_file,
         notes=read_notes(state),
-        signs=LifeSigns(holder, state.heartbeat.last(), state.heartbeat.silent_now()),
+        signs=signs,
         calls=script_calls(state),
         release_asked=state.recovery_asked(),
         levers=held_levers(state, held),
-        refusal=_refusal(state, holder),
+        refusal=_refusal(state, signs.holder),
         differing=state.config.differences(),
         wall=time.time(),
     )
+
+
+def read_signs(state: State) -> LifeSigns:
+    """Return the signs of life of the loop. Raise StateError."""
+    return LifeSigns(state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now())
 
 
 def _refusal(state: State, holder: Mapping[str, Any]) -> str:

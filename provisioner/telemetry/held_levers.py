@@ -10,7 +10,7 @@ from provisioner.model import DESIRED, LeverKind, Memory
 from provisioner.planning.levers import is_done
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
-from provisioner.telemetry.shortages import Document, local
+from provisioner.telemetry.unmet import Document, local
 
 
 def held_levers(state: State, memory: Memory | None) -> dict[str, Any]:

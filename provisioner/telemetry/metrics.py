@@ -20,13 +20,13 @@ from provisioner.loop.wakeups import Wake
 from provisioner.model import (
     BrakeReason,
     Create,
-    DeferReason,
     DeleteReason,
     ErrorClass,
     LeverKind,
     Limits,
     LossCause,
     Outcome,
+    PendingReason,
     Phase,
     RequestStatus,
 )
@@ -57,8 +57,8 @@ PAIR = ("pool", "template")
 Pair = tuple[str, str]
 """A pool and a template whose machines it makes."""
 
-SELDOM = frozenset({DeferReason.BUDGET})
-"""Why machines are held back where that is configured: told only while some are, as most never need the series."""
+EXPECTED_DEFERRALS = (PendingReason.WINDOW, PendingReason.CAP, PendingReason.BACKOFF, PendingReason.PAUSED)
+"""The reasons of deferred machines that are exported also as zero. Few sites have a budget, which is the other one."""
 
 
 class Table(Collector, Generic[Key]):
@@ -162,7 +162,7 @@ class MachineMetrics:
         self.observed: Table[tuple[str, str, Phase]] = Table(
             registry, "hf_provisioner_machines", "Machines observed.", [*PAIR, "phase"]
         )
-        self.deferred: Table[tuple[str, str, DeferReason]] = Table(
+        self.deferred: Table[tuple[str, str, PendingReason]] = Table(
             registry, "hf_provisioner_machines_deferred", "Machines wanted, missing and held back.", [*PAIR, "reason"]
         )
         self.refused: Table[tuple[str, str, ErrorClass]] = Table(
@@ -216,7 +216,7 @@ class MachineMetrics:
         """Export the series of these pools, templates and pairs as zero."""
         self.desired.expect(pairs)
         self.observed.expect((*pair, phase) for pair in pairs for phase in (Phase.PENDING, Phase.RUNNING))
-        self.deferred.expect((*pair, reason) for pair in pairs for reason in DeferReason if reason not in SELDOM)
+        self.deferred.expect((*pair, reason) for pair in pairs for reason in EXPECTED_DEFERRALS)
         self.oldest_unmet.expect(limits.templates, empty=float("nan"))
         for table in (self.window, self.unlisted, self.stuck, self.down):
             table.expect(limits.pools)

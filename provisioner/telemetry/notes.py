@@ -6,22 +6,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from provisioner.model import (
-    NO_LEVERS,
     Budget,
     Delete,
-    Levers,
     Limits,
     Memory,
     PoolLimits,
     Snapshot,
     TemplateLimits,
+    Unmet,
 )
-from provisioner.planning.levers import in_force
 from provisioner.state.codec import RecordError, Rules, Shape
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.interfaces import State
@@ -84,16 +81,15 @@ class Notes:
     """Which pools each template names, as the loop has it."""
     budget: Budget = field(default_factory=Budget)
     """What machines may cost, and in which currency."""
-    levers: Levers = NO_LEVERS
-    """The levers that are held. They come from a file of their own and are not written with the notes."""
+    unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
+    """Machines of each open request that do not run: where, why, since when, and when they are tried again."""
 
     @property
     def limits(self) -> Limits | None:
         """The limits of pools and templates, and those that ``TERMS`` names; None where no loop has left these."""
         held = (self.pool_limits, self.template_limits)
         # one of the terms is a whole number
-        limits = Limits("", *held, budget=self.budget, **self.terms) if self.terms else None  # type: ignore[arg-type]
-        return limits and in_force(limits, self.levers)
+        return Limits("", *held, budget=self.budget, **self.terms) if self.terms else None  # type: ignore[arg-type]
 
     @property
     def unseen(self) -> Mapping[str, str]:
@@ -122,13 +118,11 @@ def read_notes(state: State) -> Notes:
         raise StateUnreadable(
             f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
         ) from error
-    with suppress(StateError):  # nobody knows then which levers are held, which ``status`` says
-        return replace(notes, levers=state.levers.read())
     return notes
 
 
-STORED = Shape(Notes, [one.name for one in fields(Notes) if one.name != "levers"], Rules())
-"""The fields of ``Notes`` that are written."""
+STORED = Shape(Notes, [one.name for one in fields(Notes)], Rules())
+"""The form of ``Notes`` in its file."""
 
 
 class Notebook:
@@ -176,6 +170,7 @@ class Notebook:
             pool_limits=limits.pools,
             template_limits=limits.templates,
             budget=limits.budget,
+            unmet=report.unmet,
         )
         if notes == self._written:
             return

@@ -15,6 +15,7 @@ from provisioner.model import (
     DESIRED,
     Limits,
     Memory,
+    PendingReason,
     PoolLimits,
     RequestRecord,
     RequestStatus,
@@ -23,16 +24,24 @@ from provisioner.model import (
 )
 from provisioner.planning.answers import UNLISTED_AFTER
 from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
-from provisioner.planning.shortage import Lack, troubles
 from provisioner.state.errors import Condition
 from provisioner.state.markers import UNSEEN, loop_runs
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.config_watch import sentence
-from provisioner.telemetry.facts import Facts
+from provisioner.telemetry.facts import Facts, LifeSigns
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.notes import Notes
-from provisioner.telemetry.shortages import Document, Key, last_error, learned, local, missing
 from provisioner.telemetry.spending import spending
+from provisioner.telemetry.unmet import (
+    Document,
+    Key,
+    UnmetDocuments,
+    last_error,
+    lasting,
+    local,
+    pool_failures,
+    window_documents,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +121,14 @@ class Overview:
     budget: Document | None
     """What machines cost and what they may (``spending.py`` has the fields); None where nothing has a price."""
     requests: Sequence[Document]
-    """Each with its ``deadline``, its machines by pool, and why it is short, ``missing`` (as of ``shortages.py``)."""
+    """Each with its ``deadline``, its machines by pool, and why it is short, ``missing`` (as of ``UnmetDocuments``)."""
     returns: Sequence[Document]
     stuck: Sequence[Document]
     """Machines that do not go, and why (``text``), as far as their place says."""
     down: Sequence[Document]
     """Machines that HF was told of and that do not run now: since when, and why (``text``)."""
     pressure: Sequence[Document]
-    """What was learned of each pool and template (``shortages.py`` has the fields)."""
+    """What was learned of each pool and template (as of ``window_documents``)."""
     unlisted: Sequence[str]
     """Machines that no list of HF has named for a day."""
     unread: Sequence[str]
@@ -178,7 +187,7 @@ def overview(facts: Facts) -> Overview:
         state_directory=facts.directory,
         provisioner=owner.provisioner if owner else "",
         generation=owner.generation if owner else 0,
-        loop=_loop(facts),
+        loop=loop_document(facts.signs),
         files={"intent": asdict(facts.intent_file), "memory": asdict(facts.memory_file)},
         unwritable=facts.refusal,
         memory_lost=facts.memory_file.condition is Condition.MISSING,
@@ -241,8 +250,8 @@ def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
     return {"machine": one.name, "pool": pool, "unlisted": one.unlisted, "deleted_at": at}
 
 
-def _loop(facts: Facts) -> Document:
-    signs = facts.signs
+def loop_document(signs: LifeSigns) -> Document:
+    """Return the field ``loop`` of an overview."""
     running = loop_runs(signs.holder, signs.last_beat, signs.silent)
     beat = None if signs.last_beat is None else utc(signs.last_beat)
     return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
@@ -254,39 +263,39 @@ def _trouble(trouble: notebook.LastingFailure | None) -> Document | None:
 
 def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     """What the loop remembers, and why there is less than is wanted."""
-    now, last = time_at(memory, wall), troubles(memory)
+    now, failures = time_at(memory, wall), pool_failures(memory)
     tallies = {record.id: _tally(record) for record in memory.requests.values()}
-    lacks = missing(memory, notes, last, now)
+    unmet = UnmetDocuments(memory, notes, failures, now).by_request()
     limits, slots = notes.limits or Limits("", {}, {}), _summed(memory, tallies)
-    waiting = waits(memory, lacks)
-    errors = {key: last_error(memory, trouble, waiting[key], now) for key, trouble in last.items()}
-    pairs = _pairs(memory, limits, slots, waiting - waits(memory, lacks, Lack.GIVEN_UP), errors)
+    waiting = waits(memory, unmet)
+    errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
+    pairs = _pairs(memory, limits, slots, waiting - waits(memory, unmet, PendingReason.GIVEN_UP), errors)
     return {
         "machines": [row for row in pairs if row.pool],
         "pools": [_sum(pairs, pool=name, limits=limits) for name in _names(limits.pools, pairs, "pool")],
         "templates": [_sum(pairs, template=id_, limits=limits) for id_ in _names(limits.templates, pairs, "template")],
         "requests": [
-            _request(memory, memory.requests[id_], tally) | {"missing": lacks.get(id_, [])}
+            _request(memory, memory.requests[id_], tally) | {"missing": unmet.get(id_, [])}
             for id_, tally in tallies.items()
         ],
         "returns": [_return(back) for back in memory.returns.values()],
         "stuck": list(_stuck(memory)),
         "down": list(_down(memory)),
-        "pressure": learned(memory, last, waiting, now),
-        "budget": spending(memory, limits, [one for ones in lacks.values() for one in ones], now),
+        "pressure": window_documents(memory, failures, waiting, now),
+        "budget": spending(memory, limits, [one for ones in unmet.values() for one in ones], now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
 
 
-def waits(memory: Memory, lacks: Mapping[str, Sequence[Document]], lack: Lack | None = None) -> Counter[Key]:
+def waits(memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None) -> Counter[Key]:
     """Machines that do not run, by pool and template; only those of one reason, if it is given.
 
     Nothing is wanted any more for a machine that was given up: it failed, and no other takes its place.
     """
     waits = Counter[Key]()
-    for id_, ones in lacks.items():
+    for id_, ones in unmet.items():
         for one in ones:
-            if lack is None or one["reason"] == lack:
+            if reason is None or one["reason"] == reason:
                 waits[one["pool"], memory.requests[id_].template] += one["machines"]
     return waits
 
@@ -477,15 +486,23 @@ def pools_of(request: Document) -> set[str]:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
+def silence_message(loop: Document) -> str:
+    """Return since when no loop runs, and for how long it is silent; empty if a loop runs, or may run."""
+    if loop["running"] is not False:
+        return ""
+    if not loop["last_beat"]:
+        return "and has never run on this directory"
+    silent = loop["silent_seconds"]
+    return f"since {local(loop['last_beat'])}" + ("" if silent is None else f", silent for {lasting(silent)}")
+
+
 def _alarms(seen: Overview) -> Iterator[str]:
     """What a person has to mend, the worst first."""
     if seen.unwritable:
         words = "nothing is planned, and HostFactory's requests are refused, until it can"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {seen.unwritable}; {words}"
-    if seen.loop["running"] is False:
-        since = seen.loop["last_beat"]
-        words = f"since {local(since)}" if since else "and has never run on this directory"
-        yield f"LOOP NOT RUNNING {words}: start `provisioner run`; no machine is made or deleted until then"
+    if silence := silence_message(seen.loop):
+        yield f"LOOP NOT RUNNING {silence}: start `provisioner run`; no machine is made or deleted until then"
     for file in seen.files.values():
         if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; what can be done: provisioner recover"

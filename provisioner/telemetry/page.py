@@ -28,9 +28,9 @@ from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.samples import Moment, PlottedSubject, Point, Samples
 from provisioner.telemetry.server import JSON
-from provisioner.telemetry.shortages import lasting, local, missing_lines, on_one_line, pool_line
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.story import Kind, Subject, needles, story
+from provisioner.telemetry.unmet import lasting, local, on_one_line, pool_line, unmet_lines
 
 HTML = "text/html; charset=utf-8"
 
@@ -240,7 +240,7 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    lines = {"missing_lines": missing_lines, "pool_line": pool_line, "spending_lines": spending_lines}
+    lines = {"unmet_lines": unmet_lines, "pool_line": pool_line, "spending_lines": spending_lines}
     environment.globals |= {**lines, "style": style}
     return environment
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from provisioner.model import DeferReason, Memory
+from provisioner.model import Memory, PendingReason
 from provisioner.telemetry.overview import machine_counts
 
 EVERY = 60.0
@@ -51,7 +51,7 @@ class Samples:
         self._memory: Memory | None = None
         """The number of machines that was counted last."""
 
-    def take(self, memory: Memory | None, deferred: Mapping[tuple[str, str, DeferReason], int], wall: float) -> None:
+    def take(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
         """Take a sample, where the last one is ``EVERY`` seconds old or the clock was set back."""
         last = self._ring[-1] if self._ring else None
         if memory is None or (last is not None and 0 <= wall - last.wall < EVERY):
@@ -65,7 +65,7 @@ class Samples:
         return [Moment(sample.wall, sample.points.get(subject, Point())) for sample in tuple(self._ring)]
 
 
-def points(memory: Memory, deferred: Mapping[tuple[str, str, DeferReason], int]) -> Mapping[PlottedSubject, Point]:
+def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Mapping[PlottedSubject, Point]:
     """The machines of all pools and templates; wanted is what runs, is pending or is deferred. Pure."""
     points = defaultdict[PlottedSubject, Point](Point, {ALL: Point()})
 

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from provisioner.model import HOUR, Limits, Memory
+from provisioner.model import HOUR, Limits, Memory, PendingReason
 from provisioner.planning.budget import hourly, month_cost, priced
-from provisioner.planning.shortage import Lack
 from provisioner.planning.usage import month_of
-from provisioner.telemetry.shortages import Document, lasting, local, past
+from provisioner.telemetry.unmet import Document, lasting, local, past
 
 
 def spending(memory: Memory, limits: Limits, lacks: Iterable[Document], now: float) -> dict[str, Any] | None:
@@ -27,7 +26,7 @@ def spending(memory: Memory, limits: Limits, lacks: Iterable[Document], now: flo
     asked = hourly(limits, machines)
     spent = month_cost(memory, limits, now, ahead)
     left = max(0.0, month_of(now + ahead)[2] - (now + ahead)) / HOUR
-    held = [one for one in lacks if one["reason"] == Lack.BUDGET]
+    held = [one for one in lacks if one["reason"] == PendingReason.BUDGET]
     longest = max((one["since_seconds"] or 0.0 for one in held), default=None)
     reached = budget.per_month is not None and spent >= budget.per_month
     return {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from provisioner.model import DeferReason, Memory, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
+from provisioner.model import Memory, PendingReason, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
 from provisioner.names import prefix_of, request_of
 from provisioner.state.journal import Line, when
 
@@ -320,11 +320,11 @@ _READERS: Mapping[str, Callable[[_Fact, Line], _Fact]] = {
 }
 
 _REASONS: Mapping[str, str] = {
-    DeferReason.WINDOW: "the window",
-    DeferReason.CAP: "the cap",
-    DeferReason.BACKOFF: "the pool backs off",
-    DeferReason.PAUSED: "the pool is paused",
-    DeferReason.BUDGET: "the budget",
+    PendingReason.WINDOW: "the window",
+    PendingReason.CAP: "the cap",
+    PendingReason.BACKOFF: "the pool backs off",
+    PendingReason.PAUSED: "the pool is paused",
+    PendingReason.BUDGET: "the budget",
 }
 
 _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Verdict.SUCCEEDED})

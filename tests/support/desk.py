@@ -16,16 +16,26 @@ from provisioner.model import Limits, Memory
 from provisioner.planning.release import ScriptCalls
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
+from provisioner.state.markers import UNSEEN
 from provisioner.telemetry.facts import Facts, File, LifeSigns
 from provisioner.telemetry.notes import Notes, terms_of
-from tests.unit.core import NOW, intent_of, limits, pool
+from tests.unit.core import NOW, intent_of, limits, pool, unmet_of
 
 ONE_POOL = limits(pool("a"))
 
 
-def notes_of(allowed: Limits, **notes: Any) -> Notes:
-    """The notes of a loop with these limits; ``notes`` are further fields, or other ones."""
-    known = {"terms": terms_of(allowed), "pool_limits": allowed.pools, "template_limits": allowed.templates}
+def notes_of(held: Memory, allowed: Limits, **notes: Any) -> Notes:
+    """Return what a loop publishes that has just planned; ``notes`` are further fields, or other ones."""
+    blind = [name for name, sentences in notes.get("pools", {}).items() if any(UNSEEN in one for one in sentences)]
+    orphans = {name: len(machines) for name, machines in notes.get("orphans", {}).items()}
+    budget = notes.get("budget", allowed.budget)
+    unmet = unmet_of(held, replace(allowed, budget=budget), blind, orphans)
+    known = {
+        "unmet": unmet,
+        "terms": terms_of(allowed),
+        "pool_limits": allowed.pools,
+        "template_limits": allowed.templates,
+    }
     return Notes(**(known | notes))
 
 
@@ -37,7 +47,7 @@ def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **no
         memory_file=File(),
         intent=intent_of(held),
         intent_file=File(),
-        notes=notes_of(allowed, **notes),
+        notes=notes_of(held, allowed, **notes),
         signs=LifeSigns({"epoch": 1, "ended": ended}, NOW - 1, 1.0),
         refusal="",
         calls=ScriptCalls({}, frozenset(), 0.0),
@@ -58,7 +68,7 @@ class Desk:
     def leave(self, held: Memory, allowed: Limits = ONE_POOL, **notes: Any) -> None:
         """Write memory and notes as a loop does that has just planned."""
         self.state.memory.write(replace(held, provisioner="demo", time=NOW, time_wall=time.time()))
-        self.state.notes.write(asdict(notes_of(allowed, **notes)))
+        self.state.notes.write(asdict(notes_of(held, allowed, **notes)))
         self.state.heartbeat.touch()
 
     def journal(self, *lines: Mapping[str, object], ago: float = 60.0) -> None:

@@ -14,11 +14,11 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     Budget,
-    DeferReason,
     ErrorClass,
     Failure,
     Limits,
     Memory,
+    PendingReason,
     PoolLimits,
     RequestRecord,
     RequestStatus,
@@ -110,7 +110,7 @@ def hours(held: Memory, count: int = 120) -> Samples:
     samples = Samples()
     key = next(iter(held.pressures), ("", ""))
     for number in range(count):
-        deferred = {(*key, DeferReason.BACKOFF): number % 17}
+        deferred = {(*key, PendingReason.BACKOFF): number % 17}
         samples.take(replace(held), deferred, time.time() - EVERY * (count - number))
     return samples
 

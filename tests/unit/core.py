@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     TemplateLimits,
+    Unmet,
     Unobserved,
     Verdict,
 )
@@ -34,6 +35,9 @@ from provisioner.names import machine_name
 from provisioner.planning.capacity import Capacity
 from provisioner.planning.draft import Draft
 from provisioner.planning.plan import World, make_plan
+from provisioner.planning.scheduling import ask
+from provisioner.planning.turns import turns
+from provisioner.planning.unmet import find_unmet
 
 NOW = 10_000.0
 """Loop time of a test's plan."""
@@ -160,6 +164,22 @@ def draft_of(remembered: Memory, *snapshots: Snapshot, limits: Limits, now: floa
 
 def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
     return Capacity(draft, frozenset(busy))
+
+
+def unmet_of(
+    remembered: Memory, limits: Limits, unseen: Iterable[str] = (), orphans: Mapping[str, int] | None = None
+) -> Mapping[str, tuple[Unmet, ...]]:
+    """Return what a plan publishes of unmet machines if the pools hold what the slots say; ``orphans`` by pool."""
+    full = [slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.seen]
+    machines = {one.name: Machine(one.name, Phase.PENDING, no_room=True) for one in full if one.ran is None}
+    looks = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
+    draft = draft_of(remembered, *looks, limits=limits)
+    draft.unknown = {pool: [""] * count for pool, count in (orphans or {}).items()}
+    capacity, order = capacity_of(draft), turns(draft.records())
+    for id_ in order:
+        ask(draft, draft.record(id_), capacity)
+    capacity.note_windows()
+    return find_unmet(draft, capacity, order)
 
 
 def plan(

@@ -17,7 +17,7 @@ from provisioner.lab.virtual.place import Place
 from provisioner.lab.virtual.scenario import Act, Event, Scenario
 from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import HOUR, DeferReason, ErrorClass, Lever, LeverKind, LossCause, Plan
+from provisioner.model import HOUR, ErrorClass, Lever, LeverKind, LossCause, PendingReason, Plan
 
 SAMPLE = 10.0
 """Least seconds between two samples, and between two looks at what has to hold."""
@@ -145,7 +145,7 @@ class Provisioner:
             if close.failure is not None:
                 self._told[close.failure.error] += 1
         for (_, _, reason), machines in report.deferred.items():
-            if reason is DeferReason.CAP and machines:
+            if reason is PendingReason.CAP and machines:
                 self._told["cap"] += 1
 
     def _check_levers(self, plan: Plan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.commands.plan import plan_document, plan_text
-from provisioner.model import Close, Create, DeferReason, Delete, DeleteReason, LossCause, Plan, Verdict, Window
+from provisioner.model import Close, Create, Delete, DeleteReason, LossCause, PendingReason, Plan, Verdict, Window
 from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, memory, name, record, slot, snapshot, unobserved
 
 MANY = 10_000
@@ -31,7 +31,7 @@ PLAN = Plan(
         Close(name(3), "a", TEMPLATE, Verdict.LOST, cause=LossCause.PREEMPTED),
         Close(name(1), "a", TEMPLATE, Verdict.RETURNED),
     ),
-    deferred={("a", TEMPLATE, DeferReason.CAP): 3, ("b", TEMPLATE, DeferReason.BACKOFF): 40},
+    deferred={("a", TEMPLATE, PendingReason.CAP): 3, ("b", TEMPLATE, PendingReason.BACKOFF): 40},
 )
 DOCUMENT = plan_document(PLAN, {"a": snapshot()})
 

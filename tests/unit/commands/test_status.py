@@ -59,7 +59,7 @@ def document(desk: Desk) -> dict[str, Any]:
 def silent(state: StateDir) -> str:
     then = time.time() - 68
     os.utime(state.heartbeat.path, (then, then))
-    return f"LOOP NOT RUNNING since {clock_time(then)}"
+    return f"LOOP NOT RUNNING since {clock_time(then)}, silent for "
 
 
 def never_ran(state: StateDir) -> str:

@@ -24,6 +24,7 @@ from provisioner.model import (
     Failure,
     LossCause,
     Memory,
+    PendingReason,
     Verdict,
 )
 from provisioner.state.errors import StateUnwritable
@@ -67,6 +68,15 @@ def test_nothing_is_planned_when_nothing_changed_and_nothing_is_due(bench: Bench
     before = bench.state.memory.signature(), bench.state.status.signature()
     assert bench.reconciler.cycle(looks).plan is None
     assert (bench.state.memory.signature(), bench.state.status.signature()) == before, "a quiet cycle writes nothing"
+
+
+def test_the_reasons_of_unmet_machines_are_published_also_while_nothing_is_planned(bench: Bench) -> None:
+    id_ = bench.request(2)
+    bench.cycle(2)
+    report = bench.reconciler.cycle(bench.at_rest())
+    assert report.plan is None
+    (unmet,) = report.unmet[id_]
+    assert (unmet.reason, unmet.machines) == (PendingReason.STARTING, 2)
 
 
 def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Bench) -> None:

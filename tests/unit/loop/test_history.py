@@ -19,7 +19,6 @@ from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED
 from provisioner.model import (
     Close,
     Create,
-    DeferReason,
     Delete,
     DeleteReason,
     ErrorClass,
@@ -27,6 +26,7 @@ from provisioner.model import (
     LossCause,
     Memory,
     Outcome,
+    PendingReason,
     RequestStatus,
     Verdict,
     Window,
@@ -55,7 +55,7 @@ from tests.unit.core import (
 
 WALL = 1_790_000_000.0
 DENIED = Failure(ErrorClass.DENIED, "compute.instances.delete is not allowed")
-WAITING = {("a", TEMPLATE, DeferReason.BACKOFF): 3}
+WAITING = {("a", TEMPLATE, PendingReason.BACKOFF): 3}
 
 
 def edition(held: Memory, lost: dict[str, Loss] | None = None) -> Edition:
@@ -183,9 +183,9 @@ def test_a_deferral_is_told_once_with_its_reason_and_once_that_it_is_over(diary:
 
 
 @pytest.mark.parametrize(
-    ("reason", "bound"), [(DeferReason.CAP, 40), (DeferReason.WINDOW, 8), (DeferReason.PAUSED, None)], ids=str
+    ("reason", "bound"), [(PendingReason.CAP, 40), (PendingReason.WINDOW, 8), (PendingReason.PAUSED, None)], ids=str
 )
-def test_a_deferral_says_which_bound_is_reached(diary: Diary, reason: DeferReason, bound: int | None) -> None:
+def test_a_deferral_says_which_bound_is_reached(diary: Diary, reason: PendingReason, bound: int | None) -> None:
     diary.cycle(memory(record(count=1), pressures={("a", TEMPLATE): Window(8)}))
     (line,) = diary.cycle(deferred={("a", TEMPLATE, reason): 1}, limits=limits(pool("a", max_machines=40)))
     assert line.get("bound") == bound

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model import Budget, DeferReason, ErrorClass, Limits, Memory, Plan, PoolLimits, TemplateLimits, Verdict
+from provisioner.model import (
+    Budget,
+    ErrorClass,
+    Limits,
+    Memory,
+    PendingReason,
+    Plan,
+    PoolLimits,
+    TemplateLimits,
+    Verdict,
+)
 from provisioner.planning.budget import hourly, month_cost, spent
 from tests.unit.core import (
     NOW,
@@ -53,7 +63,7 @@ def made(decided: Plan) -> dict[str, int]:
 def test_as_many_are_asked_for_as_an_hour_pays_for() -> None:
     decided = planned(10, by=allowed(2.0, 2.0, per_hour=7.0))
     assert made(decided) == {"a": 3, "b": 0}
-    assert decided.deferred == {("a", TEMPLATE, DeferReason.BUDGET): 7}
+    assert decided.deferred == {("a", TEMPLATE, PendingReason.BUDGET): 7}
     assert not decided.deletes
 
 
@@ -117,7 +127,7 @@ def test_no_plan_asks_for_more_than_an_hour_pays_for(
     before = rate(memory(one, other))
     assert rate(decided.memory) <= max(before, most) + 1e-4
     for (where, template, reason), held_back in decided.deferred.items():
-        assert reason is DeferReason.BUDGET
+        assert reason is PendingReason.BUDGET
         assert held_back > 0
         assert rate(decided.memory) + (by.price(template, where) or 0.0) > most - 1e-4, "one more did not fit"
 
@@ -129,7 +139,7 @@ def test_a_month_that_is_spent_holds_what_costs_until_the_next_one_begins() -> N
     assert made(decided) == {"a": 0, "b": 3}
     only_a = replace(by, templates={TEMPLATE: TemplateLimits(TEMPLATE, ("a",))})
     held = planned(3, by=only_a, **yet)
-    assert (held.creates, held.deferred) == ((), {("a", TEMPLATE, DeferReason.BUDGET): 3})
+    assert (held.creates, held.deferred) == ((), {("a", TEMPLATE, PendingReason.BUDGET): 3})
     at_last = planned(3, by=only_a, now=MONTH - 60, **yet)
     assert at_last.due == MONTH, "the next plan is that of the next month"
     assert len(planned(3, by=only_a, now=MONTH, **yet).creates) == 3

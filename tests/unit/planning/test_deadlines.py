@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from provisioner.model import (
-    DeferReason,
     Delete,
     DeleteReason,
     ErrorClass,
@@ -18,6 +17,7 @@ from provisioner.model import (
     Look,
     Machine,
     Memory,
+    PendingReason,
     Phase,
     RequestRecord,
     RequestStatus,
@@ -180,7 +180,7 @@ def test_hf_hears_why(last: Slot | None, learned: Failure | None, failure: Failu
 def test_what_is_merely_held_back_counts_as_a_straggler_too() -> None:
     known, full = nine_run(None, count=TEN), impatient(max_machines=9)
     early = plan(known, THERE, limits=full, now=NOW - 1)
-    assert early.deferred == {("a", TEMPLATE, DeferReason.CAP): 1}
+    assert early.deferred == {("a", TEMPLATE, PendingReason.CAP): 1}
     assert (early.memory.requests[REQUEST].ended, early.due) == (None, NOW)
     late_ = plan(early.memory, THERE, limits=full)
     assert (late_.memory.requests[REQUEST].ended, late_.deferred, late_.creates) == (GIVEN_UP, {}, ())

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from provisioner.model import (
-    DeferReason,
     ErrorClass,
     Failure,
     Fingerprint,
@@ -17,6 +16,7 @@ from provisioner.model import (
     Machine,
     Memory,
     Notice,
+    PendingReason,
     Phase,
     Plan,
     RequestStatus,
@@ -204,7 +204,7 @@ def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on
     tried = trial(slot(seen=True), look=at(10, machine()))
     assert tried.memory.requests[REQUEST].slots[0].ran is not None
     assert (learned(tried.memory).level, learned(tried.memory).early_loss) == (3, WHY)
-    assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, DeferReason.WINDOW): 9})
+    assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, PendingReason.WINDOW): 9})
     still = trial(running(), look=at(299, machine()))
     assert still.creates == ()
     assert still.due == pytest.approx(BEFORE + 300, abs=0.01), "when it has outlived its first minutes"
@@ -237,7 +237,7 @@ def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
     known = learned(tried.memory)
     assert (known.level, known.blocked_at, known.early_loss) == (4, BEFORE + 31, WHY)
     assert known.retry_at > BEFORE + 31
-    assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, DeferReason.BACKOFF): 10})
+    assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, PendingReason.BACKOFF): 10})
 
 
 def test_a_probe_that_dies_together_with_older_machines_is_a_probe_that_died() -> None:

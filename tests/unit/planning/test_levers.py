@@ -15,7 +15,6 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     Contact,
-    DeferReason,
     Lever,
     LeverKind,
     Levers,
@@ -23,6 +22,7 @@ from provisioner.model import (
     LossCause,
     Memory,
     Notice,
+    PendingReason,
     Phase,
     Plan,
     RequestStatus,
@@ -35,7 +35,6 @@ from provisioner.planning.answers import AGED, STUCK, available, losses, request
 from provisioner.planning.cancellation import BY_A_PERSON
 from provisioner.planning.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
 from provisioner.planning.rebuild import Evidence, rebuild
-from provisioner.planning.shortage import BesideMemory, Lack, shortages
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -166,9 +165,9 @@ def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(lever: Lever) -> N
 def test_without_another_pool_machines_wait_as_paused(lever: Lever) -> None:
     known = memory(record(count=3))
     told = plan(known, snapshot(), limits=held(ONE, lever))
-    assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, DeferReason.PAUSED): 3})
-    (short,) = shortages(known, BesideMemory(held(ONE, lever)), NOW)[REQUEST]
-    assert (short.lack, short.machines) == (Lack.PAUSED, 3)
+    assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
+    (unmet,) = told.unmet[REQUEST]
+    assert (unmet.reason, unmet.machines) == (PendingReason.PAUSED, 3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 
 from provisioner.model import (
     Contact,
-    DeferReason,
     Delete,
     DeleteReason,
     ErrorClass,
@@ -23,6 +22,7 @@ from provisioner.model import (
     LossCause,
     Machine,
     Memory,
+    PendingReason,
     Phase,
     Plan,
     Request,
@@ -391,7 +391,7 @@ def test_a_machine_held_back_by_the_window_goes_to_the_next_pool_although_nothin
     waiting = limits(pool("a", initial_window=1, spill_after=180.0), pool("b"))
     held = record(slot(0, submitted=NOW - 1, seen=True), count=2)
     made = plan(memory(held), snapshot(machine(0, Phase.PENDING)), snapshot(pool="b"), limits=waiting)
-    assert made.deferred == {("a", TEMPLATE, DeferReason.WINDOW): 1}
+    assert made.deferred == {("a", TEMPLATE, PendingReason.WINDOW): 1}
     assert made.due <= NOW + 180.0
 
 

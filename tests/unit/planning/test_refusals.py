@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import (
-    DeferReason,
     ErrorClass,
     Failure,
     Machine,
     Memory,
+    PendingReason,
     Phase,
     Slot,
     Snapshot,
@@ -99,22 +99,22 @@ def backing_off(failure: Failure | None = STOCKOUT, level: int = 1) -> Memory:
 
 
 def test_machines_wait_that_the_pool_is_not_asked_for_because_it_refused_another() -> None:
-    deferred = {("a", TEMPLATE, DeferReason.BACKOFF): 7, ("a", TEMPLATE, DeferReason.WINDOW): 2}
+    deferred = {("a", TEMPLATE, PendingReason.BACKOFF): 7, ("a", TEMPLATE, PendingReason.WINDOW): 2}
 
     assert list(held_back(backing_off(), deferred)) == [FULL._replace(machines=7), FULL._replace(machines=2)]
 
 
-NOT_REFUSED: dict[str, tuple[Memory, DeferReason]] = {
-    "a cap": (backing_off(), DeferReason.CAP),
-    "a person": (backing_off(), DeferReason.PAUSED),
-    "a window that is small": (backing_off(level=0), DeferReason.WINDOW),
-    "boots that fail": (backing_off(Failure(ErrorClass.TIMEOUT, "late")), DeferReason.BACKOFF),
-    "a pool that cannot be seen": (memory(), DeferReason.BACKOFF),
+NOT_REFUSED: dict[str, tuple[Memory, PendingReason]] = {
+    "a cap": (backing_off(), PendingReason.CAP),
+    "a person": (backing_off(), PendingReason.PAUSED),
+    "a window that is small": (backing_off(level=0), PendingReason.WINDOW),
+    "boots that fail": (backing_off(Failure(ErrorClass.TIMEOUT, "late")), PendingReason.BACKOFF),
+    "a pool that cannot be seen": (memory(), PendingReason.BACKOFF),
 }
 
 
 @pytest.mark.parametrize(("held", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
-def test_what_is_held_back_is_not_refused_when_it_is_for(held: Memory, reason: DeferReason) -> None:
+def test_what_is_held_back_is_not_refused_when_it_is_for(held: Memory, reason: PendingReason) -> None:
     assert list(held_back(held, {("a", TEMPLATE, reason): 7})) == []
 
 

@@ -13,12 +13,12 @@ import pytest
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
     Create,
-    DeferReason,
     DeleteReason,
     ErrorClass,
     Failure,
     Limits,
     Memory,
+    PendingReason,
     Phase,
     RequestRecord,
     Slot,
@@ -137,7 +137,7 @@ def test_where_five_machines_are_asked_for(
 ) -> None:
     draft = asked_of(record(count=5), first, **given)
     assert created(draft) == expected
-    assert dict(draft.deferred) == {(where, TEMPLATE, DeferReason.WINDOW): count for where, count in wait.items()}
+    assert dict(draft.deferred) == {(where, TEMPLATE, PendingReason.WINDOW): count for where, count in wait.items()}
 
 
 def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
@@ -147,13 +147,13 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
 @pytest.mark.parametrize(
     ("both", "learned", "reason"),
     [
-        pytest.param({"paused": True}, None, DeferReason.PAUSED, id="paused"),
-        pytest.param({"max_machines": 0}, None, DeferReason.CAP, id="full"),
-        pytest.param({}, BACKING_OFF, DeferReason.BACKOFF, id="backing off"),
+        pytest.param({"paused": True}, None, PendingReason.PAUSED, id="paused"),
+        pytest.param({"max_machines": 0}, None, PendingReason.CAP, id="full"),
+        pytest.param({}, BACKING_OFF, PendingReason.BACKOFF, id="backing off"),
     ],
 )
 def test_what_no_pool_takes_is_deferred_in_the_first(
-    both: dict[str, object], learned: Window | None, reason: DeferReason
+    both: dict[str, object], learned: Window | None, reason: PendingReason
 ) -> None:
     pressures = {(one, TEMPLATE): learned for one in "ab"} if learned else {}
     draft = asked(memory(record(count=5), pressures=pressures), limits=limits(pool("a", **both), pool("b", **both)))
@@ -257,7 +257,7 @@ def test_a_pool_without_room_and_without_another_keeps_its_waiting_machines_as_t
     draft = asked(waiting, waits, limits=limits(pool("a", spill_after=SPILL)))
     assert created(draft) == {}
     assert verdicts(draft) == {Verdict.OPEN: 1}
-    assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.BACKOFF): 2}
+    assert dict(draft.deferred) == {("a", TEMPLATE, PendingReason.BACKOFF): 2}
 
 
 def test_a_slot_withdrawn_without_a_known_reason_says_that_it_was_slow() -> None:
@@ -420,7 +420,7 @@ def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
     capacity = capacity_of(draft)
     ask(draft, draft.record(REQUEST), capacity)
     assert created(draft) == {"a": 3 if counts else 4}
-    assert dict(draft.deferred) == {("a", TEMPLATE, DeferReason.CAP): 6 if counts else 5}
+    assert dict(draft.deferred) == {("a", TEMPLATE, PendingReason.CAP): 6 if counts else 5}
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_the_caps_of_two_templates(most: dict[str, int], unknown: tuple[str, ...
     known = memory(record(count=5), record(id_=OTHER, count=5, template="U"))
     draft = asked(known, limits=two_templates(pool("a", **most)), unknown={"a": list(unknown)})
     assert Counter(create.template for create in draft.creates) == made
-    assert {reason for _, _, reason in draft.deferred} == {DeferReason.CAP}
+    assert {reason for _, _, reason in draft.deferred} == {PendingReason.CAP}
     assert sum(draft.deferred.values()) == 10 - sum(made.values())
 
 

@@ -16,13 +16,13 @@ from provisioner.model import (
     BrakeReason,
     Close,
     Create,
-    DeferReason,
     Delete,
     DeleteReason,
     ErrorClass,
     Failure,
     LossCause,
     Outcome,
+    PendingReason,
     Plan,
     Verdict,
     Window,
@@ -32,7 +32,7 @@ from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snaps
 
 CREATE = Create(name(0), "a", TEMPLATE, "aaaaaaaaaa")
 DELETE = Delete(name(1), "a", DeleteReason.RETURNED)
-DEFERRED = {("a", TEMPLATE, DeferReason.BACKOFF): 7}
+DEFERRED = {("a", TEMPLATE, PendingReason.BACKOFF): 7}
 QUIET = CycleReport(1, NOW, 0.0, {"a": snapshot()}, memory(), None, {})
 BLIND = replace(QUIET, looks={"a": unobserved()})
 

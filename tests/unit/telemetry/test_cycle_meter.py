@@ -17,7 +17,6 @@ from provisioner.model import (
     BrakeReason,
     Close,
     Create,
-    DeferReason,
     Delete,
     DeleteReason,
     Lever,
@@ -28,6 +27,7 @@ from provisioner.model import (
     Memory,
     Notice,
     Outcome,
+    PendingReason,
     Phase,
     RequestStatus,
     TemplateLimits,
@@ -115,7 +115,7 @@ CLOSES = (
 )
 CREATE, DELETE = Create("a", "a", "T", REQUEST), Delete("c", "a", DeleteReason.LOST)
 DONE = Results("a", (Outcome(CREATE), Outcome(CREATE, BROKEN), Outcome(DELETE), Outcome(DELETE, BROKEN)), ())
-HELD_BACK = replace(EMPTY, deferred={("a", "T", DeferReason.BACKOFF): 4, ("a", "T", DeferReason.BUDGET): 3})
+HELD_BACK = replace(EMPTY, deferred={("a", "T", PendingReason.BACKOFF): 4, ("a", "T", PendingReason.BUDGET): 3})
 STOP, PAUSE = Lever(LeverKind.STOP_ALL), Lever(LeverKind.PAUSE, "a")
 CANCELS = [Lever(LeverKind.CANCEL, target) for target in (REQUEST, OTHER, name(0, OTHER))]
 ENDED = RequestStatus.COMPLETE

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import DeferReason
+from provisioner.model import PendingReason
 from provisioner.telemetry import health
 from provisioner.telemetry.health import LoopHealth
 from tests.unit.core import NOW, memory, snapshot, unobserved
 
-SEEN = CycleReport(7, NOW, 0.5, {"a": snapshot()}, memory(), None, {("a", "T", DeferReason.CAP): 2})
+SEEN = CycleReport(7, NOW, 0.5, {"a": snapshot()}, memory(), None, {("a", "T", PendingReason.CAP): 2})
 BLIND = replace(SEEN, looks={"a": snapshot(), "b": unobserved("b")})
 LOST = replace(BLIND, memory=None, problem="memory.json is lost. Not seen yet: b.")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -19,11 +21,13 @@ from provisioner.model import (
     Look,
     Memory,
     Outcome,
+    PendingReason,
+    Unmet,
     Window,
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import LastingFailure, Notebook, Notes, read_notes
-from tests.unit.core import NOW, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
+from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
 
 LIMITS = limits()
 DENIED = Failure(ErrorClass.DENIED, "pods is forbidden")
@@ -41,12 +45,17 @@ class Desk:
         self.notebook = Notebook(self.state, lambda: self.refused)
 
     def cycle(
-        self, *looks: Look, held: Memory | None = None, problem: str = "", outcomes: tuple[Outcome, ...] = ()
+        self,
+        *looks: Look,
+        held: Memory | None = None,
+        problem: str = "",
+        outcomes: tuple[Outcome, ...] = (),
+        unmet: Mapping[str, tuple[Unmet, ...]] = MappingProxyType({}),
     ) -> Notes:
         """What stands in the file after another cycle."""
         results = (Results("a", outcomes, ()),) if outcomes else ()
         seen = {look.pool: look for look in looks}
-        report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem)
+        report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem, unmet=unmet)
         self.wall += 1.0
         self.notebook.take(report, self.limits, self.wall)
         return read_notes(self.state)
@@ -96,6 +105,27 @@ def test_a_refused_configuration_lasts_until_it_is_in_force(desk: Desk) -> None:
     assert desk.cycle().configuration == LastingFailure(101.0, "nonsense: unknown setting")
     desk.refused = ""
     assert desk.cycle().configuration is None
+
+
+def test_unmet_machines_are_published_with_each_cycle(desk: Desk) -> None:
+    waits = Unmet(
+        "a",
+        PendingReason.CAP,
+        3,
+        ErrorClass.QUOTA,
+        "full",
+        10.0,
+        20.0,
+        "b",
+        30.0,
+        "old",
+        7,
+        {"b": PendingReason.PAUSED},
+    )
+    unmet = {REQUEST: (waits, Unmet("b", PendingReason.STARTING, 1)), OTHER: (Unmet("a", PendingReason.CAP, 1),)}
+    published = desk.cycle(unmet=unmet).unmet
+    assert (dict(published), list(published)) == (unmet, [REQUEST, OTHER])
+    assert desk.cycle().unmet == {}
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_a_pool_and_a_template_without_machines_are_told_all_the_same() -> None:
 
 
 def test_what_no_pool_can_be_named_for_counts_for_its_template() -> None:
-    seen = overview(facts(memory(record(count=3)), Limits("hf", {}, {})))
+    seen = overview(facts(memory(record(count=3)), Limits("hf", {}, {}), unmet={}))
     assert (row(seen.templates, TEMPLATE).wanted, seen.pools, seen.machines) == (3, [], [])
 
 

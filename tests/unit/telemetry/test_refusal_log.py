@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
-    DeferReason,
     ErrorClass,
     Failure,
     Look,
     Machine,
     Memory,
+    PendingReason,
     Phase,
     Plan,
     Slot,
@@ -66,7 +66,7 @@ class Told:
                 looks=seen(slot(0), slot(1), slot(2)) if looks is None else looks,
                 memory=held,
                 plan=Plan(held) if planned and held else None,
-                deferred={("a", TEMPLATE, DeferReason.BACKOFF): deferred} if deferred else {},
+                deferred={("a", TEMPLATE, PendingReason.BACKOFF): deferred} if deferred else {},
             )
         )
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import DeferReason, Plan, Verdict, evolve
+from provisioner.model import PendingReason, Plan, Verdict, evolve
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
@@ -33,7 +33,7 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     reporter = Reporter(metrics, state, limits=PRICED, refused=lambda: "no YAML", digests=lambda: loop)
     held = memory(record(running(0), slot(1), count=3))
     refused = evolve(held.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
-    report = CycleReport(1, NOW, 0.5, {"a": snapshot()}, held, Plan(held), {("a", "T", DeferReason.CAP): 1})
+    report = CycleReport(1, NOW, 0.5, {"a": snapshot()}, held, Plan(held), {("a", "T", PendingReason.CAP): 1})
     for one in (report, replace(report, number=2, memory=memory(record(running(0), refused, count=3)))):
         reporter(one)
 

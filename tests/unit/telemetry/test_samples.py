@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.model import DeferReason, Verdict
+from provisioner.model import PendingReason, Verdict
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, plot
 from provisioner.telemetry.samples import ALL, EVERY, HELD, Moment, Point, Samples
 from tests.unit.core import TEMPLATE, memory, record, running, slot
 
 HELD_MACHINES = memory(record(running(0), running(1, pool="b"), slot(2), running(3, Verdict.LOST)))
-DEFERRED = {("a", TEMPLATE, DeferReason.CAP): 4}
+DEFERRED = {("a", TEMPLATE, PendingReason.CAP): 4}
 
 
 def test_wanted_is_what_runs_is_pending_or_deferred() -> None:

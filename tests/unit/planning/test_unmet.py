@@ -1,10 +1,10 @@
-"""Shortage: each reason why a request has too few machines is told from memory and limits alone, and all add up."""
+"""Unmet machines: the plan names each reason why a request has too few machines, and the numbers add up."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -17,15 +17,16 @@ from provisioner.model import (
     Failure,
     Limits,
     Memory,
+    PendingReason,
     RequestStatus,
     Slot,
     TemplateLimits,
+    Unmet,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning.shortage import TOTAL, BesideMemory, Lack, Shortage, shortages, troubles
+from provisioner.planning.unmet import TOTAL
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -44,6 +45,7 @@ from tests.unit.core import (
     running,
     slot,
     snapshot,
+    unmet_of,
     unobserved,
     unsent,
 )
@@ -60,9 +62,9 @@ def backing_off(failure: Failure = STOCKOUT, **changes: Any) -> Window:
     return Window(**(facts | changes))
 
 
-def short(held: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: Any) -> list[Shortage]:
-    """What the request is short of."""
-    return list(shortages(held, BesideMemory(allowed, **known), NOW)[id_])
+def unmet(held: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: Any) -> list[Unmet]:
+    """The unmet machines of the request."""
+    return list(unmet_of(held, allowed, **known)[id_])
 
 
 def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: Any) -> Memory:
@@ -71,25 +73,24 @@ def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: An
     return memory(record(*slots, count=count, **changes), pressures=pressures)
 
 
-def told(one: Shortage) -> dict[str, Any]:
-    """What it says beyond what every shortage says."""
-    facts = one._asdict()
-    usual = Shortage(REQUEST, TEMPLATE, "", Lack.UNKNOWN, 0)._asdict()
-    return {name: facts[name] for name in facts if name == "lack" or facts[name] != usual[name]}
+def told(one: Unmet) -> dict[str, Any]:
+    """The facts that not every entry has."""
+    facts, usual = asdict(one), asdict(Unmet("", PendingReason.UNKNOWN, 0))
+    return {name: facts[name] for name in facts if facts[name] != usual[name]}
 
 
 OUT = {"error": ErrorClass.STOCKOUT, "text": STOCKOUT.text}
 SPILLS = limits(pool("a", spill_after=180.0), pool("b", paused=True))
-BLIND = {"unseen": {"a": "no route to host"}}
+BLIND = {"unseen": ["a"]}
 TWO_START = [slot(number, seen=True) for number in range(2)]
 
 
-def says(lack: str, machines: int, **more: Any) -> dict[str, Any]:
-    """The facts of a shortage in pool ``a`` since the request was read, unless ``more`` says otherwise."""
-    return {"pool": "a", "lack": lack, "machines": machines, "since": BEFORE} | more
+def says(reason: str, machines: int, **more: Any) -> dict[str, Any]:
+    """The facts of an entry of pool ``a`` since the request was read, unless ``more`` says otherwise."""
+    return {"pool": "a", "reason": reason, "machines": machines, "since": BEFORE} | more
 
 
-UNSEEN = says("unseen", 2, error="unavailable", text="no route to host")
+UNSEEN = says("unseen", 2, error="unavailable")
 BOOTS = {"next_try": BEFORE + BOOT}
 CAPPED = memory(
     record(running(0), running(1), count=5),
@@ -104,9 +105,6 @@ TOTALLED = memory(
 REASONS = [
     pytest.param(wanted(count=3, window=backing_off()), ALONE, {},
                  says("backoff", 3, since=NOW - 10, next_try=NOW + 20, **OUT), id="a back-off"),
-    pytest.param(wanted(slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 60), count=3,
-                        window=backing_off()), ALONE, {},
-                 says("backoff", 3, since=NOW - 60, next_try=NOW + 20, **OUT), id="a back-off of an older stock-out"),
     pytest.param(wanted(*TWO_START, count=5, window=Window(2, closed_since=NOW - 5)), ALONE, {},
                  says("window", 3, since=NOW - 5, bound=2), id="a window"),
     pytest.param(wanted(*TWO_START, count=5, window=Window(2, closed_since=NOW - 5)), limits(), {},
@@ -118,10 +116,9 @@ REASONS = [
     pytest.param(wanted(slot(seen=True, submitted=NOW - 2), count=4, window=backing_off(retry_at=NOW - 3)), ALONE, {},
                  says("window", 3, since=NOW - 10, bound=1, **OUT), id="a probe"),
     pytest.param(CAPPED, limits(pool("a", max_machines=7)), {"orphans": {"a": 1}},
-                 says("cap", 3, bound=7, holders={OTHER: 3, REQUEST: 2, "": 1, "cccccccccc": 1}), id="a cap"),
+                 says("cap", 3, bound=7), id="a cap"),
     pytest.param(TOTALLED, limits(pool("a", max_machines=9, max_machines_total=4)), {"orphans": {"a": 1}},
-                 says("cap", 3, text=TOTAL, bound=4, holders={REQUEST: 2, OTHER: 1, "": 1}),
-                 id="a cap over all templates"),
+                 says("cap", 3, text=TOTAL, bound=4), id="a cap over all templates"),
     pytest.param(wanted(count=2), limits(pool("a", paused=True)), {}, says("paused", 2), id="a pause"),
     pytest.param(wanted(count=2, window=backing_off()), SPILLS, {},
                  says("backoff", 2, since=NOW - 10, next_try=NOW + 20, elsewhere={"b": "paused"}, **OUT),
@@ -129,14 +126,16 @@ REASONS = [
     pytest.param(wanted(count=2), ALONE, BLIND, UNSEEN, id="a pool that is blind"),
     pytest.param(wanted(slot(0, seen=True), slot(1, failure=STOCKOUT), count=2), ALONE, BLIND, UNSEEN,
                  id="slots in a pool that is blind"),
-    pytest.param(wanted(count=2), ALONE, {}, says("next", 2, next_try=NOW), id="the next cycle"),
+    pytest.param(wanted(count=2), ALONE, {}, says("unanswered", 2, since=NOW, next_try=NOW + BOOT),
+                 id="machines that this plan asks for"),
     pytest.param(wanted(running(0), count=3), limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=3.0)), {},
                  says("budget", 2, text="The provisioner's budget is used up (3 USD per hour)."), id="the budget"),
     pytest.param(wanted(unsent(), count=1,
                         window=backing_off(Failure(ErrorClass.THROTTLED, "slow down"), probing=False)), ALONE, {},
                  says("unsent", 1, since=NOW - 10, next_try=NOW + 20, error="throttled", text="slow down"),
                  id="a create that was not sent"),
-    pytest.param(wanted(slot(accepted=False), count=1), ALONE, {}, says("unanswered", 1, **BOOTS),
+    pytest.param(wanted(slot(accepted=False), count=1), ALONE, {},
+                 says("unanswered", 1, since=NOW, next_try=NOW + BOOT),
                  id="a create without an answer"),
     pytest.param(wanted(slot(0), slot(1, seen=True, submitted=NOW - 5), count=2), ALONE, {},
                  says("starting", 2, **BOOTS), id="machines that start"),
@@ -154,46 +153,48 @@ REASONS = [
                  id="a slot that was set aside"),
     pytest.param(wanted(unsent(0, Verdict.FAILED, failure=DENIED), running(1), count=2), ALONE, {},
                  says("given_up", 1, error="denied", text=DENIED.text), id="what was given up"),
-    pytest.param(wanted(count=2), limits(), {"limits": Limits("hf", {}, {})},
-                 {"lack": "unknown", "machines": 2, "since": BEFORE}, id="a template of unknown limits"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("held", "allowed", "known", "says"), REASONS)
-def test_each_reason_is_told(held: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
-    ones = shortages(held, BesideMemory(**({"limits": allowed} | known)), NOW)[REQUEST]
-    (one,) = (one for one in ones if one.lack == says["lack"])
+def test_each_reason_is_named(held: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
+    (one,) = (one for one in unmet(held, allowed, **known) if one.reason == says["reason"])
     assert told(one) == says
 
 
 def test_every_reason_has_a_case() -> None:
-    assert {case.values[3]["lack"] for case in REASONS} == set(Lack)
+    assert {case.values[3]["reason"] for case in REASONS} == set(PendingReason) - {PendingReason.UNKNOWN}
 
 
-def test_a_request_whose_machines_run_is_short_of_nothing() -> None:
+def test_a_request_whose_machines_run_has_no_unmet_machine() -> None:
     held = memory(record(running(0)), record(id_=OTHER, ended=RequestStatus.COMPLETE_WITH_ERROR, count=3))
-    assert shortages(held, BesideMemory(ALONE), NOW) == {REQUEST: []}
+    assert unmet_of(held, ALONE) == {}
 
 
-def test_machines_that_wait_behind_one_for_which_there_is_no_room_have_its_words() -> None:
-    full, other = short(wanted(slot(seen=True, failure=STOCKOUT), count=3))
-    assert (full.lack, full.machines) == (Lack.TROUBLED, 1)
-    assert (other.lack, other.machines, other.since, other.next_try) == (Lack.BACKOFF, 2, BEFORE, None)
-    assert (other.error, other.text) == (ErrorClass.STOCKOUT, STOCKOUT.text)
+def test_machines_that_wait_behind_one_for_which_there_is_no_room_wait_for_the_pool() -> None:
+    full, other = unmet(wanted(slot(seen=True, failure=STOCKOUT), count=3))
+    assert (full.reason, full.machines, full.text) == (PendingReason.TROUBLED, 1, STOCKOUT.text)
+    assert (other.reason, other.machines, other.since, other.next_try) == (PendingReason.BACKOFF, 2, BEFORE, None)
+
+
+def test_machines_wait_for_calls_that_are_under_way_and_not_for_a_window_of_some_size() -> None:
+    (one,) = plan(wanted(count=2), snapshot(), limits=ALONE, busy=["a"]).unmet[REQUEST]
+    assert (one.reason, one.machines, one.bound) == (PendingReason.WINDOW, 2, None)
 
 
 def test_who_asks_later_waits_behind_who_asks_first() -> None:
     older, newer = record(count=1, read=BEFORE), record(count=2, read=NOW, id_=OTHER)
     held = memory(newer, older, pressures={("a", TEMPLATE): backing_off()})
-    assert [one.behind for one in short(held)] == [""]
-    assert [one.behind for one in short(held, id_=OTHER)] == [REQUEST]
+    assert [one.behind for one in unmet(held)] == [""]
+    assert [one.behind for one in unmet(held, id_=OTHER)] == [REQUEST]
 
 
-def test_what_an_older_request_takes_with_the_next_cycle_a_newer_one_does_not_have() -> None:
+def test_a_newer_request_does_not_have_the_room_that_an_older_one_takes() -> None:
     older, newer = record(count=3, read=BEFORE), record(count=3, read=NOW, id_=OTHER)
     held, allowed = memory(older, newer), limits(pool("a", initial_window=4))
-    assert [(one.lack, one.machines) for one in short(held, allowed)] == [(Lack.NEXT, 3)]
-    assert [(one.lack, one.machines) for one in short(held, allowed, OTHER)] == [(Lack.NEXT, 1), (Lack.WINDOW, 2)]
+    asked, held_back = PendingReason.UNANSWERED, PendingReason.WINDOW
+    assert [(one.reason, one.machines) for one in unmet(held, allowed)] == [(asked, 3)]
+    assert [(one.reason, one.machines) for one in unmet(held, allowed, OTHER)] == [(asked, 1), (held_back, 2)]
 
 
 def test_machines_are_told_apart_by_pool_and_class_and_the_earliest_counts() -> None:
@@ -204,26 +205,12 @@ def test_machines_are_told_apart_by_pool_and_class_and_the_earliest_counts() -> 
         slot(3, pool="b", failure=BROKEN),
         count=4,
     )
-    ones = short(held, limits())
+    ones = unmet(held, limits())
     assert sorted((one.pool, one.error, one.machines, one.since) for one in ones) == [
         ("a", ErrorClass.DENIED, 1, BEFORE),
         ("a", ErrorClass.OTHER, 2, NOW - 60),
         ("b", ErrorClass.OTHER, 1, BEFORE),
     ]
-
-
-def test_a_pool_has_the_trouble_since_its_last_machine_ran() -> None:
-    failed = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True)
-    held = wanted(
-        evolve(failed, closed=NOW - 90),
-        running(1, ran=NOW - 80),
-        evolve(failed, number=2, closed=NOW - 70),
-        evolve(failed, number=3, closed=NOW - 50),
-        count=9,
-    )
-    trouble = troubles(held)["a", TEMPLATE]
-    assert trouble == (STOCKOUT, NOW - 50, NOW - 70, False)
-    assert troubles(wanted(running(), count=1)) == {}
 
 
 ERRORS = some.sampled_from([STOCKOUT, BROKEN, DENIED, Failure(ErrorClass.TIMEOUT, "late")])
@@ -280,10 +267,11 @@ def _slots(draw: some.DrawFn, number: int, id_: str, *, settled: bool) -> Slot:
 
 
 @given(worlds())
-def test_the_machines_add_up_to_what_is_missing(world: tuple[Memory, Limits, frozenset[str]]) -> None:
+def test_the_numbers_add_up_to_the_machines_that_do_not_run(world: tuple[Memory, Limits, frozenset[str]]) -> None:
     held, allowed, unseen = world
-    for id_, ones in shortages(held, BesideMemory(allowed, dict.fromkeys(unseen, "no route to host")), NOW).items():
-        wants = held.requests[id_]
+    found = unmet_of(held, allowed, unseen)
+    for id_, wants in held.requests.items():
+        ones = found.get(id_, ())
         assert all(one.machines > 0 for one in ones)
         assert sum(one.machines for one in ones) == wants.count - sum(
             one.ran is not None for one in wants.slots.values()
@@ -291,22 +279,23 @@ def test_the_machines_add_up_to_what_is_missing(world: tuple[Memory, Limits, fro
 
 
 @given(worlds(settled=True))
-def test_what_is_held_back_is_what_the_next_plan_defers(world: tuple[Memory, Limits, frozenset[str]]) -> None:
+def test_the_plan_defers_and_asks_for_the_machines_that_it_names(
+    world: tuple[Memory, Limits, frozenset[str]],
+) -> None:
     held, allowed, unseen = world
     allowed = replace(allowed, pools={name: replace(one, stale_after=NOW) for name, one in allowed.pools.items()})
     looks = [
         unobserved(name) if name in unseen else snapshot(*_machines(held, name), pool=name, began=SEEN) for name in "ab"
     ]
     planned = plan(held, *looks, limits=allowed)
-    said = shortages(held, BesideMemory(allowed, dict.fromkeys(unseen, "no route to host")), NOW)
-    deferred = Counter[tuple[str, str]]()
-    for one in (one for ones in said.values() for one in ones):
-        if one.lack is not Lack.NEXT:
-            deferred[one.pool, "backoff" if one.lack is Lack.UNSEEN else one.lack] += one.machines
+    deferred, asked = Counter[tuple[str, str]](), Counter[str]()
+    for one in (one for ones in planned.unmet.values() for one in ones):
+        if one.reason is PendingReason.UNANSWERED:
+            asked[one.pool] += one.machines
+        else:
+            reason = PendingReason.BACKOFF if one.reason is PendingReason.UNSEEN else one.reason
+            deferred[one.pool, str(reason)] += one.machines
     assert deferred == {(where, str(reason)): count for (where, _, reason), count in planned.deferred.items()}
-    asked = Counter(
-        one.pool for ones in said.values() for one in ones for _ in range(one.machines) if one.lack is Lack.NEXT
-    )
     assert asked == Counter(create.pool for create in planned.creates)
 
 
@@ -319,5 +308,5 @@ def _machines(held: Memory, where: str) -> Iterator[Any]:
 
 def test_a_machine_that_ran_and_is_down_is_missing_with_its_reason() -> None:
     held = wanted(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2)
-    (short,) = shortages(held, BesideMemory(limits(pool("a"))), NOW)[REQUEST]
-    assert (short.machines, short.lack) == (1, Lack.TROUBLED)
+    (one,) = unmet(held)
+    assert (one.machines, one.reason, one.text) == (1, PendingReason.TROUBLED, BROKEN.text)

@@ -1,4 +1,4 @@
-"""Why requests and pools are short of machines: why, since when, and what comes next, as text and as JSON."""
+"""Why requests miss machines and pools back off, since when, and what comes next, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from provisioner.model import (
     Failure,
     Limits,
     Memory,
+    PendingReason,
     RequestRecord,
     RequestStatus,
+    Unmet,
     Verdict,
     Window,
+    evolve,
 )
 from provisioner.telemetry.overview import Overview, overview
-from provisioner.telemetry.shortages import lasting, local, missing_lines, pool_line
+from provisioner.telemetry.unmet import lasting, local, pool_failures, pool_line, unmet_lines
 from tests.support.desk import ONE_POOL, facts
 from tests.unit.core import NOW, OTHER, REQUEST, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot, unsent
 
@@ -49,7 +52,7 @@ def kept(id_: str, count: int) -> RequestRecord:
 
 def lines(seen: Overview) -> list[str]:
     """What is said of the requests that are short."""
-    return [line.strip() for one in seen.requests for line in missing_lines(one, loop_acts=seen.loop_acts)]
+    return [line.strip() for one in seen.requests for line in unmet_lines(one, loop_acts=seen.loop_acts)]
 
 
 CAPPED = memory(record(running(0), count=3), kept(OTHER, 4))
@@ -117,17 +120,35 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         {},
         rf"1 in a: not sent yet, throttled since {TIME} \(4 min\): slow down; next try in 60 min",
     ),
-    "no loop that has told of pools": (
-        memory(record(count=1)),
-        Limits("hf", {}, {}),
-        {},
-        rf"1: no loop has said which pools the template names since {TIME} \(\d+ s\)",
-    ),
-    "the next cycle, which no loop makes": (
-        memory(record(count=2)),
+    "a loop that has published nothing, and does not run": (
+        memory(record(running(0), count=3)),
         ONE_POOL,
-        {"ended": True},
-        rf"2 in a: to be asked for since {TIME} \(100 s\); next try once the loop acts",
+        {"unmet": {}, "ended": True},
+        rf"2: no loop has said why since {TIME} \(100 s\)",
+    ),
+    "calls that are under way": (
+        memory(record(count=1)),
+        ONE_POOL,
+        {"unmet": {REQUEST: [Unmet("a", PendingReason.WINDOW, 1, since=NOW - 5)]}},
+        rf"1 in a: earlier calls are under way since {TIME} \(5 s\)",
+    ),
+    "a pool whose newest observation is too old": (
+        memory(record(count=1)),
+        ONE_POOL,
+        {"unmet": {REQUEST: [Unmet("a", PendingReason.UNSEEN, 1, since=NOW - 5)]}},
+        rf"1 in a: the pool is unseen since {TIME} \(5 s\): its newest observation is too old or in doubt",
+    ),
+    "a back-off from a failure that is older than the last back-off": (
+        full(record(slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 600), count=2)),
+        ONE_POOL,
+        {},
+        rf"2 in a: backoff, stockout since {TIME} \(10 min\): ZONE_RESOURCE_POOL_EXHAUSTED; next try in 60 min",
+    ),
+    "a pool that waits for room, in the words of its machine that waits": (
+        memory(record(slot(seen=True, failure=STOCKOUT), running(1, down=NOW - 1), count=3)),
+        ONE_POOL,
+        {"unmet": {REQUEST: [Unmet("a", PendingReason.BACKOFF, 1), Unmet("a", PendingReason.STARTING, 2)]}},
+        rf"1 in a: backoff, stockout since {TIME} \(100 s\): ZONE_RESOURCE_POOL_EXHAUSTED",
     ),
 }  # fmt: skip
 
@@ -242,3 +263,19 @@ def test_a_time_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
+    failed = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True)
+    held = memory(
+        record(
+            evolve(failed, closed=NOW - 90),
+            running(1, ran=NOW - 80),
+            evolve(failed, number=2, closed=NOW - 70),
+            evolve(failed, number=3, closed=NOW - 50),
+            count=9,
+        )
+    )
+    last = pool_failures(held)["a", TEMPLATE]
+    assert last == (STOCKOUT, NOW - 50, NOW - 70, False)
+    assert pool_failures(memory(record(running()))) == {}

@@ -1,0 +1,314 @@
+"""Why requests miss machines and pools back off, as the loop published it: as documents and as sentences for people."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from provisioner.loop.clock import utc
+from provisioner.model import (
+    DAY,
+    HOUR,
+    Failure,
+    Memory,
+    PendingReason,
+    RequestRecord,
+    Unmet,
+    Verdict,
+)
+from provisioner.names import NO_TEMPLATE
+from provisioner.planning.unmet import TOTAL
+from provisioner.telemetry.notes import Notes
+
+Document = Mapping[str, Any]
+"""An object as ``-o json`` prints it."""
+
+Key = tuple[str, str]
+"""Pool and template."""
+
+HOLDERS = 3
+"""The most requests named as users of a cap on a terminal; ``-o json`` names all."""
+
+QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReason.STARTING})
+"""Reasons that each machine goes through, so that they need no attention."""
+
+HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReason.UNSENT})
+"""Reasons that last as long as the failures of the pool."""
+
+
+class PoolFailure(NamedTuple):
+    """The last failure in a pool for a template. Times are loop time."""
+
+    failure: Failure
+    at: float
+    """When its slot was closed or the pool began to back off; for a waiting machine, when it was asked for."""
+    since: float
+    """When failures of this class began there, after the last machine that ran."""
+    is_over: bool = False
+    """A machine has begun to run there since, and the pool does not back off."""
+
+
+def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
+    """Return the last failure in each pool for each template, by the slots and the windows that back off."""
+    failures = defaultdict[Key, list[tuple[float, Failure]]](list)
+    ran = defaultdict[Key, float](float)
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            key = (slot.pool, record.template)
+            if slot.ran is not None and slot.verdict is not Verdict.FAILED:
+                ran[key] = max(ran[key], slot.ran)
+            elif slot.failure is not None and slot.submitted is not None:
+                at = slot.submitted if slot.closed is None else slot.closed
+                failures[key].append((at, slot.failure))
+    backing_off = set()
+    for key, window in memory.pressures.items():
+        if window.level:
+            backing_off.add(key)
+        if window.backs_off_from is not None:
+            failures[key].append((window.blocked_at, window.backs_off_from))
+    return {key: _last(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
+
+
+def _last(failed: list[tuple[float, Failure]], ran: float, *, is_over: bool) -> PoolFailure:
+    at, failure = max(failed, key=lambda one: one[0])
+    series = [when for when, one in failed if one.error is failure.error and when > ran]
+    return PoolFailure(failure, at, min(series, default=at), is_over and ran > at)
+
+
+class UnmetDocuments:
+    """Makes the documents of unmet machines from memory and from what the loop published beside it."""
+
+    def __init__(self, memory: Memory, notes: Notes, failures: Mapping[Key, PoolFailure], now: float) -> None:
+        self._memory, self._notes, self._failures, self._now = memory, notes, failures, now
+        self._holders: dict[Key, Mapping[str, int]] = {}
+        """The users of each cap that is used up."""
+
+    def by_request(self) -> Mapping[str, list[dict[str, Any]]]:
+        """Return an entry for each pool and reason of each open request that misses machines.
+
+        ``reason``: a ``PendingReason``, of so many ``machines`` in a ``pool``. ``error``: class, or None.
+        ``text``: the cloud's words. ``since``, ``next_try`` and ``spills_at``: UTC or None, and with ``_seconds`` for
+        how long, or in how long. ``spills_to``, ``behind``, ``bound`` and ``elsewhere``: as of ``Unmet``.
+        ``holders``: machines that use up the cap, by request; those without a request under an empty name.
+        ``braked``: the brake keeps machines without a request, which use up the cap.
+        ``quiet``: the reason needs no attention.
+        """
+        requests = [record for record in self._memory.requests.values() if record.ended is None]
+        return {record.id: entries for record in requests if (entries := self._of_request(record))}
+
+    def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
+        published = self._notes.unmet.get(record.id, ())
+        running = sum([slot.ran is not None and slot.down is None for slot in record.slots.values()])
+        missing = record.count - record.withheld - running - sum(one.machines for one in published)
+        unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read)] if missing > 0 else []
+        return [self._entry(one, record.template) for one in (*published, *unknown)]
+
+    def _entry(self, one: Unmet, template: str) -> dict[str, Any]:
+        error, text, since = one.error, one.text, one.since
+        last = self._failures.get((one.pool, template))
+        if one.reason is PendingReason.UNSEEN:
+            text = self._notes.unseen.get(one.pool, "its newest observation is too old or in doubt")
+        elif last and one.reason in HELD_BACK and (error is last.failure.error or self._waits_for_room(one)):
+            error, text, since = last.failure.error, text or last.failure.text, last.since
+        holders = self._holders_of(one, template) if one.reason is PendingReason.CAP else {}
+        return asdict(one) | {
+            "error": error,
+            "text": text,
+            **past(self._memory, "since", since, self._now),
+            **coming(self._memory, "next_try", one.next_try, self._now),
+            **coming(self._memory, "spills_at", one.spills_at, self._now),
+            "holders": dict(holders),
+            "braked": self._memory.brake is not None and bool(holders.get("")),
+            "quiet": one.reason in QUIET and error is None,
+        }
+
+    def _waits_for_room(self, one: Unmet) -> bool:
+        """True for machines that wait behind a machine for which the pool has no room."""
+        return one.reason is PendingReason.BACKOFF and one.error is None
+
+    def _holders_of(self, one: Unmet, template: str) -> Mapping[str, int]:
+        """Return the users of the cap of a template, or of all templates, the largest first."""
+        key = (one.pool, "" if one.text == TOTAL else template)
+        if key not in self._holders:
+            held = Counter({"": len(self._notes.orphans.get(one.pool, ()))})
+            for record in self._memory.requests.values():
+                if record.template in (key[1] or record.template, NO_TEMPLATE):
+                    held[record.id] = sum([slot.pool == one.pool and not slot.gone for slot in record.slots.values()])
+            self._holders[key] = {id_: machines for id_, machines in held.most_common() if machines}
+        return self._holders[key]
+
+
+def window_documents(
+    memory: Memory, failures: Mapping[Key, PoolFailure], waiting: Mapping[Key, int], now: float
+) -> list[dict[str, Any]]:
+    """Return what was learned of each pool and template; ``waiting``: machines that wait there.
+
+    ``window``, ``backing_off`` and ``why``; ``since`` when it backs off from that, and the ``next_probe``;
+    ``last_error``: its ``error``, ``text`` and time ``at``, or None; ``missing``: machines that wait there.
+    """
+    return [
+        _window_document(memory, key, failures.get(key), waiting.get(key, 0), now)
+        for key in sorted(memory.pressures.keys() | failures.keys() | waiting.keys())
+        if key[0]
+    ]
+
+
+def _window_document(memory: Memory, key: Key, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any]:
+    window = memory.pressures.get(key)
+    failure = window.failure if window else None
+    backs_off = window is not None and window.level > 0
+    same = last is not None and failure is not None and last.failure.error is failure.error
+    since = (last.since if last and same else window.blocked_at) if window and backs_off else None
+    return {
+        "pool": key[0],
+        "template": key[1],
+        "window": window.window if window else None,
+        "backing_off": backs_off,
+        "why": failure.text if failure else "",
+        **past(memory, "since", since, now),
+        **coming(memory, "next_probe", window.retry_at if window and backs_off else None, now),
+        "last_error": last_error(memory, last, waits, now),
+        "missing": waits,
+    }
+
+
+def last_error(memory: Memory, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any] | None:
+    """Return the class, words and time of a failure; None once it is over and no machine ``waits`` any more."""
+    if last is None or (last.is_over and not waits):
+        return None
+    return {**last.failure.facts, **past(memory, "at", last.at, now)}
+
+
+def past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+    """Return a time, and for how long it has passed."""
+    passed = None if at is None else round(max(0.0, now - at), 1)
+    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": passed}
+
+
+def coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+    """Return a time, and in how long it comes."""
+    left = None if at is None else round(max(0.0, at - now), 1)
+    return {name: None if at is None else utc(memory.wall_of(at)), f"{name}_seconds": left}
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
+    """Why a request is short, a line for each pool and reason; none where its machines only start.
+
+    ``loop_acts``: a loop runs and plans.
+    """
+    ones = request["missing"]
+    if all(one["quiet"] and (loop_acts or one["reason"] != PendingReason.UNKNOWN) for one in ones):
+        return
+    for one in ones:
+        where = f" in {one['pool']}" if one["pool"] else ""
+        facts = "; ".join(filter(None, _facts(one, loop_acts=loop_acts)))
+        yield f"    {one['machines']}{where}: {facts}"
+
+
+def _facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
+    text = on_one_line(one["text"])
+    why = ", ".join(filter(None, (_reason(one), one["error"])))
+    since = f" since {local(one['since'])} ({lasting(one['since_seconds'])})" if one["since"] else ""
+    yield f"{why}{since}{': ' + text if text else ''}"
+    yield _holders(one)
+    yield f"behind {one['behind']}" if one["behind"] else ""
+    yield _spill(one)
+    yield _next_try(one, loop_acts=loop_acts)
+    if one["elsewhere"]:
+        yield "nor in " + ", ".join(f"{pool} ({lack})" for pool, lack in one["elsewhere"].items())
+
+
+WORDS = {
+    PendingReason.UNSEEN: "the pool is unseen",
+    PendingReason.BUDGET: "held back by the budget",
+    PendingReason.UNSENT: "not sent yet",
+    PendingReason.UNANSWERED: "create not answered yet",
+    PendingReason.GATED: "held back by a gate",
+    PendingReason.TROUBLED: "asked for and not running",
+    PendingReason.SET_ASIDE: "set aside for a person to look at",
+    PendingReason.GIVEN_UP: "given up",
+    PendingReason.UNKNOWN: "no loop has said why",
+}
+
+
+def _reason(one: Document) -> str:
+    bound = one["bound"]
+    if one["reason"] == PendingReason.WINDOW:
+        return "earlier calls are under way" if bound is None else f"window of {bound}"
+    if one["reason"] == PendingReason.CAP and bound is not None:
+        return f"cap of {bound}"
+    return WORDS.get(one["reason"], str(one["reason"]))
+
+
+def _holders(one: Document) -> str:
+    held = list(one["holders"].items())
+    if not held:
+        return ""
+    kept = " that the brake keeps" if one["braked"] else ""
+    said = [f"{id_} ({count})" if id_ else f"{count} machines without a request{kept}" for id_, count in held[:HOLDERS]]
+    more = f" and {len(held) - HOLDERS} more" if len(held) > HOLDERS else ""
+    return f"held by {', '.join(said)}{more}"
+
+
+def _spill(one: Document) -> str:
+    left = one["spills_at_seconds"]
+    when = f"in {lasting(left)}" if left else "once it takes them"
+    return f"spills over to {one['spills_to']} {when}" if one["spills_to"] else ""
+
+
+def _next_try(one: Document, *, loop_acts: bool) -> str:
+    left = one["next_try_seconds"]
+    if left is None:
+        return ""
+    if not left:
+        return "next try with the next cycle" if loop_acts else "next try once the loop acts"
+    if one["reason"] in (PendingReason.BACKOFF, PendingReason.UNSENT):
+        return f"next try in {lasting(left)}"
+    return f"asked for again in {lasting(left)} at the latest"
+
+
+def pool_line(pool: Document) -> str:
+    """What was learned of a pool and template, on a line."""
+    facts = [f"window {pool['window']}"] if pool["window"] is not None else []
+    if pool["missing"]:
+        facts.append(f"{pool['missing']} missing")
+    last = pool["last_error"]
+    if pool["backing_off"]:
+        left = pool["next_probe_seconds"]
+        probe = f"next probe in {lasting(left)}" if left else "probing"
+        since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
+        facts.append(f"backing off {since}, {probe}: {on_one_line(pool['why'])}")
+    if last and not (pool["backing_off"] and last["text"] == pool["why"]):
+        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {on_one_line(last['text'])}")
+    elif last:
+        facts.append(f"last error {lasting(last['at_seconds'])} ago")
+    return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'nothing is known'}"
+
+
+def on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def local(utc_time: str) -> str:
+    """A UTC time as this terminal's clock shows it; with its date where that was not today."""
+    try:
+        then = datetime.fromisoformat(utc_time).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return utc_time
+    return then.strftime("%H:%M:%S" if abs(time.time() - then.timestamp()) < DAY else "%Y-%m-%d %H:%M:%S")
+
+
+def lasting(seconds: float) -> str:
+    """So many seconds as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * HOUR:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / HOUR:.0f} h" if seconds < 2 * DAY else f"{seconds / DAY:.0f} d"
