@@ -182,8 +182,8 @@ class StateDir(StateFiles):
                 answers[id_] = settled
             else:
                 unsettled.append(id_)
-        if unsettled:
-            # Before the loop's first cycle there are no answers; intent, read next, tells when the whole state is gone.
+        if unsettled and self.status.signature() is not None:
+            # Before the loop's first cycle there are no answers; intent, read next, shows when the whole state is gone.
             with suppress(StateMissing):
                 answers |= self.status.read_answers(unsettled)
         if unpublished := set(unsettled) - answers.keys():

@@ -241,6 +241,8 @@ class IntentStore(IntentFile):
         additions = Additions()
         yield additions
         self._check_ready(create_for)
+        if not any(additions.tables.values()):
+            return
         posting, lock = Posting(self.path, additions.tables), DataLock(self.lock_path, wait)
         if lock.try_acquire():
             self._add(posting, lock, create_for)
