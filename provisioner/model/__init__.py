@@ -3,13 +3,13 @@
 Times are loop time in seconds (law: time is an argument) unless a name says ``wall``. No I/O, no clock, no logger.
 """
 
+from provisioner.model.intent import NO_LEVERS as NO_LEVERS
 from provisioner.model.intent import Intent as Intent
+from provisioner.model.intent import Lever as Lever
+from provisioner.model.intent import LeverKind as LeverKind
+from provisioner.model.intent import Levers as Levers
 from provisioner.model.intent import Request as Request
 from provisioner.model.intent import ReturnRequest as ReturnRequest
-from provisioner.model.levers import NO_LEVERS as NO_LEVERS
-from provisioner.model.levers import Lever as Lever
-from provisioner.model.levers import LeverKind as LeverKind
-from provisioner.model.levers import Levers as Levers
 from provisioner.model.limits import Budget as Budget
 from provisioner.model.limits import Limits as Limits
 from provisioner.model.limits import PoolLimits as PoolLimits
