@@ -182,7 +182,7 @@ class StateDir(StateFiles):
                 answers[id_] = settled
             else:
                 unsettled.append(id_)
-        if unsettled and self.status.signature() is not None:
+        if unsettled:
             # Before the loop's first cycle there are no answers; intent, read next, shows when the whole state is gone.
             with suppress(StateMissing):
                 answers |= self.status.read_answers(unsettled)
