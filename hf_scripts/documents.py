@@ -20,14 +20,17 @@ from provisioner.names import SLOT_BLOCK, printable, short_name
 MAX_COUNT = SLOT_BLOCK
 """Machines in one request at most, ten times the largest maxNumber: more is a slip, and would fill the state files."""
 
-DOCUMENT_BYTES = 16 * 1024 * 1024
-"""Bytes of a document at most: a list of a hundred thousand hosts whose names have 60 characters. More fills memory."""
-
 MAX_NAMES = 100_000
 """Machines in one return at most, as in a request: they stay in the state files until the return is trimmed."""
 
 NAME_BYTES = 255
 """Bytes of a name or id at most, of those that HF sends: a host's full name has no more."""
+
+DOCUMENT_BYTES = MAX_NAMES * (2 * NAME_BYTES + 130)
+"""Bytes of a document at most: a list of so many hosts with the longest names and ids, their keys and white space."""
+
+MOST_VALUES = 10 * MAX_NAMES
+"""Values of a document that is parsed as a whole, as commas and brackets count them: more fill memory."""
 
 UID_PARTS = [8, 4, 4, 4, 12]
 """Length of a pod's uid without hyphens. Other connectors give HF uids as machineId; no name of ours has this shape."""
@@ -173,6 +176,8 @@ def _content(file: str) -> bytes:
 
 
 def _root(source: str, content: bytes) -> dict[str, object]:
+    if len(content) > MOST_VALUES and sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise Refused(f"{source}: has more than {MOST_VALUES} values")
     try:
         root = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from hf_scripts import host, log
 from hf_scripts.host import CheckResult, fine, fix
 from provisioner.files.owners import group_name, user_name
-from provisioner.files.regular import IRREGULAR, LINK
+from provisioner.files.regular import HARD_LINK, LINK, refusal_message
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.errors import MOVE_AWAY, STALE, StateError, is_denied, is_stale, what_to_do
+from provisioner.state.errors import STALE, StateError, is_denied, is_stale, not_ours, what_to_do
 from provisioner.state.markers import DIRECTORY_MODE, loop_runs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -116,8 +116,7 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[C
 def _log(path: str) -> CheckResult:
     if not path:
         return fix("HF_PROVIDER_LOGDIR: is not set, so there is no log of calls")
-    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
-        what = LINK if os.path.islink(path) else IRREGULAR
+    if what := refusal_message(path):
         return fix(f"{path}: {what}, so calls are not logged: remove it, or let LOGFILE name another")
     target, mode = (path, os.W_OK) if os.path.exists(path) else (os.path.dirname(path), os.W_OK | os.X_OK)
     if os.access(target, mode):
@@ -191,7 +190,8 @@ def _state_files(state: StateDir, name: str) -> Iterator[CheckResult]:
     """What another user has made there, say root by a call of his own, may be closed to the scripts."""
     seen = state.seen.path  # a link to a directory counts as one
     closed = [_closed(path, state) for path in _kept(state) if os.path.exists(path) and not _usable(path)]
-    linked = [fix(f"{path}: {LINK}{MOVE_AWAY}") for path in _kept(state) if os.path.islink(path) and path != seen]
+    links = [(path, refusal_message(path)) for path in _kept(state) if path != seen]
+    linked = [fix(not_ours(path, message)) for path, message in links if message in (LINK, HARD_LINK)]
     yield from [*linked, *closed] or [fine(f"{state.path}: the files in it can be read and written")]
     if os.access(state.intent.path, os.R_OK) or not state.intent.exists():
         yield _intent(state, name)
@@ -350,7 +350,8 @@ def _loop(state: StateDir) -> Iterator[CheckResult]:
     if silent is None:
         yield fix(f"{state.path}: no loop has run here yet: start `provisioner run`")
     elif not loop_runs(state.loop_lock.holder(), state.heartbeat.last(), silent):
-        yield fix(f"{state.path}: the loop has not run for {silent:.0f} s: start `provisioner run`")
+        advice = state.loop_lock.stopped() or "start `provisioner run`"
+        yield fix(f"{state.path}: the loop has not run for {silent:.0f} s: {advice}")
     else:
         yield fine(f"{state.path}: the loop runs")
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from provisioner.lab.cloud.compute.settings import Switches
+from tests.hostile import figures
 from tests.support.checks import simulators
 from tests.support.checks.attendance import attend
 from tests.support.checks.simulators import Notes
@@ -102,6 +103,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         Path(path).write_text(json.dumps(again))
     for test, text in again.items():
         terminalreporter.write_line(f"Passed only when run again: {test}: {text}")
+    figures.show(terminalreporter)
 
 
 def _last_line(report: pytest.TestReport) -> str:

@@ -12,30 +12,29 @@ here=$(unset LD_LIBRARY_PATH && cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 name=$(machine_name)
 rm -f "$HF_READY_FILE"
 
-# shellcheck disable=SC2317,SC2329 # it is called by the trap
-on_term() {
-    trap '' TERM INT
-    say "told to end"
-    leave "$name"
-    exit 0
+# Ends when EGO did not take the machine, or no longer has it.
+# shellcheck disable=SC2317,SC2329 # attended calls it
+be_in_ego() {
+    local missed=0 before
+    know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -I 2>/dev/null | cut -d' ' -f1)}"
+    join "$name" || return
+    # Three such answers, and no good one between them: the daemons may start again.
+    while [ "$missed" -lt 3 ]; do
+        sleep "$HF_WATCH_SECONDS"
+        before=$found
+        if joined "$name"; then
+            [ "$before" = ok ] || say "EGO has $name again"
+            missed=0
+        elif gone; then
+            missed=$((missed + 1))
+        fi
+    done
+    say "EGO no longer has $name"
+    rm -f "$HF_READY_FILE"
 }
-trap on_term TERM INT
 
-know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -I 2>/dev/null | cut -d' ' -f1)}"
-join "$name" || exit 1
-
-# Three such answers, and no good one between them: the daemons may start again.
-missed=0
-while [ "$missed" -lt 3 ]; do
-    pause "$HF_WATCH_SECONDS"
-    before=$found
-    if joined "$name"; then
-        [ "$before" = ok ] || say "EGO has $name again"
-        missed=0
-    elif gone; then
-        missed=$((missed + 1))
-    fi
-done
-say "EGO no longer has $name"
-rm -f "$HF_READY_FILE"
-exit 1
+attended be_in_ego
+[ -n "$must_end" ] || exit 1
+say "told to end"
+leave "$name"
+exit 0

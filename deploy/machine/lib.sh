@@ -78,7 +78,7 @@ secret() {
         [ "${why//[0-9]/}" = "$before" ] || say "$1 is not told: $why"
         if [[ $why =~ error:\ 4[0-9][0-9] && ! $why =~ error:\ 4(08|29) ]] || [ "$(now)" -ge "$ends" ]; then return 1; fi
         before=${why//[0-9]/} # but for its times
-        pause "$HF_POLL_SECONDS"
+        sleep "$HF_POLL_SECONDS"
     done
 }
 
@@ -99,10 +99,18 @@ ego() {
     in_time "$1" "${ego_libraries[@]}" "${@:2}"
 }
 
-# heedful COMMAND...: a signal is heeded while it runs, and not only after it.
-heedful() {
-    "$@" &
-    wait $!
+# attended COMMAND...: runs it in a child, and ends the child once a signal has come, as `must_end` says then. This shell only
+# waits: one with a trap may lose a signal that comes while it expands $(...) or <(...) (bash 5.2: "trap: unexpected EOF").
+must_end=
+attended() {
+    local child code=0
+    trap must_end=yes TERM INT
+    { trap : PIPE; "$@"; } & # a child has the traps of its parent no more
+    child=$!
+    wait "$child" || code=$?
+    trap '' TERM INT
+    [ -z "$must_end" ] || { kill -KILL "$child" && wait "$child"; } 2>/dev/null
+    return "$code"
 }
 
 resolves() {
@@ -136,7 +144,7 @@ write_host() {
 
 # know_own_name NAME ADDRESS: EGO looks its own host up; what neither hosts file nor DNS knows goes into the hosts file.
 know_own_name() {
-    heedful resolves "$1" && return
+    resolves "$1" && return
     [ -n "$2" ] || { say "EGO will not find $1: it does not resolve, and this host has no address to write down"; return; }
     write_host "$HF_HOSTS_FILE" "$2" "$1" ||
         say "EGO will not find $1: it does not resolve, and $HF_HOSTS_FILE cannot be written: let DNS know it, or run as root"
@@ -191,12 +199,8 @@ as_admin() {
 found=
 joined() {
     local before=$found
-    found=
-    exec 3< <(listed "$1")
-    wait $! || true # heeds a signal, as read does not
-    IFS= read -r found <&3
-    exec 3<&-
-    [ "$found" = ok ] || [ "$found" = "$before" ] || say "${found:-egosh resource list -l was not run to its end}"
+    found=$(listed "$1")
+    [ "$found" = ok ] || [ "$found" = "$before" ] || say "$found"
     [ "$found" = ok ]
 }
 
@@ -222,7 +226,7 @@ into() {
 refused=
 attempt() {
     local file=$HF_READY_FILE.start code=0 before=$refused
-    heedful into "$file" "${@:2}" || code=$?
+    into "$file" "${@:2}" || code=$?
     refused="$1 ended with $code and said: $(first_line "$(cat "$file")")"
     [ "$1" != "egosh ego start" ] || refused+=$(not_root)
     [ "$code" = 0 ] || [ "$refused" = "$before" ] || say "$refused"
@@ -312,7 +316,7 @@ join() {
             say "joined $HF_EGO_MASTER as $1"
             return 0
         fi
-        pause "$HF_POLL_SECONDS"
+        sleep "$HF_POLL_SECONDS"
     done
     say "did not join $HF_EGO_MASTER as $1 within $HF_JOIN_SECONDS s$(not_root)"
     return 1
@@ -373,36 +377,30 @@ leave_once() {
         leave "$1" || code=1
         rm -f "$HF_READY_FILE.leaving"
     else
-        while [ -e "$HF_READY_FILE.leaving" ] && [ "$(now)" -lt "$ends" ]; do pause "$HF_POLL_SECONDS"; done
+        while [ -e "$HF_READY_FILE.leaving" ] && [ "$(now)" -lt "$ends" ]; do sleep "$HF_POLL_SECONDS"; done
     fi
     return "$code"
-}
-
-# pause SECONDS: a sleep that a signal ends.
-pause() {
-    heedful sleep "$1" || true
 }
 
 # True once Compute Engine says that this Spot machine ends; waits for it. False: nobody can say. Each question names what
 # the last answer was, so that a change between two of them is not waited for; an answer without an ETag may come at once.
 preempted() {
     local said named etag=NONE
-    while exec 3< <(metadata "instance/preempted?wait_for_change=true&timeout_sec=60&last_etag=$etag" 70 --include) &&
-        wait $!; do # which heeds a signal
-        said=$(cat <&3)
+    while said=$(metadata "instance/preempted?wait_for_change=true&timeout_sec=60&last_etag=$etag" 70 --include); do
         [ "${said##*$'\n'}" != TRUE ] || return 0
         named=$(sed -nE 's/\r$//; s/^[Ee][Tt]ag: *//p' <<<"$said")
-        if [ -n "$named" ]; then etag=$named; else pause "$HF_POLL_SECONDS"; fi
+        if [ -n "$named" ]; then etag=$named; else sleep "$HF_POLL_SECONDS"; fi
     done
     return 1
 }
 
 # stay NAME: for as long as an instance lives, as somebody has to hear of its end; then it leaves.
 stay() {
-    local name=$1
-    trap 'trap "" TERM INT; say "told to end"; leave_once "$name"; exit $?' TERM INT
-    until preempted; do pause "$HF_POLL_SECONDS"; done
-    trap '' TERM INT
-    say "is preempted"
-    leave_once "$name"
+    attended until_preempted || true
+    if [ -n "$must_end" ]; then say "told to end"; else say "is preempted"; fi
+    leave_once "$1"
+}
+
+until_preempted() {
+    until preempted; do sleep "$HF_POLL_SECONDS"; done
 }

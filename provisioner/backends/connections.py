@@ -23,7 +23,7 @@ IDLE_SECONDS = 5.0
 what is sent without a word, and costs the whole time-out of a call."""
 
 CONNECT_SECONDS = 5.0
-"""A server that does not accept a connection within this is not there."""
+"""An address that does not accept a connection within this is not there; the next one of its name is tried."""
 
 LONGEST_SECONDS = 120.0
 """The time of a response that its caller does not limit: the usual time-out of Google's clients."""
@@ -43,8 +43,8 @@ in memory as in a response. A page of 500 pods of 20 kB each has a million if fi
 LINE_BYTES = 4 << 20
 """Bytes of a piece of a stream, such as an event of a watch: an API server takes no object of more than 3 MB."""
 
-MOST_PAGES = 400
-"""Pages of a list. With 500 objects each they hold the 200,000 pods that the largest GKE cluster has."""
+PAGE, MOST_PAGES = 500, 400
+"""Objects of a page, and pages of a list: as many as the pods of the largest GKE cluster."""
 
 PIECE = 1 << 16
 """Bytes of a body that are taken at once."""
@@ -143,9 +143,10 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Bounded(urllib3.connection.HTTPConnection):
-    """A connection whose read time-out is the time of the whole response."""
+    """A connection whose time-outs are the time of a whole call: connecting (by a proxy and TLS), request, response."""
 
-    _began, _called = 0.0, ""
+    _began, _called, _is_new = 0.0, "", False
+    _allowance: Allowance
 
     @property
     def is_connected(self) -> bool:
@@ -153,23 +154,63 @@ class _Bounded(urllib3.connection.HTTPConnection):
         return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
-        self._began, self._called = time.monotonic(), f"{method} {url.partition('?')[0]}"
+        self._called = f"{method} {url.partition('?')[0]}"
+        if not self._is_new:
+            self._began = time.monotonic()
+        elif self.sock is not None:
+            self.sock.settimeout(self._allowance.seconds())
         super().putrequest(method, url, *arguments, **options)
 
     def connect(self) -> None:
-        self._allow(time.monotonic())  # for the response of a proxy
+        self._began, self._is_new = time.monotonic(), True
+        self._allow()
         super().connect()
 
     def getresponse(self) -> Any:
-        allowance = self._allow(self._began)
+        self._allow()
+        self._is_new = False
         response = super().getresponse()
-        response.allowance = allowance  # type: ignore[attr-defined]
+        response.allowance = self._allowance  # type: ignore[attr-defined]
         return response
 
-    def _allow(self, began: float) -> Allowance:
-        allowance = Allowance(f"{self.host}:{self.port}: {self._called or 'CONNECT'}", self.timeout, began)
-        self.response_class = partial(_Response, allowance)  # type: ignore[assignment]
-        return allowance
+    def _allow(self) -> None:
+        """Let a response come, also that of a proxy, within the time of the call."""
+        call = f"{self.host}:{self.port}: {self._called or 'CONNECT'}"
+        self._allowance = Allowance(call, self.timeout, self._began)
+        self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]
+
+    def _new_conn(self) -> socket.socket:
+        """Connect to the first address that accepts it: ``CONNECT_SECONDS`` for each, within the time of the call."""
+        name, whole = self._dns_host, self.timeout
+        failure: Exception = self._allowance.late()
+        try:
+            for address in self._addresses():
+                self._dns_host, self.timeout = address, min(CONNECT_SECONDS, self._allowance.seconds())
+                try:
+                    connected = super()._new_conn()
+                except (urllib3.exceptions.ConnectTimeoutError, urllib3.exceptions.NewConnectionError) as error:
+                    failure = error
+                else:
+                    connected.settimeout(self._allowance.seconds())
+                    return connected
+        finally:
+            self._dns_host, self.timeout = name, whole
+        raise failure
+
+    def _addresses(self) -> list[str]:
+        """The addresses of the host. Raises an error of urllib3 if it has none."""
+        family = urllib3.util.connection.allowed_gai_family()
+        try:
+            found = socket.getaddrinfo(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            raise urllib3.exceptions.NameResolutionError(self.host, self, error) from error
+        except UnicodeError as error:
+            raise urllib3.exceptions.LocationParseError(f"{self._dns_host!r}: {error}") from error
+        return [str(address[0]) for *_, address in found]
+
+    def _tunnel(self) -> None:
+        super()._tunnel()
+        self.sock.settimeout(self._allowance.seconds())  # for TLS
 
 
 class _BoundedTLS(_Bounded, urllib3.connection.HTTPSConnection):
@@ -220,8 +261,7 @@ class _WholeResponses(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
         timeout = options.get("timeout")
-        connect, whole = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-        options |= {"stream": True, "timeout": (min(connect or CONNECT_SECONDS, CONNECT_SECONDS), whole)}
+        options |= {"stream": True, "timeout": timeout[1] if isinstance(timeout, tuple) else timeout}
         try:
             response = super().send(request, *arguments, **options)
             response._content = body_of(response.raw)

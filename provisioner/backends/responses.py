@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from provisioner.backends import BackendError
+from provisioner.backends.connections import LargeResponse
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
@@ -57,6 +58,19 @@ def seconds(value: Any) -> float:
     if not abs(duration) <= LONGEST_DURATION:
         raise ValueError(f"{duration} s are no duration")
     return duration
+
+
+def smaller_page(limit: int, error: BackendError) -> int:
+    """Return half the limit of a list's page that was too large. Raise any other error."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LargeResponse):
+        cause = cause.__cause__
+    if cause is None:
+        raise error
+    if limit > 1:
+        return limit // 2
+    text = f"{error.failure.text}, though it is of a single object of the list"
+    raise BackendError(error.failure.error, text) from error
 
 
 @contextmanager

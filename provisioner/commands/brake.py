@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provisioner.commands.options import Document
-from provisioner.telemetry.unmet import local
+from provisioner.telemetry.pool_windows import local
 
 SHOWN = 20
 """Machines that wait to be deleted, as many as a terminal is shown; ``-o json`` names all."""

@@ -1,4 +1,4 @@
-"""``provisioner explain``: the story of a request, a machine or a pool, what is now, and what comes next."""
+"""``provisioner explain``: the timeline of a request, a machine or a pool, what is now, and what comes next."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 from provisioner.commands.options import Document, add_shared, show, state_directory
-from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
+from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot, format_utc
 from provisioner.names import prefix_of, request_of, short_name
 from provisioner.planning.deadlines import boots_by
 from provisioner.planning.slots import slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
+from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.facts import read_signs, script_calls
 from provisioner.telemetry.notes import Notes, read_notes
-from provisioner.telemetry.overview import loop_document, released, silence_message, time_at, waits
-from provisioner.telemetry.story import Kind, Subject, machines_of, named_in, needles, story
-from provisioner.telemetry.unmet import UnmetDocuments, local, pool_failures, pool_line, unmet_lines, window_documents
+from provisioner.telemetry.overview import loop_document, silence_message, waits
+from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
+from provisioner.telemetry.timeline import Kind, Subject, machines_of, needles, timeline
+from provisioner.telemetry.timeline_facts import named_in
+from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines
 
 NEAR = 5
 """Ids that are named where what was asked for is unknown."""
@@ -32,7 +34,7 @@ T = TypeVar("T")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose story, and how to print it."""
+    """Whose timeline, and how to print it."""
     command.add_argument("id", metavar="REQUEST|MACHINE|POOL", help="an id or name; of a machine also with its domain")
     add_shared(command, "state-dir", "output")
     command.add_argument(
@@ -58,7 +60,7 @@ class _Sources:
 
 
 def explain(state: State, id_: str) -> dict[str, Any]:
-    """The story of what has this id.
+    """The timeline of what has this id.
 
     ``kind`` (None: unknown), ``id`` and ``story``: sentences with ``at``, ``until`` (UTC), ``event`` and ``text``.
     ``now``: sentences on how it stands and what comes next. ``machines``: those of a request (``machines_of`` has the
@@ -72,11 +74,11 @@ def explain(state: State, id_: str) -> dict[str, Any]:
             "caveats": caveats
         }
     told = [
-        {"at": utc(one.at), "until": utc(one.until), "event": one.event, "text": one.text}
-        for one in story(subject, excerpt.lines, sources.memory)
+        {"at": format_utc(one.at), "until": format_utc(one.until), "event": one.event, "text": one.text}
+        for one in timeline(subject, excerpt.lines, sources.memory)
     ]
     if not told and excerpt.since is not None:
-        caveats.append(f"The journal, which begins at {local(utc(excerpt.since))}, does not tell of it.")
+        caveats.append(f"The journal, which begins at {local(format_utc(excerpt.since))}, does not tell of it.")
     return {
         "kind": subject.kind,
         "id": subject.id,
@@ -281,7 +283,7 @@ def _pool(sources: _Sources, name: str) -> Iterator[str]:
     for one in notes.refused:
         if one.pool == name:
             what = f"creates of {one.template}" if one.operation == "create" else "deletes"
-            yield f"It refuses {what} since {local(utc(one.since))}: “{one.text}”."
+            yield f"It refuses {what} since {local(format_utc(one.since))}: “{one.text}”."
     if sources.memory:
         yield from _learned(sources.memory, notes, name)
 
@@ -318,7 +320,7 @@ def _ended(sentence: str) -> str:
 
 
 def _local(memory: Memory, at: float) -> str:
-    return local(utc(memory.wall_of(at)))
+    return local(format_utc(memory.wall_of(at)))
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from typing import Any
 from provisioner.commands.options import PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.owners import user_name
 from provisioner.hostfactory.instance import DirectoryError
-from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, Lever, LeverKind, Levers, Memory
+from provisioner.model import DESIRED, Lever, LeverKind, Levers, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.levers import is_done
 from provisioner.schema.problems import ConfigError, suggestion
@@ -216,7 +215,7 @@ def _document(here: _Here, verb: Verb, by: Lever, before: Levers, after: Levers)
         "target": by.target,
         "pulled": verb.pulls,
         "changed": not kinds if verb.pulls else bool(kinds),
-        "held_by": {"who": held.who, "since": utc(held.since), "reason": held.reason} if held else None,
+        "held_by": {"who": held.who, "since": format_utc(held.since), "reason": held.reason} if held else None,
         "machine": here.is_machine(by),
         "paused_by_settings": by.target in here.notes.paused,
         "loop_runs": here.loop_runs(),

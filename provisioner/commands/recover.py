@@ -18,9 +18,9 @@ from provisioner.state import recovery
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.recovery import Recovery
+from provisioner.telemetry.brake_release import released
 from provisioner.telemetry.facts import script_calls
-from provisioner.telemetry.notes import Notes, read_notes, terms_of
-from provisioner.telemetry.overview import released
+from provisioner.telemetry.notes import Notes, read_notes
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
     except StateUnreadable:  # a mistake in the configuration must not keep anyone from looking at the state files
         notes = Notes()
     try:
-        return notes if notes.terms else replace(notes, terms=terms_of(settings(options.config).limits()))
+        return notes if notes.limits else replace(notes, limits=settings(options.config).limits())
     except (ConfigError, DirectoryError):
         return notes
 

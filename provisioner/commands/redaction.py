@@ -38,7 +38,8 @@ NAME = (
 
 NAMED = re.compile(
     rf"(?i)(?:{NAME}(?![\w-]*(?:file|path|_seconds)\b)[\w.-]*[\\\"']*\s*(?:[:=>]|%3[ad]|(?<=[\"']),)"
-    rf"|--?[\w-]*{NAME}(?![\w-]*file\b)[\w-]*\s+|(?<!\w)(?:-u|--user)[ =]|\bpass(?:word|wd|phrase)\s+)\s*"
+    rf"|--?[\w-]*{NAME}(?![\w-]*file\b)[\w-]*\s+|(?<!\w)(?:-u|--user)[ =]|\bsshpass\s+-p"
+    r"|\bpass(?:word|wd|phrase)\s+)\s*"
 )
 OPENS = re.compile(r"[\"'|>+{\[(\\\s-]*")
 """The rest of a named line whose value stands in the next one."""
@@ -46,19 +47,25 @@ OPENS = re.compile(r"[\"'|>+{\[(\\\s-]*")
 PAIR = re.compile(r"(?i)\bvalue[\\\"']*\s*[:=]\s*")
 """The half of a pair of name and value that counts where a name is near."""
 
+ISSUED = re.compile(
+    r"\b(?:ya29\.|AIza|eyJ|gh[a-z]_|github_pat_|AKIA|GOCSPX-|hv[bs]\.|glpat-|xox[a-z]-)[\w.~+/=-]{8,}"
+    r"|\bsk-[\w-]{20,}|(?<![\w-])[0-9a-f]{40}(?![\w-])"
+)
+"""Tokens by how their issuers begin them, as no name of a machine does, and those of 40 hexadecimal digits."""
+
 TOKENS = (
     re.compile(r"(?<=://)[^\s\"'<>]*@"),
     re.compile(r"(?<![\w@])[^\s/:@\"']+:[^\s\"'@]+@(?=[\w\[/])"),
     re.compile(r"\?[\w.-]+=[^\s\"']*"),
     re.compile(r"(?i)\b(?:bearer|basic|negotiate|ntlm)\s+(?=\S*[A-Z0-9=])(?-i:[\w.~+/=-]{6,})"),
     re.compile(r"(?i)\b(?:token|secret)\s+(?=\S*\d)\S+"),
-    re.compile(r"\b(?:ya29\.|AIza|eyJ|gh[a-z]_|AKIA|GOCSPX-)[\w.~+/=-]{8,}"),
+    ISSUED,
     re.compile(r"(?<![\w+=-])(?=[\w+=-]*[A-Z])(?=[\w+=-]*[a-z])(?=[\w+=-]*[0-9])[\w+=-]{24,}"),
 )
 """Logins in addresses, queries, credentials of HTTP, and random words of mixed letters and digits."""
 
 NEVER = re.compile(r"[a-z0-9-]*")
-"""Names of machines and pools, and words: most of a journal, and no form of a secret."""
+"""Names of machines and pools, and words: most of a journal, and no form of a secret but of one that is ``ISSUED``."""
 
 QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
 """What the message of a wrong setting or file quotes of it."""
@@ -67,7 +74,7 @@ QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
 @lru_cache(maxsize=4096)
 def masked(text: str) -> str:
     """Return a program's text without what looks like a secret."""
-    if NEVER.fullmatch(text):
+    if NEVER.fullmatch(text) and not ISSUED.search(text):
         return text
     lines = PEM.sub(WITHHELD, text).split("\n")
     return "\n".join(_masked(lines))

@@ -6,8 +6,11 @@ import logging
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -69,6 +72,15 @@ def ask_all(
     answers = all_at_once({name: partial(of, name) for name in questions}, what, seconds)
     silent = f"cannot be checked: no answer within {seconds:g} s"
     return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
+
+
+def under_way(frame: FrameType | None) -> dict[str, object]:
+    """Facts for a log line: the function of ours that the main thread is in, and the names of the other threads."""
+    while frame is not None and not f"{frame.f_globals.get('__name__')}".startswith("provisioner."):
+        frame = frame.f_back
+    at = f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}" if frame else ""
+    others = sorted(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
+    return {"at": at, "threads": others}
 
 
 class Service:
@@ -145,13 +157,15 @@ class Service:
             if not self._begun:  # only questions are under way
                 end(code)
             if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:  # a second signal postpones nothing
-                signal.signal(signal.SIGALRM, lambda *_: broken_off(code))
+                signal.signal(signal.SIGALRM, lambda _, frame: broken_off(code, frame))
                 signal.alarm(END_SECONDS)
             self.stop()
 
-        def broken_off(code: int) -> None:
+        def broken_off(code: int, frame: FrameType | None) -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # its own end may hang, as at a log that is not read
             signal.alarm(1)
+            with suppress(Exception):  # as where the signal came in the midst of another line
+                log.warning("Ended with work under way, which the next start repeats", extra=under_way(frame))
             end(code)
 
         signal.signal(signal.SIGINT, lambda *_: ended(INTERRUPTED))

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from provisioner.commands.brake import brake_lines
 from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, add_shared, state_directory
+from provisioner.names import printable
 from provisioner.state.interfaces import State
 from provisioner.telemetry.facts import read_facts
 from provisioner.telemetry.held_levers import cancel_lines
-from provisioner.telemetry.overview import Overview, Row, narrowed, overview
+from provisioner.telemetry.machine_rows import Row
+from provisioner.telemetry.overview import Overview, narrowed, overview
+from provisioner.telemetry.pool_windows import lasting, local, pool_line
 from provisioner.telemetry.spending import spending_lines
-from provisioner.telemetry.unmet import lasting, local, on_one_line, pool_line, unmet_lines
+from provisioner.telemetry.unmet import unmet_lines
 
 WATCH_SECONDS = 2.0
 """Seconds between two looks of ``--watch``, unless it says otherwise."""
@@ -155,7 +158,7 @@ NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 
 
 def _name(row: Row) -> str:
-    return on_one_line(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
+    return printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
 def _number(number: int | None) -> str:
@@ -167,7 +170,7 @@ def error_text(row: Row, longest: int | None = None) -> str:
     error = row.last_error
     if error is None:
         return "-"
-    text = f"{error['error']} {lasting(error['at_seconds'])} ago: {on_one_line(error['text'])}"
+    text = f"{error['error']} {lasting(error['at_seconds'])} ago: {printable(error['text'])}"
     return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
 
 

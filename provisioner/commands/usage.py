@@ -14,8 +14,8 @@ from datetime import date, timedelta
 from typing import Any
 
 from provisioner.commands.options import FINE, Document, UsageError, add_shared, state_directory
-from provisioner.loop.clock import LoopClock, utc
-from provisioner.model import HOUR, Limits, Memory
+from provisioner.loop.clock import LoopClock
+from provisioner.model import HOUR, Limits, Memory, format_utc
 from provisioner.names import printable
 from provisioner.planning.budget import cost, hourly, month_cost, priced
 from provisioner.planning.usage import Cell, Usage, month_of, there, used, wall_day
@@ -79,7 +79,8 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
     ``now``: machines that are there, what they cost ``per_hour`` and what this ``month`` has cost, with both budgets.
     """
     memory, notes = state.memory.read(), read_notes(state)
-    limits, currency = notes.limits or Limits("", {}, {}), notes.budget.currency
+    limits = notes.limits or Limits("", {}, {})
+    currency = limits.budget.currency
     now, wall = LoopClock(memory).now(), time.time()
     last = until or wall_day(wall)
     days = {each: cells for each, cells in used(memory, now, wall - now).items() if since <= each <= last}
@@ -88,7 +89,7 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
     return {
         "since": since,
         "until": last,
-        "counted_since": None if memory.usage_since_wall is None else utc(memory.usage_since_wall),
+        "counted_since": None if memory.usage_since_wall is None else format_utc(memory.usage_since_wall),
         "currency": currency,
         "by": list(by),
         "rows": [{**dict(zip(by, group, strict=True)), **_sums(limits, groups[group])} for group in sorted(groups)],

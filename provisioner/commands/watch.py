@@ -12,7 +12,8 @@ from provisioner.commands.options import FINE, UsageError, allow_drawing
 from provisioner.commands.status import CONTROLS, LAST_ERROR, NUMBERS, error_text, printed
 from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
-from provisioner.telemetry.overview import Overview, Row
+from provisioner.telemetry.machine_rows import Row
+from provisioner.telemetry.overview import Overview
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.unmet import unmet_lines
 

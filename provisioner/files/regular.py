@@ -13,11 +13,18 @@ LOG_MODE = 0o640
 """Mode of a file that is created for people: the scripts' log, a trace."""
 
 
+ASIDE_SUFFIX = ".new"
+"""Ends the name of a file that is written aside, beside the file whose place it takes."""
+
+CHANGES = 3
+"""How often the names of a file are counted while a writer of ours may give or remove one."""
+
+
 class NoFileError(OSError):
     """The path is a link, or no regular file; ``strerror`` says which."""
 
 
-LINK, IRREGULAR = "is a symbolic link", "is no regular file"
+LINK, HARD_LINK, IRREGULAR = "is a symbolic link", "has another name (a hard link)", "is no regular file"
 
 
 def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
@@ -37,11 +44,48 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
     """As ``open_regular`` a file that only we make, which is no link: what one leads to is somebody else's."""
     try:
-        return open_regular(path, flags | os.O_NOFOLLOW, mode)
+        descriptor = open_regular(path, flags | os.O_NOFOLLOW, mode)
     except OSError as error:
         if error.errno == errno.ELOOP and os.path.islink(path):
             raise NoFileError(errno.ELOOP, LINK) from error
         raise
+    if _has_foreign_name(path, descriptor):
+        os.close(descriptor)
+        raise NoFileError(errno.EMLINK, HARD_LINK)
+    return descriptor
+
+
+def _has_foreign_name(path: str, descriptor: int) -> bool:
+    """True if the open file has a name that no writer of ours gave it.
+
+    A file that is made only if there is none has two names for an instant, and keeps both if its writer is killed.
+    """
+    directory, name = os.path.split(path)
+    for _ in range(CHANGES):
+        facts = os.fstat(descriptor)  # before the names: one that is removed meanwhile makes another turn
+        if facts.st_nlink <= 1:
+            return False
+        with os.scandir(directory or ".") as entries:
+            inodes = [entry.inode() for entry in entries if entry.name == name or is_aside(entry.name, name)]
+        if inodes.count(facts.st_ino) >= facts.st_nlink:
+            return False
+    return True
+
+
+def is_aside(entry: str, name: str) -> bool:
+    """True for the name of a file that is written aside to take the place of ``name`` beside it."""
+    return entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX)
+
+
+def refusal_message(path: str) -> str:
+    """Why ``open_own`` refuses what is in the place of a file of ours; empty if it does not."""
+    try:
+        os.close(open_own(path, os.O_RDONLY))
+    except NoFileError as error:
+        return str(error.strerror)
+    except OSError:  # missing, or another user's
+        pass
+    return ""
 
 
 def read_regular(path: str, *, most: int | None = None) -> bytes:

@@ -15,14 +15,6 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Where Linux names the boot of a host: a container's too, whose monotonic clock is the host's."""
 
 
-def utc(wall: float) -> str:
-    """Epoch seconds as people read them; in words where no calendar has such a time, as of a damaged file."""
-    try:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
-    except (OverflowError, ValueError, OSError):
-        return f"an impossible time ({wall:g})"
-
-
 class Clock(Protocol):
     """Where the loop takes its time from."""
 

@@ -41,9 +41,9 @@ from provisioner.model import (
     Unmet,
     Unobserved,
 )
+from provisioner.planning.orphans import without_brake
 from provisioner.planning.outcomes import remember
 from provisioner.planning.plan import World, fresh, make_plan, make_trim
-from provisioner.planning.release import without_brake
 from provisioner.planning.returns import sought
 from provisioner.planning.trust import format_distrust
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable

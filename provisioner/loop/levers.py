@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from provisioner.loop.clock import utc
-from provisioner.model import Lever, LeverKind, Levers, Limits
+from provisioner.model import Lever, LeverKind, Levers, Limits, format_utc
 from provisioner.planning.levers import in_force
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
@@ -78,7 +77,7 @@ class HeldLevers:
         facts, self._facts = self._facts, []
         for word, lever in facts:
             about = {"lever": str(lever.kind), "target": lever.target, "who": lever.who, "reason": lever.reason}
-            log.warning(SENTENCES[word], extra={**about, "since": utc(lever.since)})
+            log.warning(SENTENCES[word], extra={**about, "since": format_utc(lever.since)})
         lines = [{"time": stamp(wall), "cycle": cycle, **_line(word, lever)} for word, lever in facts]
         if not lines:
             return

@@ -177,7 +177,8 @@ class Loop:
         """Lock, raise the epoch, and let a predecessor that may still act finish; False when stopped meanwhile."""
         lock = self._state.loop_lock
         if not lock.acquire(0):
-            log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())})
+            advice = {"advice": message} if (message := lock.stopped()) else {}
+            log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())} | advice)
             if not lock.acquire(None, self._stop.is_set):
                 return False
         before = lock.holder()

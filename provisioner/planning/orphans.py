@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from provisioner.model import (
     DESIRED,
@@ -15,6 +16,7 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
+    Memory,
     Slot,
     Snapshot,
     Verdict,
@@ -214,3 +216,14 @@ def _delete_unlisted(draft: Draft, contact: Contact, unlisted: Mapping[str, floa
         if draft.brake is not None or slot is None or not _spend_orphan_delete(draft):
             return
         draft.close(slot, Verdict.LOST, reason=DeleteReason.ORPHANED, failure=UNLISTED)
+
+
+def without_brake(memory: Memory) -> Memory:
+    """The memory after a person has released the brake, and so accepted what it was latched for."""
+    brake, astray, answered_by = memory.brake, dict(memory.astray), dict(memory.answered_by)
+    if brake is not None and brake.reason is BrakeReason.POOL_ASTRAY:
+        # Only of the pool that was named: of another one nobody has said that its machines are gone.
+        astray.pop(brake.pool, None)
+        answered_by.pop(brake.pool, None)
+    seen = (*memory.orphans, *memory.unlisted)
+    return replace(memory, brake=None, accepted=seen, appeared={}, astray=astray, answered_by=answered_by)

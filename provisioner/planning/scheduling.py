@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "")
 
 def _fill(draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Gap], capacity: Capacity) -> None:
     """Ask for what is missing, but for what was tried often enough and for what is beyond the template's maxNumber."""
-    hopeful = sum([gap.tries < template.tries for gap in wanted]) if template.tries else len(wanted)
+    hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.tries) if template.tries else len(wanted)
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
     text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
@@ -158,13 +159,13 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap],
 def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure: Failure) -> None:
     """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any.
 
-    Where more than ``MOST_LINES`` were never tried, one speaks for all of them.
+    Where more than ``MOST_LINES`` were never tried, which come first as in ``gaps``, one speaks for all of them.
     """
-    untried = [gap for gap in wanted if gap is UNTRIED]
-    if len(untried) > MOST_LINES:
-        wanted = [UNTRIED, *(gap for gap in wanted if gap is not UNTRIED)]
-        failure = replace(failure, text=f"{failure.text} So {len(untried):,} machines of the request are not made.")
-        draft.update(record.id, withheld=draft.record(record.id).withheld + len(untried) - 1)
+    untried = bisect_left(wanted, True, key=lambda gap: gap is not UNTRIED)
+    if untried > MOST_LINES:
+        wanted = wanted[untried - 1 :]
+        failure = replace(failure, text=f"{failure.text} So {untried:,} machines of the request are not made.")
+        draft.update(record.id, withheld=draft.record(record.id).withheld + untried - 1)
     if not wanted:
         return
     template = draft.limits.templates.get(record.template)

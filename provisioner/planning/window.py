@@ -144,7 +144,7 @@ def throttled(window: Window, failure: Failure, wait: float, now: float) -> Wind
     Any other back-off goes on, with its own probes.
     """
     later = replace(window, retry_at=max(window.retry_at, now + wait))
-    backing_off = window.failure if window.level > 0 else None
+    backing_off = window.backs_off_from
     if backing_off is not None and backing_off.error is not ErrorClass.THROTTLED:
         return later
     return replace(later, failure=failure, boot=False, level=max(1, window.level), blocked_at=now)

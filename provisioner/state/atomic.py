@@ -14,9 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.regular import LINK, NoFileError, open_own, read_own
+from provisioner.files.regular import (
+    ASIDE_SUFFIX,
+    HARD_LINK,
+    LINK,
+    NoFileError,
+    is_aside,
+    open_own,
+    read_own,
+)
 from provisioner.state.errors import (
-    MOVE_AWAY,
     STALE,
     Disturbed,
     StateLinked,
@@ -24,6 +31,7 @@ from provisioner.state.errors import (
     denied,
     is_denied,
     missing,
+    not_ours,
     unwritable,
 )
 
@@ -38,8 +46,6 @@ FIRST_PAUSE = 0.02
 
 LEFTOVER_AGE = 600.0
 """Seconds after which a file written aside has no writer any more: replacing takes milliseconds."""
-
-ASIDE_SUFFIX = ".new"
 
 BLOCK = 4096
 """Bytes that need room on every file system: fewer may find some in the file's own entry."""
@@ -61,8 +67,8 @@ def read_whole(path: str, advice: str) -> bytes:
         except FileNotFoundError as error:
             raise missing(path, advice) from error
         except OSError as error:
-            if error.strerror == LINK:
-                raise StateLinked(f"{path}: {LINK}{MOVE_AWAY}") from error
+            if error.strerror in (LINK, HARD_LINK):
+                raise StateLinked(not_ours(path, error.strerror)) from error
             if is_denied(error):
                 raise denied(path) from error
             if error.errno != errno.ESTALE or pause is None:
@@ -167,7 +173,7 @@ def stop_replacing(path: str) -> None:
     """Once this returns, nothing that was written aside before takes the file's place any more. Raises OSError."""
     directory, name = os.path.split(path)
     for entry in os.listdir(directory):
-        if _is_aside(entry, name):
+        if is_aside(entry, name):
             discard(os.path.join(directory, entry))
 
 
@@ -285,14 +291,10 @@ def _remove_leftovers(path: str, *, before: float) -> None:
     """Remove what killed writers left aside. Ages are by the file system's own clock (law: time is an argument)."""
     directory, name = os.path.split(path)
     for entry in os.listdir(directory):
-        if _is_aside(entry, name):
+        if is_aside(entry, name):
             leftover = os.path.join(directory, entry)
             if (modified := modified_at(leftover)) is not None and modified < before:
                 discard(leftover)
-
-
-def _is_aside(entry: str, name: str) -> bool:
-    return entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX)
 
 
 def facts_of(path: str) -> os.stat_result | None:

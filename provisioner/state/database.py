@@ -14,7 +14,7 @@ from typing import Any, cast
 from tinydb.storages import Storage
 from tinydb.table import Table
 
-from provisioner.files.regular import open_regular
+from provisioner.files.regular import open_own
 from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
@@ -101,7 +101,7 @@ def _beginning(path: str, mark: bytes) -> bytes:
     In a text of JSON the mark's quotes would have backslashes; what stands before a mark at another depth has brackets
     open, and does not parse.
     """
-    descriptor = open_regular(path, os.O_RDONLY)
+    descriptor = open_own(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
         if os.pread(descriptor, 3, max(size - 3, 0)) not in ENDS:

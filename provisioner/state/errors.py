@@ -6,10 +6,7 @@ import errno
 import os
 from enum import StrEnum
 
-from provisioner.files.regular import NoFileError
-
-MOVE_AWAY = ", and a file of ours belongs there; it was left alone. Move it away. (A directory may be linked.)"
-
+from provisioner.files.regular import HARD_LINK, NoFileError
 
 STALE = "Its NFS server has another file or directory there by now: mount it anew"
 
@@ -31,7 +28,7 @@ class StateDenied(StateError):
 
 
 class StateLinked(StateError):
-    """A symbolic link is in the place of a file of ours. It was neither followed nor moved."""
+    """A link is in the place of a file of ours. It was neither followed nor moved."""
 
 
 class StateTooNew(StateError):
@@ -100,12 +97,22 @@ def is_stale(directory: str) -> bool:
 def unwritable(path: str, error: OSError) -> StateUnwritable:
     """The error for a refused write."""
     if isinstance(error, NoFileError):
-        return StateUnwritable(f"{path}: {error.strerror}{MOVE_AWAY}")
+        return StateUnwritable(not_ours(path, str(error.strerror)))
     if error.errno == errno.EACCES:
         return StateUnwritable(f"{path}: cannot be written: {error.strerror}. {why_denied(path)}")
     return StateUnwritable(
         f"{path}: cannot be written: {error.strerror or error}. {what_to_do(error)}, then try again."
     )
+
+
+def not_ours(path: str, message: str) -> str:
+    """The text for a link, or for what is no file, in the place of a file of ours; ``message`` is `open_own`'s."""
+    advice = (
+        f"`cp -p {path} COPY && mv COPY {path}` keeps the content, and leaves the other name its file."
+        if message == HARD_LINK
+        else "Move it away. (A directory may be linked.)"
+    )
+    return f"{path}: {message}, and a file of ours belongs there; it was left alone. {advice}"
 
 
 def what_to_do(error: OSError) -> str:

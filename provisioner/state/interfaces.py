@@ -172,6 +172,9 @@ class LoopTurn(Protocol):
     def holder(self) -> Mapping[str, object]:
         """``epoch``, ``host`` and ``pid`` of the loop that signed last, and ``ended``; empty when unknown."""
 
+    def stopped(self) -> str:
+        """What to do about a holder that is a stopped process (SIGSTOP) of this host; else empty."""
+
     def epoch(self) -> int:
         """The epoch that stands; a loop whose own it is not has been succeeded."""
 

@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -308,7 +308,22 @@ def _life(host: str, pid: int, path: str) -> str:
         return f"which no longer runs: a child of it or a process yet to sign holds the lock (`lsof {path}`)."
     except PermissionError:
         pass
+    if message := stopped_message({"host": host, "pid": pid}):
+        return f"which runs on this host: {message}."
     return f"which runs on this host (`ps -p {pid}`)."
+
+
+def stopped_message(holder: Mapping[str, Any]) -> str:
+    """What to do about the holder of a lock, if it is a stopped process of this host; else empty."""
+    pid = holder.get("pid")
+    if holder.get("host") != os.uname().nodename[:64] or type(pid) is not int:
+        return ""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[:1]
+    except OSError:  # it has ended, or is hidden
+        return ""
+    return f"process {pid} is stopped (SIGSTOP): continue it (kill -CONT {pid}) or end it" if state == [b"T"] else ""
 
 
 class LoopLock:
@@ -355,6 +370,10 @@ class LoopLock:
     def holder(self) -> dict[str, Any]:
         """``epoch``, ``host`` and ``pid`` of the loop that signed last; empty when unknown."""
         return read_record(self.path)
+
+    def stopped(self) -> str:
+        """What to do about a holder that is a stopped process (SIGSTOP) of this host; else empty."""
+        return stopped_message(self.holder())
 
     def epoch(self) -> int:
         """The epoch on disk; 0 in a new file. Raises StateMissing or StateUnreadable: then nobody may go on as loop."""

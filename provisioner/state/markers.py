@@ -7,15 +7,12 @@ Modification times are by one clock, the file system's, and are compared with ea
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from provisioner.files.regular import IRREGULAR, LINK, NoFileError
 from provisioner.hostfactory.instance import Digests
 from provisioner.state.atomic import discard, facts_of, modified_at, open_shared, remove
 from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, unwritable
@@ -25,18 +22,12 @@ DIRECTORY_MODE = 0o770
 
 def touch(path: str) -> int:
     """Set the modification time to the file system's now, creating the file; returns it in ns. Raises OSError."""
+    descriptor = open_shared(path, os.O_WRONLY)
     try:
-        os.utime(path, follow_symlinks=False)
-    except FileNotFoundError:
-        descriptor = open_shared(path, os.O_WRONLY)
-        try:
-            os.utime(descriptor)
-        finally:
-            os.close(descriptor)
-    facts = os.lstat(path)
-    if not stat.S_ISREG(facts.st_mode):
-        raise NoFileError(errno.EINVAL, LINK if stat.S_ISLNK(facts.st_mode) else IRREGULAR)
-    return facts.st_mtime_ns
+        os.utime(descriptor)
+        return os.fstat(descriptor).st_mtime_ns
+    finally:
+        os.close(descriptor)
 
 
 def touch_within(path: str) -> int:

@@ -3,7 +3,7 @@
 Interrupted anywhere, scripts and loop find a directory that they refuse or are careful with, and the restore can be run
 again. Each step is durable, in this order:
 
-* The present files get a second name.
+* The present files are copied.
 * Memory becomes an old one, which the loop makes again, with the brake latched.
 * What HF was told is there.
 * Intent comes last.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import higher
 from provisioner.state.archive import ADVICE, TOLD, Dump
-from provisioner.state.atomic import create_whole, facts_of, remove, replace, settle
+from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, settle
 from provisioner.state.codec import MemoryCodec, RecordError, intent_of
 from provisioner.state.database import Tables, encoded, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
@@ -73,7 +73,7 @@ def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Re
         whose = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
         raise LockTimeout(
             f"{loop.path}: a loop works on this directory{whose}, or another restore; nothing was changed. "
-            "Stop it, and any that stands by, then try again."
+            f"{loop.stopped() or 'Stop it, and any that stands by'}, then try again."
         )
     try:
         if not lock.try_acquire():
@@ -154,7 +154,7 @@ def _present(state: StateDir) -> Iterator[str]:
 
 
 def _set_aside(state: StateDir, *, replaces: bool) -> str:
-    """Give the files that will be replaced a second name; the directory in which it is."""
+    """Copy the files that will be replaced; returns the directory of the copies."""
     present = list(_present(state))
     if not replaces and (present or state.told.ids() or state.intent.existed()):
         what = ", ".join(present) or "what HF was told, or locks of files that are lost"
@@ -167,12 +167,10 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
     kept = os.path.join(state.path, time.strftime("before-restore-%Y%m%dT%H%M%SZ", time.gmtime()))
     try:
         make_shared_directory(kept)
-        for name in present:
-            with suppress(FileExistsError):  # a restore of this second was interrupted
-                os.link(os.path.join(state.path, name), os.path.join(kept, name))
     except OSError as error:
         raise unwritable(kept, error) from error
-    settle(os.path.join(kept, present[0]))
+    for name in present:  # one is there already where a restore of this second was interrupted
+        create_whole(os.path.join(kept, name), read_whole(os.path.join(state.path, name), ADVICE))
     settle(kept)
     return kept
 

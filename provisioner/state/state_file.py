@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from provisioner.state.atomic import facts_of
+from provisioner.state.atomic import create_whole, facts_of, read_whole
 from provisioner.state.database import (
     RECOVER,
     SCHEMA,
@@ -86,18 +86,16 @@ class StateFile:
         return self._aside(os.rename)
 
     def keep_aside(self) -> str:
-        """Give a file that is about to be replaced a second name, under which it stays; returns that name."""
-        return self._aside(os.link)
+        """Copy a file that is about to be replaced; returns the copy's name."""
+        return self._aside(lambda path, aside: create_whole(aside, read_whole(path, self.advice)))
 
-    def _aside(self, move: Callable[[str, str], None]) -> str:
+    def _aside(self, move: Callable[[str, str], object]) -> str:
         signature = self.signature()
         if signature is None:
             raise self._missing()
         aside = f"{self.path}.aside-{signature[1]}"
         try:
-            move(self.path, aside)
-        except FileExistsError:
-            return aside  # it has this name already: an earlier try was interrupted
+            move(self.path, aside)  # a copy that is there is from an earlier try that was interrupted
         except FileNotFoundError as error:
             raise self._missing() from error
         except OSError as error:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner.model import Intent, Memory
-from provisioner.planning.release import ScriptCalls
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
 from provisioner.state.interfaces import State
 from provisioner.state.markers import Difference
+from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, LeverKind, Memory
+from provisioner.model import DESIRED, LeverKind, Memory, format_utc
 from provisioner.planning.levers import is_done
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
-from provisioner.telemetry.unmet import Document, local
+from provisioner.telemetry.pool_windows import Document, local
 
 
 def held_levers(state: State, memory: Memory | None) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def held_levers(state: State, memory: Memory | None) -> dict[str, Any]:
             "lever": lever.kind,
             "target": lever.target,
             "who": lever.who,
-            "since": utc(lever.since),
+            "since": format_utc(lever.since),
             "reason": lever.reason,
             "machines": _left(lever.target, memory) if lever.kind is LeverKind.DRAIN else None,
         }

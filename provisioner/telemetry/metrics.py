@@ -156,60 +156,52 @@ class MachineMetrics:
     """What is wanted and what is there, counted anew each time; all are tables."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.desired: Table[tuple[str, str]] = Table(
-            registry, "hf_provisioner_machines_desired", "Slots that should have a machine.", PAIR
+        table = partial(Table, registry)
+        self.desired: Table[tuple[str, str]] = table(
+            "hf_provisioner_machines_desired", "Slots that should have a machine.", PAIR
         )
-        self.observed: Table[tuple[str, str, Phase]] = Table(
-            registry, "hf_provisioner_machines", "Machines observed.", [*PAIR, "phase"]
+        self.observed: Table[tuple[str, str, Phase]] = table(
+            "hf_provisioner_machines", "Machines observed.", [*PAIR, "phase"]
         )
-        self.deferred: Table[tuple[str, str, PendingReason]] = Table(
-            registry, "hf_provisioner_machines_deferred", "Machines wanted, missing and held back.", [*PAIR, "reason"]
+        self.deferred: Table[tuple[str, str, PendingReason]] = table(
+            "hf_provisioner_machines_deferred", "Machines wanted, missing and held back.", [*PAIR, "reason"]
         )
-        self.refused: Table[tuple[str, str, ErrorClass]] = Table(
-            registry,
+        self.refused: Table[tuple[str, str, ErrorClass]] = table(
             "hf_provisioner_machines_refused",
             "Machines that are wanted and wait because their place refuses them.",
             [*PAIR, "error"],
         )
-        self.window: Table[str] = Table(
-            registry, "hf_provisioner_window", "Machines that may be pending now, all templates together.", ["pool"]
+        self.window: Table[str] = table(
+            "hf_provisioner_window", "Machines that may be pending now, all templates together.", ["pool"]
         )
-        self.oldest_unmet: Table[str] = Table(
-            registry,
+        self.oldest_unmet: Table[str] = table(
             "hf_provisioner_oldest_unmet_timestamp_seconds",
             "When the oldest open slot was requested; NaN if there is none.",
             ["template"],
         )
-        self.brake: Table[tuple[str, BrakeReason]] = Table(
-            registry,
+        self.brake: Table[tuple[str, BrakeReason]] = table(
             "hf_provisioner_brake_engaged",
             "1 while orphan deletion is held; an empty pool means all of them.",
             ["pool", "reason"],
         )
-        self.levers: Table[tuple[LeverKind, str]] = Table(
-            registry,
+        self.levers: Table[tuple[LeverKind, str]] = table(
             "hf_provisioner_lever",
             "Levers that people hold; an empty pool means all of them, or a cancel that is not done yet.",
             ["lever", "pool"],
         )
-        self.unlisted: Table[str] = Table(
-            registry,
+        self.unlisted: Table[str] = table(
             "hf_provisioner_machines_unlisted",
             "Machines of ours that run and were in no list of HostFactory for 24 h.",
             ["pool"],
         )
-        self.stuck: Table[str] = Table(
-            registry,
+        self.stuck: Table[str] = table(
             "hf_provisioner_machines_stuck",
             "Machines of ours that were to go and are still there, a minute after the end of their grace period.",
             ["pool"],
         )
 
-        self.down: Table[str] = Table(
-            registry,
-            "hf_provisioner_machines_down",
-            "Machines that HostFactory was told of and that do not run now.",
-            ["pool"],
+        self.down: Table[str] = table(
+            "hf_provisioner_machines_down", "Machines that HostFactory was told of and that do not run now.", ["pool"]
         )
 
     def expect(self, limits: Limits, pairs: Collection[Pair]) -> None:
@@ -313,15 +305,16 @@ class StoreMetrics:
     """The state files."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        table = partial(Table, registry)
         histogram = partial(Histogram, registry=registry)
-        self.requests: Table[tuple[str, RequestStatus]] = Table(
-            registry, "hf_provisioner_requests", "Requests and returns in the state files.", ["kind", "status"]
+        self.requests: Table[tuple[str, RequestStatus]] = table(
+            "hf_provisioner_requests", "Requests and returns in the state files.", ["kind", "status"]
         )
         self.requests.expect((kind, status) for kind in KINDS for status in RequestStatus)
         self.lock_wait = histogram(
             "hf_provisioner_store_lock_wait_seconds", "Wait for the lock of intent.json.", buckets=LOCK_BUCKETS
         )
-        self.bytes: Table[str] = Table(registry, "hf_provisioner_store_bytes", "Size of a state file.", ["file"])
+        self.bytes: Table[str] = table("hf_provisioner_store_bytes", "Size of a state file.", ["file"])
 
 
 class ServerMetrics:
@@ -345,20 +338,21 @@ class UsageMetrics:
     """For how long machines were there, and what they cost; costs only where something has a price."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        table = partial(Table, registry)
         self.seconds: CountedTable[str] = CountedTable(
             registry,
             "hf_provisioner_machine_seconds_total",
             "Seconds for which machines were there, all together, since usage is counted.",
             ["pool"],
         )
-        self.per_hour: Table[tuple[()]] = Table(
-            registry, "hf_provisioner_cost_per_hour", "What the machines that are there cost in an hour.", []
+        self.per_hour: Table[tuple[()]] = table(
+            "hf_provisioner_cost_per_hour", "What the machines that are there cost in an hour.", []
         )
-        self.month: Table[tuple[()]] = Table(
-            registry, "hf_provisioner_cost_this_month", "What machines have cost in this calendar month (UTC).", []
+        self.month: Table[tuple[()]] = table(
+            "hf_provisioner_cost_this_month", "What machines have cost in this calendar month (UTC).", []
         )
-        self.budget: Table[str] = Table(
-            registry, "hf_provisioner_budget", "What machines may cost in an hour or in a month.", ["per"]
+        self.budget: Table[str] = table(
+            "hf_provisioner_budget", "What machines may cost in an hour or in a month.", ["per"]
         )
 
 

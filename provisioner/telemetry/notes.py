@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from provisioner.model import (
-    Budget,
     Delete,
     Limits,
     Memory,
     PoolLimits,
     Snapshot,
-    TemplateLimits,
     Unmet,
 )
 from provisioner.state.codec import RecordError, Rules, Shape
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
     from provisioner.loop.cycle import CycleReport
 
 log = logging.getLogger(__name__)
-
-TERMS = ("orphan_grace", "orphan_cap_per_hour", "cancel_after", "delete_unlisted_after")
-"""The limits that ``status`` needs to tell what a release of the brake deletes and cancels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +68,15 @@ class Notes:
     """Pools in which a person has paused creates."""
     orphans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The machines without a request, by pool."""
-    terms: Mapping[str, float | None] = field(default_factory=dict)
-    """The limits that ``TERMS`` names."""
-    pool_limits: Mapping[str, PoolLimits] = field(default_factory=dict)
-    """The limits of each pool, as the loop has them."""
-    template_limits: Mapping[str, TemplateLimits] = field(default_factory=dict)
-    """Which pools each template names, as the loop has it."""
-    budget: Budget = field(default_factory=Budget)
-    """What machines may cost, and in which currency."""
+    limits: Limits | None = None
+    """The limits that the loop has in force; None if no loop has published them."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
     """Machines of each open request that do not run: where, why, since when, and when they are tried again."""
 
     @property
-    def limits(self) -> Limits | None:
-        """The limits of pools and templates, and those that ``TERMS`` names; None where no loop has left these."""
-        held = (self.pool_limits, self.template_limits)
-        # one of the terms is a whole number
-        return Limits("", *held, budget=self.budget, **self.terms) if self.terms else None  # type: ignore[arg-type]
+    def pool_limits(self) -> Mapping[str, PoolLimits]:
+        """The limits of each pool, as far as they are published."""
+        return self.limits.pools if self.limits else {}
 
     @property
     def unseen(self) -> Mapping[str, str]:
@@ -102,18 +89,11 @@ class Notes:
         }
 
 
-def terms_of(limits: Limits) -> Mapping[str, float | None]:
-    """What ``Notes.limits`` is made of."""
-    return {name: getattr(limits, name) for name in TERMS}
-
-
 def read_notes(state: State) -> Notes:
     """Return the notes of the loop. Raise StateUnreadable."""
     document = state.notes.read()
     try:
         notes: Notes = STORED.from_document({name: document[name] for name in STORED.columns if name in document})
-        if notes.terms.keys() not in (set(TERMS), set()):
-            raise RecordError(f"terms: expected {', '.join(TERMS)}")
     except (RecordError, AttributeError) as error:
         raise StateUnreadable(
             f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
@@ -166,10 +146,7 @@ class Notebook:
             refused=self._refusals(),
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.paused)),
             orphans=self._orphans(report.memory, report.shown),
-            terms=terms_of(limits),
-            pool_limits=limits.pools,
-            template_limits=limits.templates,
-            budget=limits.budget,
+            limits=limits,
             unmet=report.unmet,
         )
         if notes == self._written:
@@ -225,13 +202,9 @@ def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], 
     """The pools that refuse creates of a template, and why, by the outcome of the last create. Pure."""
     named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
     return {
-        pair: pressure.failure.text
-        for pair, pressure in sorted(memory.pressures.items())
-        if pair in named
-        and pressure.level
-        and pressure.failure
-        and pressure.failure.error.needs_operator
-        and not pressure.boot
+        pair: failure.text
+        for pair, window in sorted(memory.pressures.items())
+        if pair in named and (failure := window.backs_off_from) and failure.error.needs_operator and not window.boot
     }
 
 

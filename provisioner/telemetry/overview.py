@@ -5,73 +5,53 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from provisioner.loop.clock import utc
 from provisioner.model import (
-    DESIRED,
     Limits,
     Memory,
     PendingReason,
-    PoolLimits,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
     Verdict,
+    format_utc,
 )
 from provisioner.planning.answers import UNLISTED_AFTER
-from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
 from provisioner.state.errors import Condition
 from provisioner.state.markers import UNSEEN, loop_runs
 from provisioner.telemetry import notes as notebook
+from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_watch import sentence
 from provisioner.telemetry.facts import Facts, LifeSigns
 from provisioner.telemetry.held_levers import lever_alarms
+from provisioner.telemetry.machine_rows import (
+    Counts,
+    Row,
+    Tally,
+    by_pool,
+    names_of,
+    pair_rows,
+    sum_row,
+    summed_counts,
+    tally_of,
+    verdicts_of,
+)
 from provisioner.telemetry.notes import Notes
-from provisioner.telemetry.spending import spending
-from provisioner.telemetry.unmet import (
+from provisioner.telemetry.pool_windows import (
     Document,
     Key,
-    UnmetDocuments,
     last_error,
     lasting,
     local,
     pool_failures,
     window_documents,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Machines of a pool, of a template, or of a template in a pool."""
-
-    pool: str
-    """Empty: of all pools."""
-    template: str
-    """Empty: of all templates."""
-    wanted: int
-    """What should run: open slots, machines that HF holds, and those that wait for a slot."""
-    running: int
-    pending: int
-    """Slots whose machines do not run yet."""
-    failed: int
-    """Slots that failed, of the requests that the files still hold."""
-    lost: int
-    """Machines that ran and vanished, of the same requests."""
-    window: int | None
-    """Machines that may be pending now; None where no loop has told the limits."""
-    cap: int | None
-    """Most machines: of a template in all, of a pool for each template; None: no cap."""
-    last_error: Document | None
-    """The last error's ``error`` (class) and ``text``, its time ``at``, and its age ``at_seconds``."""
-
-    @property
-    def name(self) -> str:
-        """The rows of the pool or template that this row sums up."""
-        return self.pool or self.template
+from provisioner.telemetry.spending import spending
+from provisioner.telemetry.unmet import UnmetDocuments
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +151,6 @@ class Overview:
 # --- how it is made ---------------------------------------------------------------------------------------------------
 
 
-def time_at(memory: Memory, wall: float) -> float:
-    """Loop time at a moment of the wall clock, as the next loop would have it."""
-    return memory.time + max(0.0, wall - memory.time_wall)
-
-
 def overview(facts: Facts) -> Overview:
     """The overview that follows from these facts."""
     memory, intent, notes = facts.memory, facts.intent, facts.notes
@@ -183,7 +158,7 @@ def overview(facts: Facts) -> Overview:
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
     read = set(intent.requests) | set(intent.returns) if intent else set()
     return Overview(
-        time=utc(facts.wall),
+        time=format_utc(facts.wall),
         state_directory=facts.directory,
         provisioner=owner.provisioner if owner else "",
         generation=owner.generation if owner else 0,
@@ -196,7 +171,7 @@ def overview(facts: Facts) -> Overview:
         configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in facts.differing],
         paused=list(notes.paused),
         levers=facts.levers,
-        refused=[{**asdict(one), "since": utc(one.since)} for one in notes.refused],
+        refused=[{**asdict(one), "since": format_utc(one.since)} for one in notes.refused],
         release_asked=facts.release_asked,
         problems={pool: list(sentences) for pool, sentences in notes.pools.items()},
         unread=sorted(read - remembered),
@@ -205,75 +180,32 @@ def overview(facts: Facts) -> Overview:
     )
 
 
-def released(
-    memory: Memory | None, notes: Notes, calls: ScriptCalls, wall: float, news: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """The brake, and what waits for its release: ``brake``, ``waiting`` and ``forgotten`` of an ``Overview``.
-
-    ``news``: machines without a request that no loop has noted yet, with their pools.
-    """
-    news = news or {}
-    if memory is None:
-        unknown = [_waiting(Waiting(name), news[name], None) for name in sorted(news)]
-        return {"brake": None, "waiting": unknown, "forgotten": []}
-    now = time_at(memory, wall)
-    waits = waiting(memory, notes.limits, now, news.keys())
-    pools = _pools_of([one.name for one in waits], memory, notes, news)
-    brake = memory.brake
-    return {
-        "brake": brake
-        and {
-            "reason": brake.reason,
-            "detail": brake.detail,
-            "pool": brake.pool,
-            "since": utc(memory.wall_of(brake.since)),
-        },
-        "waiting": [
-            _waiting(one, pools.get(one.name, ""), None if one.at is None else utc(memory.wall_of(one.at)))
-            for one in waits
-        ],
-        "forgotten": [
-            {"id": record.id, "machines": owned(record)} for record in forgotten(memory, notes.limits, calls, now)
-        ],
-    }
-
-
-def _pools_of(names: Collection[str], memory: Memory, notes: Notes, news: Mapping[str, str]) -> Mapping[str, str]:
-    """The pool in which each of these machines was seen last."""
-    if not names:
-        return {}
-    pools = {name: pool for pool, held in notes.orphans.items() for name in held} | dict(news)
-    return pools | {slot.name: slot.pool for _, slot in memory.slots}
-
-
-def _waiting(one: Waiting, pool: str, at: str | None) -> dict[str, Any]:
-    return {"machine": one.name, "pool": pool, "unlisted": one.unlisted, "deleted_at": at}
-
-
 def loop_document(signs: LifeSigns) -> Document:
     """Return the field ``loop`` of an overview."""
     running = loop_runs(signs.holder, signs.last_beat, signs.silent)
-    beat = None if signs.last_beat is None else utc(signs.last_beat)
+    beat = None if signs.last_beat is None else format_utc(signs.last_beat)
     return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
 
 
 def _trouble(trouble: notebook.LastingFailure | None) -> Document | None:
-    return {"since": utc(trouble.since), "text": trouble.text} if trouble else None
+    return {"since": format_utc(trouble.since), "text": trouble.text} if trouble else None
 
 
 def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     """What the loop remembers, and why there is less than is wanted."""
     now, failures = time_at(memory, wall), pool_failures(memory)
-    tallies = {record.id: _tally(record) for record in memory.requests.values()}
+    tallies = {record.id: tally_of(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, notes, failures, now).by_request()
-    limits, slots = notes.limits or Limits("", {}, {}), _summed(memory, tallies)
+    limits, slots = notes.limits or Limits("", {}, {}), summed_counts(memory, tallies)
     waiting = waits(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
-    pairs = _pairs(memory, limits, slots, waiting - waits(memory, unmet, PendingReason.GIVEN_UP), errors)
+    pairs = pair_rows(memory, limits, slots, waiting - waits(memory, unmet, PendingReason.GIVEN_UP), errors)
     return {
         "machines": [row for row in pairs if row.pool],
-        "pools": [_sum(pairs, pool=name, limits=limits) for name in _names(limits.pools, pairs, "pool")],
-        "templates": [_sum(pairs, template=id_, limits=limits) for id_ in _names(limits.templates, pairs, "template")],
+        "pools": [sum_row(pairs, pool=name, limits=limits) for name in names_of(limits.pools, pairs, "pool")],
+        "templates": [
+            sum_row(pairs, template=id_, limits=limits) for id_ in names_of(limits.templates, pairs, "template")
+        ],
         "requests": [
             _request(memory, memory.requests[id_], tally) | {"missing": unmet.get(id_, [])}
             for id_, tally in tallies.items()
@@ -316,116 +248,27 @@ def _down(memory: Memory) -> Iterator[Document]:
     for _, slot in memory.slots:
         if slot.down is not None and slot.verdict is Verdict.SUCCEEDED:
             text = slot.failure.text if slot.failure else ""
-            yield {"machine": slot.name, "pool": slot.pool, "since": utc(memory.wall_of(slot.down)), "text": text}
+            yield {
+                "machine": slot.name,
+                "pool": slot.pool,
+                "since": format_utc(memory.wall_of(slot.down)),
+                "text": text,
+            }
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
-    pools = _by_pool(tally)
+    pools = by_pool(tally)
     return {
         "id": record.id,
         "template": record.template,
         "count": record.count,
         "status": record.ended or RequestStatus.RUNNING,
-        "deadline": utc(memory.wall_of(record.deadline)),
+        "deadline": format_utc(memory.wall_of(record.deadline)),
         "running": sum(counts.running for counts in pools.values()),
-        "slots": _verdicts(tally),
+        "slots": verdicts_of(tally),
         "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],
         "pools": {pool: counts._asdict() for pool, counts in pools.items()},
     }
-
-
-# --- machines by pool and template ------------------------------------------------------------------------------------
-
-
-class Counts(NamedTuple):
-    """Slots by what became of their machines."""
-
-    running: int = 0
-    pending: int = 0
-    failed: int = 0
-    lost: int = 0
-
-
-ByPool = Mapping[str, Counts]
-
-
-def machine_counts(memory: Memory) -> Mapping[str, ByPool]:
-    """The slots of each request."""
-    return {record.id: _by_pool(_tally(record)) for record in memory.requests.values()}
-
-
-Tally = Mapping[tuple[str, str, bool], int]
-"""How many slots of a request are in that pool, with that verdict, and ran. Of few entries, made in one pass."""
-
-
-def _tally(record: RequestRecord) -> Tally:
-    return Counter([(slot.pool, str(slot.verdict), slot.ran is not None) for slot in record.slots.values()])
-
-
-def _by_pool(tally: Tally) -> ByPool:
-    fates = defaultdict[str, Counter[str]](Counter)
-    for (pool, verdict, ran), slots in tally.items():
-        fates[pool][("running" if ran else "pending") if verdict in DESIRED else verdict] += slots
-    return {pool: Counts(*(fate[name] for name in Counts._fields)) for pool, fate in fates.items()}
-
-
-def _verdicts(tally: Tally) -> Mapping[str, int]:
-    verdicts = Counter[str]()
-    for (_, verdict, _), slots in tally.items():
-        verdicts[verdict] += slots
-    return dict(verdicts)
-
-
-def _summed(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
-    """The slots of each template in each pool."""
-    total = defaultdict[Key, Counts](Counts)
-    for id_, tally in tallies.items():
-        for pool, counts in _by_pool(tally).items():
-            key = (pool, memory.requests[id_].template)
-            total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
-    return total
-
-
-def _pairs(
-    memory: Memory,
-    limits: Limits,
-    counts: Mapping[Key, Counts],
-    waits: Mapping[Key, int],
-    errors: Mapping[Key, Document | None],
-) -> list[Row]:
-    """A row for each template in each pool; what no pool can be named for is under an empty name."""
-    named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
-    rows = []
-    for key in dict.fromkeys([*named, *sorted(counts.keys() | waits.keys() | memory.pressures.keys())]):
-        some, pool = counts.get(key, Counts()), limits.pools.get(key[0])
-        wanted = some.running + max(some.pending, waits.get(key, 0))
-        cap = pool.max_machines if pool else None
-        rows.append(Row(*key, wanted, *some, _window(memory, key, pool), cap, errors.get(key)))
-    return rows
-
-
-def _window(memory: Memory, key: Key, pool: PoolLimits | None) -> int | None:
-    """Pressure allowed; where nothing was tried yet, what a first try is allowed."""
-    if key in memory.pressures:
-        return memory.pressures[key].window
-    return min(pool.initial_window, pool.max_pending) if pool else None
-
-
-def _names(configured: Iterable[str], pairs: Sequence[Row], kind: str) -> list[str]:
-    """The pools or templates that are configured, and those that only machines tell of."""
-    return list(dict.fromkeys([*configured, *filter(None, (getattr(row, kind) for row in pairs))]))
-
-
-def _sum(pairs: Sequence[Row], *, pool: str = "", template: str = "", limits: Limits) -> Row:
-    """All that one pool, or one template, has."""
-    rows = [row for row in pairs if (row.pool == pool if pool else row.template == template)]
-    windows = [row.window for row in rows if row.window is not None]
-    errors = [row.last_error for row in rows if row.last_error]
-    bound = limits.pools.get(pool) if pool else limits.templates.get(template)
-    counts = Counts(*(sum(getattr(row, name) for row in rows) for name in Counts._fields))
-    newest = min(errors, key=lambda error: error["at_seconds"], default=None)
-    wanted, window = sum(row.wanted for row in rows), sum(windows) if windows else None
-    return Row(pool, template, wanted, *counts, window, bound.max_machines if bound else None, newest)
 
 
 # --- a part of it -----------------------------------------------------------------------------------------------------

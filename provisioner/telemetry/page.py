@@ -17,20 +17,21 @@ from urllib.parse import parse_qs, quote, unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from provisioner.loop.clock import utc
-from provisioner.model import DESIRED, Memory, RequestRecord, Slot
-from provisioner.names import RETURN_ID_PREFIX, printable_lines
+from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
+from provisioner.names import RETURN_ID_PREFIX, printable, printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
+from provisioner.telemetry.brake_release import time_at
 from provisioner.telemetry.connections import Response
 from provisioner.telemetry.facts import Facts, read_facts
-from provisioner.telemetry.overview import Overview, narrowed, overview, time_at
+from provisioner.telemetry.overview import Overview, narrowed, overview
 from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
+from provisioner.telemetry.pool_windows import lasting, local, pool_line
 from provisioner.telemetry.samples import Moment, PlottedSubject, Point, Samples
 from provisioner.telemetry.server import JSON
 from provisioner.telemetry.spending import spending_lines
-from provisioner.telemetry.story import Kind, Subject, needles, story
-from provisioner.telemetry.unmet import lasting, local, on_one_line, pool_line, unmet_lines
+from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
+from provisioner.telemetry.unmet import unmet_lines
 
 HTML = "text/html; charset=utf-8"
 
@@ -47,7 +48,7 @@ MOST_TOLD = 100
 """Sentences of what happened that are shown, the newest."""
 
 MOST_LINES = 5_000
-"""Lines of the journal that a pool's story is told from, the newest: more than it is shown sentences of. A pool that
+"""Lines of the journal that a pool's timeline is told from, the newest: more than it is shown sentences of. A pool that
 refused all day has fifty thousand."""
 
 FRESH = 1.0
@@ -189,21 +190,21 @@ class StatusPage:
             "plot": self._plot(subject, seen),
             "width": WIDTH,
             "height": HEIGHT,
-            "story": self._story(*subject, memory=self._memory()),
+            "timeline": self._timeline(*subject, memory=self._memory()),
             "root": "../",
         }
         return self._render(template, HTTPStatus.OK, **(shown | facts))
 
-    def _story(self, kind: str, name: str, memory: Memory | None) -> Sequence[Told]:
+    def _timeline(self, kind: str, name: str, memory: Memory | None) -> Sequence[Told]:
         """The events of a subject in order, from the journal's newest file alone. ``explain`` reads all files."""
         if kind not in KINDS:
             return ()
         given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
         whose = Subject(Kind.RETURN if given_back else KINDS[kind], name)
-        most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's story counts every line
+        most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's timeline counts every line
         lines = self._state.journal.find(*needles(whose, memory), newest=True, most=most).lines
-        told = story(whose, lines, memory)[-MOST_TOLD:]
-        return [(local(utc(one.at)), one.text) for one in told]
+        told = timeline(whose, lines, memory)[-MOST_TOLD:]
+        return [(local(format_utc(one.at)), one.text) for one in told]
 
     def _plot(self, subject: PlottedSubject, seen: Overview) -> Plot | None:
         """The samples of a pool, a template or all, followed by the numbers of now."""
@@ -247,7 +248,7 @@ def templates() -> Environment:
 
 def clip(text: object, longest: int = LONGEST) -> str:
     """A text on one line, no longer than so many characters."""
-    line = on_one_line(str(text))
+    line = printable(str(text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
@@ -315,4 +316,4 @@ def _when(facts: Facts, at: float | None) -> str:
         return ""
     left = at - time_at(facts.memory, facts.wall)
     words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
-    return f"{local(utc(facts.memory.wall_of(at)))} ({words})"
+    return f"{local(format_utc(facts.memory.wall_of(at)))} ({words})"

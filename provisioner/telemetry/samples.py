@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.model import Memory, PendingReason
-from provisioner.telemetry.overview import machine_counts
+from provisioner.telemetry.machine_rows import machine_counts
 
 EVERY = 60.0
 """Seconds between two samples: fine enough to see a burst start, and a day of them is a few hundred kilobytes."""

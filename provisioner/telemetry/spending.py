@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.model import HOUR, Limits, Memory, PendingReason
 from provisioner.planning.budget import hourly, month_cost, priced
 from provisioner.planning.usage import month_of
-from provisioner.telemetry.unmet import Document, lasting, local, past
+from provisioner.telemetry.pool_windows import Document, lasting, local, past
 
 
 def spending(memory: Memory, limits: Limits, lacks: Iterable[Document], now: float) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from provisioner.model import Limits, Memory, PoolLimits, TemplateLimits, Verdic
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import JOURNAL_BYTES, JOURNAL_KEPT, stamp
-from provisioner.telemetry.notes import Notes, terms_of
+from provisioner.telemetry.notes import Notes
 from tests.unit.core import NOW, REQUEST, TEMPLATE, memory, name, record, running
 
 SIZES = (0, 1_000, 10_000)
@@ -92,7 +92,7 @@ def leave(directory: Path, machines: int) -> None:
         pass
     state.memory.write(grid(machines))
     limits = Limits("hf", {"a": PoolLimits("a")}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)})
-    notes = Notes(terms=terms_of(limits), pool_limits=limits.pools, template_limits=limits.templates)
+    notes = Notes(limits=limits)
     state.notes.write(asdict(notes))
     state.heartbeat.touch()
     fill(state, machines)

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from provisioner.model import Limits, Memory, PoolLimits, TemplateLimits
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notes, terms_of
+from provisioner.telemetry.notes import Notes
 from tests.unit.core import NOW, TEMPLATE, memory, record, running, slot
 
 REQUESTS = 50
@@ -63,7 +63,7 @@ def leave(directory: Path, machines: int) -> None:
     limits = Limits(
         "hf", {"a": PoolLimits("a", max_machines=10_000)}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)}
     )
-    notes = Notes(terms=terms_of(limits), pool_limits=limits.pools, template_limits=limits.templates)
+    notes = Notes(limits=limits)
     state.notes.write(asdict(notes))
     state.heartbeat.touch()
 

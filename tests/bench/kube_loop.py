@@ -146,7 +146,7 @@ def react(cluster: Cluster, tries: int, say: Say, *, beside_a_slow_mig: bool = F
         with (
             Space(cluster.admin) as space,
             Proxy(space.admin.server, space.admin.ca) as proxy,
-            grid_of(space, server=proxy.address, pod=pod, others=others) as grid,
+            grid_of(space, proxy=proxy, pod=pod, others=others) as grid,
         ):
             if others:
                 grid.hf.request(SLOW, 1)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
+from tests.hostile.figures import PROBE_SECONDS
 from tests.support.processes import cpu_seconds, mebibytes
+from tests.support.waiting import PATIENCE
 
-PROBE_SECONDS = 15.0
-"""A probe that takes longer has failed."""
 EVERY = 0.25
 """Seconds between two probes."""
 
@@ -53,9 +53,9 @@ def probe(port: int, tls: bool, path: str = "/readyz") -> int:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = (
-        HTTPSConnection("127.0.0.1", port, timeout=PROBE_SECONDS, context=context)
+        HTTPSConnection("127.0.0.1", port, timeout=PROBE_SECONDS * PATIENCE, context=context)
         if tls
-        else HTTPConnection("127.0.0.1", port, timeout=PROBE_SECONDS)
+        else HTTPConnection("127.0.0.1", port, timeout=PROBE_SECONDS * PATIENCE)
     )
     try:
         connection.request("GET", path)

@@ -6,7 +6,8 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,14 +17,11 @@ import yaml
 from provisioner.lab.playground import Playground
 from tests.hostile.attacks import ATTACKS
 from tests.hostile.damage import attacked
+from tests.hostile.figures import ATTACK, DESCRIPTORS, MEBIBYTES, REQUEST_SECONDS
 from tests.support.waiting import until
 
-DESCRIPTORS = 1024
-"""The limit of the loop's process, as most systems set it."""
-KEPT = 512
-"""Descriptors that an attack leaves to the loop."""
-MEBIBYTES = 200
-REQUEST_SECONDS = 10
+MOST_DESCRIPTORS = 1024
+"""The limit of the loop's process, as most systems set it: half of it is left to the loop."""
 PROBES = 10
 """Probes that are asked during an attack."""
 CONNECTIONS = {
@@ -59,7 +57,7 @@ class Victim(Playground):
     def begin_loop(self) -> subprocess.Popen[str]:
         """Start a loop with few descriptors."""
         process = super().begin_loop()
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
         self.pid = process.pid
         return process
 
@@ -87,7 +85,9 @@ def victim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     [("tls", name) for name in ATTACKS] + [("plain", name) for name in ATTACKS if name != "half_handshake"],
     indirect=["victim"],
 )
-def test_an_attack_costs_little_and_a_request_is_carried_out_meanwhile(victim: Victim, name: str) -> None:
+def test_an_attack_costs_little_and_a_request_is_carried_out_meanwhile(
+    victim: Victim, name: str, record_property: Callable[[str, object], None]
+) -> None:
     address, pid = urlsplit(victim.url), victim.pid
     assert address.port is not None
     tls = address.scheme == "https"
@@ -98,11 +98,20 @@ def test_an_attack_costs_little_and_a_request_is_carried_out_meanwhile(victim: V
 
     before = open_descriptors()
     with attacked(name, CONNECTIONS[name], pid, address.port, tls=tls) as damage:
-        request = hf.request(hf.templates()[0], 1)
+        template, begun = hf.templates()[0], time.monotonic()
+        request = hf.request(template, 1)
         until(lambda: hf.status(request)["status"] == "complete", REQUEST_SECONDS, what="the request is carried out")
+        carried_out = time.monotonic() - begun
         until(lambda: len(damage.probes) + len(damage.failed) >= PROBES, 120, what="the probes are asked")
     print(f"{name}, {address.scheme}: {damage}")
+    costs = {
+        "descriptors": str(damage.descriptors),
+        "growth": f"{damage.mebibytes:.0f}",
+        "probe": f"{max(damage.probes, default=0):.1f}",
+        "request": f"{carried_out:.1f}",
+    }
+    record_property(ATTACK, {ATTACK: f"{name}, {address.scheme}", **costs})
     assert damage.failed == []
-    assert damage.descriptors <= DESCRIPTORS - KEPT
+    assert damage.descriptors <= DESCRIPTORS
     assert damage.mebibytes < MEBIBYTES
     until(lambda: open_descriptors() <= before + 5, 15, what="the descriptors are free again")

@@ -16,8 +16,11 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+import requests
+import urllib3
 
 from provisioner.backends import Backend, BackendError, connections, google_auth
 from provisioner.backends.gke import api as gke_api
@@ -28,16 +31,28 @@ from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
 from provisioner.backends.gke.pod_watch import PodWatch, events
 from provisioner.backends.gke.pods import Identity
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import GoogleToken
+from provisioner.backends.google_auth import GoogleToken, NoCredentials
 from provisioner.backends.mig import reads as mig_reads
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.reads import ComputeTimes
+from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.reads import ComputeReads, ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands import service
 from provisioner.model import Create, ErrorClass
 from tests.conformance.stage import SECONDS, Case, Grid, stage
+from tests.hostile.figures import ATTACK, MEBIBYTES
 from tests.support.clients.kube_access import Plain
-from tests.support.clouds.hostile import BOUNDLESS, CHUNKED, LARGE, NONSENSE, TIMELESS, HostileCloud, chunk, whole
+from tests.support.clouds.hostile import (
+    BOUNDLESS,
+    CHUNKED,
+    LARGE,
+    NONSENSE,
+    TIMELESS,
+    HostileCloud,
+    chunk,
+    dripping,
+    whole,
+)
 from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
@@ -105,21 +120,24 @@ def test_a_large_response_is_refused_with_its_place_call_and_limit(tmp_path: Pat
 
 
 GROWTH = """
-import resource, sys
+import resource, sys, time
 from pathlib import Path
 from tests.hostile.test_clouds import BACKENDS, look
 made = BACKENDS[sys.argv[1]](Path(sys.argv[2]), sys.argv[3], 30.0)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begun = time.monotonic()
 look(made)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, time.monotonic() - begun)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("answer", BOUNDLESS.values(), ids=BOUNDLESS)
-def test_a_large_response_takes_less_than_200_mib(tmp_path: Path, kind: str, answer: Any) -> None:
-    with HostileCloud(answer) as cloud:
+@pytest.mark.parametrize("answer", BOUNDLESS)
+def test_a_large_response_takes_less_than_200_mib(
+    tmp_path: Path, kind: str, answer: str, record_property: Callable[[str, object], None]
+) -> None:
+    with HostileCloud(BOUNDLESS[answer]) as cloud:
         done = subprocess.run(
             [sys.executable, "-c", GROWTH, kind, str(tmp_path), cloud.address],
             cwd=ROOT,
@@ -129,7 +147,9 @@ def test_a_large_response_takes_less_than_200_mib(tmp_path: Path, kind: str, ans
             check=False,
         )
     assert done.stdout, done.stderr
-    assert int(done.stdout) < min(200, LARGE)
+    growth, seconds = done.stdout.split()
+    record_property(ATTACK, {ATTACK: f"{answer}, {kind}", "growth": growth, "probe": f"{float(seconds):.1f}"})
+    assert int(growth) < min(MEBIBYTES, LARGE)
 
 
 @EVERY_CALL
@@ -175,6 +195,39 @@ def test_a_list_of_500_pods_of_20_kb_each_is_taken(tmp_path: Path) -> None:
         backend.close()
 
 
+HELLO = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc"
+"""The beginning of a TLS server's first record, of 16 KiB."""
+
+
+def by_pool(url: str, proxy: str | None) -> None:
+    options = {"cert_reqs": "CERT_NONE"}
+    pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+    KubeApi(Plain(url, connections.bounded(pool)), KubeTimes(call=SHORT)).get("/api/v1/namespaces/grid/pods")
+
+
+def by_session(url: str, proxy: str | None) -> None:
+    session = connections.bounded_session(requests.Session())
+    session.get(url, verify=False, timeout=SHORT, proxies={"https": proxy} if proxy else {})
+
+
+@pytest.mark.parametrize("call", [by_pool, by_session])
+def test_a_handshake_that_drips_ends_with_the_time_of_the_call(call: Any) -> None:
+    with (
+        HostileCloud(lambda: dripping(HELLO, b"\x00"), unasked=True) as cloud,
+        pytest.raises(Exception, match=r"Read timed out\. \(read timeout=0\.5\)"),
+    ):
+        call(cloud.address.replace("http:", "https:"), None)
+
+
+@pytest.mark.parametrize("call", [by_pool, by_session])
+def test_a_proxy_that_drips_ends_with_the_time_of_the_call(call: Any) -> None:
+    with (
+        HostileCloud(TIMELESS["a head that drips"]) as proxy,
+        pytest.raises(Exception, match=r"CONNECT: no complete response within 0\.5 s"),
+    ):
+        call("https://cloud.example", proxy.address)
+
+
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +257,59 @@ def test_a_list_of_an_api_server_has_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(gke_api, "LIST_SECONDS", 0.0)
     with HostileCloud(kube_pages()) as cloud, pytest.raises(BackendError, match="has not ended within 0 s"):
         list(KubeApi(Plain(cloud.address)).items("/api/v1/nodes", {}))
+
+
+class HeavyList:
+    """A list whose pages may hold ``fits`` objects: with more they are too large."""
+
+    def __init__(self, total: int, fits: int) -> None:
+        self._total, self._fits = total, fits
+        self.asked: list[tuple[int, int]] = []
+        """The first object and the limit of each page that was asked for."""
+        self.cloud = HostileCloud(self._answer)
+
+    def _answer(self) -> Iterator[bytes]:
+        query = dict(parse_qsl(urlsplit(self.cloud.asked[-1].decode().split()[1]).query))
+        begin = int(query.get("continue") or query.get("pageToken") or 0)
+        limit = int(query.get("limit") or query["maxResults"])
+        self.asked.append((begin, limit))
+        end = min(begin + limit, self._total)
+        more = {"metadata": {"continue": f"{end}"}, "nextPageToken": f"{end}"} if end < self._total else {}
+        items = [{"name": f"{number:03}"} for number in range(begin, end)]
+        document = {"kind": "compute#instanceList", "items": items, **more}
+        yield whole(json.dumps(document).encode() + b" " * (end - begin > self._fits and connections.BODY_BYTES))
+
+
+def kube_list(address: str) -> list[str]:
+    return [item["name"] for item in KubeApi(Plain(address)).items("/api/v1/nodes", {})]
+
+
+def compute_list(address: str) -> list[str]:
+    reads = ComputeReads(address, "p", NoCredentials(address), prefix="hf", budget=CallBudget(100, 1.0))
+    return list(reads.instances("z", time.monotonic() + SECONDS * PATIENCE))
+
+
+EVERY_LIST = pytest.mark.parametrize("listed", [kube_list, compute_list])
+
+
+@EVERY_LIST
+def test_a_page_that_is_too_large_is_asked_for_again_by_half_of_its_objects(
+    listed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BODY_BYTES", 1 << 16)
+    heavy = HeavyList(600, 200)
+    with heavy.cloud as cloud:
+        assert listed(cloud.address) == [f"{number:03}" for number in range(600)]
+    assert heavy.asked == [(0, 500), (0, 250), *((begin, 125) for begin in range(0, 600, 125))]
+
+
+@EVERY_LIST
+def test_an_object_that_is_too_large_by_itself_fails_the_look(listed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BODY_BYTES", 1 << 16)
+    heavy = HeavyList(600, 0)
+    with heavy.cloud as cloud, pytest.raises(BackendError, match="0 MiB, though it is of a single object of the list"):
+        listed(cloud.address)
+    assert [limit for _, limit in heavy.asked] == [500, 250, 125, 62, 31, 15, 7, 3, 1]
 
 
 def test_a_list_of_compute_has_a_number_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,6 +551,11 @@ def test_sigterm_ends_a_loop_that_is_held_up_by(tmp_path: Path, cloud: Any, held
             finally:
                 loop.kill()
         assert (loop.returncode, "Traceback" in said) == (0, False), said
+        ended = [json.loads(line) for line in said.splitlines() if "Ended with work under way" in line]
+        assert [(line["severity"], line["at"]) for line in ended] == (
+            [("WARNING", "provisioner.commands.service.Service.run")] if "END_SECONDS = 1\n" in held else []
+        )
+        assert all("server" in line["threads"] for line in ended)
 
 
 def test_the_bound_of_a_response_is_the_same_for_all_clients() -> None:

@@ -1,16 +1,12 @@
-"""Responses that are almost right: whatever is wrong in one, the observation holds sound values or has failed.
-
-HOSTILE_EXAMPLES sets how many responses each reader is given.
-"""
+"""Responses that are almost right: whatever is wrong in one, the observation holds sound values or has failed."""
 
 from __future__ import annotations
 
 import copy
 import json
 import math
-import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -18,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
@@ -39,45 +35,14 @@ from provisioner.backends.network import seconds_until
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import ODD_RESPONSES, json_object, understood
 from provisioner.model import Create, Snapshot
+from tests.hostile.fuzzing import JUNK, SEEDS, fuzzed, mutated
 from tests.support.clients.kube_access import Plain
 
-EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", "250"))
-FUZZED = settings(
-    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+FUZZED = fuzzed(250)
 REQUEST = "abcdefghij"
 NAMES = [f"hf-{REQUEST}-{number:06}" for number in range(4)]
 IDENTITY = Identity("demo", "gke")
 TIME = "2026-11-26T10:00:00Z"
-
-JUNK: Sequence[Any] = (
-    *(None, True, False, 0, -1, 10**18, 10**400, 1e308, -1e308, 0.5, "", "x" * 5000, "\x1b[31m\u202e", "NaN", "inf"),
-    *("RUNNING", "DELETING", "Failed", "True", "9" * 5000, "0001-01-01T00:00:00Z", "9999-12-31", "²", "a/b"),
-    *([], {}, [[]], [{}], {"a": {}}, [None], [1], ["x"], {"": None}),
-)
-SEEDS = st.integers(0, 2**40)
-"""Of the alterations: what is asked for, and in which order, is decided by what was read before."""
-
-
-def mutated(document: Any, chance: random.Random) -> Any:
-    """The document with up to three parts that are replaced by something else, doubled, or left out."""
-    document = copy.deepcopy(document)
-    for _ in range(chance.randint(0, 3)):
-        holder: Any = {"": document}
-        here, key = document, ""
-        while isinstance(here, dict | list) and here and chance.random() < 0.85:
-            holder, key = here, chance.choice(list(here) if isinstance(here, dict) else range(len(here)))
-            here = holder[key]
-        if holder == {"": document}:
-            continue
-        what = chance.randrange(6)
-        if what == 0 and isinstance(holder, dict):
-            del holder[key]
-        elif what == 1 and isinstance(holder, list):
-            holder.append(copy.deepcopy(here))
-        else:
-            holder[key] = copy.deepcopy(chance.choice(JUNK))
-    return document
 
 
 def sound(value: Any) -> bool:

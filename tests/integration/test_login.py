@@ -127,6 +127,28 @@ def refused(do: Callable[[], object]) -> BackendError:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"token": "secret"},
+        {"tokenFile": "k"},
+        {"username": "me", "password": "secret"},
+        {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "interactiveMode": "Never"}},
+        {},
+    ],
+    ids=lambda user: "-".join(user),
+)
+def test_a_kubeconfig_sends_no_credentials_over_plain_http(
+    guard: Guard, tmp_path: Path, user: Mapping[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.plain, user)))
+    text = refused(lambda: api.get("/api/v1/namespaces/n/pods")).failure.text
+    assert "over plain HTTP none are sent" in text
+    assert text.endswith("or let the kubeconfig's 'server' do so")
+    assert guard.heard == [""]
+    assert ("Credentials are not sent over plain HTTP" in caplog.text) is bool(user)
+
+
 # --- exec plugins -----------------------------------------------------------------------------------------------------
 
 

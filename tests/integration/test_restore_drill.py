@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.lab.playground import Playground
-from provisioner.loop.clock import utc
+from provisioner.model import format_utc
 from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
 from tests.support.waiting import PATIENCE, until
@@ -85,7 +85,7 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         until(lambda: made_again(state), 60, what="memory is made again")
         until(lambda: set(state.memory.read().orphans) == set(later), 60, what="what nobody knows is an orphan")
         told_usage = json.loads(command(grid, "usage", "-o", "json"))
-        assert told_usage["counted_since"] == utc(saved["memory"]["memory"]["usage_since_wall"])
+        assert told_usage["counted_since"] == format_utc(saved["memory"]["memory"]["usage_since_wall"])
         assert told_usage["total"]["hours"] > 0
         assert grid.hf.status(first) == told
         assert set(grid.hf.reclaimed(sorted(hosts))) == set(), "HF is asked for nothing, and lists what it has"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.backends.gke import api as gke_api
 from provisioner.backends.gke import spot_nodes
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.settings import GkePool
@@ -118,7 +119,7 @@ def test_a_node_that_is_gone_stays_known(reader: Reader) -> None:
 
 
 def test_pages_are_read_to_the_end(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spot_nodes, "PAGE", 1)
+    monkeypatch.setattr(gke_api, "PAGE", 1)
     pods = [f"pod-{number}" for number in range(2 * PODS_PER_NODE)]
     nodes = {reader.pod(name, ON_SPOT) for name in pods}
     assert len(nodes) == 2

@@ -16,6 +16,7 @@ from typing import Any, Self
 import yaml
 
 from provisioner.lab.playground import HostFactory
+from tests.kube.proxy import Proxy
 from tests.kube.space import Space
 from tests.support.waiting import PATIENCE, until
 
@@ -36,14 +37,14 @@ class Grid:
         space: Space,
         *,
         id_: str = "demo",
-        server: str = "",
+        proxy: Proxy | None = None,
         pod: Mapping[str, Any] | None = None,
         pool: Mapping[str, Any] | None = None,
         more: Mapping[str, Mapping[str, Any]] | None = None,
         settings: Mapping[str, Any] | None = None,
         others: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """``server``: a proxy; ``pod``: spec or manifest; ``pool`` and ``settings``: of provisioner.yaml.
+        """``pod``: spec or manifest; ``pool`` and ``settings``: of provisioner.yaml.
 
         ``more``: settings of further pools, by name; the template's machines spill over to them in this order.
         ``others`` are further pools by name, each with a template of its name.
@@ -52,7 +53,7 @@ class Grid:
         for place in (self.conf, self.work, self.logs):
             place.mkdir(parents=True)
         self._space = space
-        space.write_kubeconfig(self.conf / "kubeconfig", server=server)
+        space.write_kubeconfig(self.conf / "kubeconfig", proxy)
         own = {
             "kind": "gke",
             "namespace": space.name,

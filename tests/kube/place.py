@@ -39,7 +39,7 @@ class KubePlace(Place):
         self._space, self._proxy = space, proxy
         self._spec = directory / "pod.yaml"
         self._spec.write_text(SPEC)
-        config = space.write_kubeconfig(directory / "kubeconfig", server=proxy.address)
+        config = space.write_kubeconfig(directory / "kubeconfig", proxy)
         self._settings = GkePool(name=self.pool, namespace=space.name, pod_spec=self._spec, kubeconfig=config)
         self._opened: list[GkeBackend] = []
         self.backend = self.another()

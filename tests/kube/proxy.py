@@ -1,4 +1,4 @@
-"""A plain HTTP proxy before an API server: it counts, and can lose responses, hang, fail and cut as networks do."""
+"""A proxy with TLS before an API server: it counts, and can lose responses, hang, fail and cut as networks do."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import contextlib
 import json
 import socket
 import sys
+import tempfile
 import threading
 import time
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import urllib3
 
+from tests.support.network.authority import Authority
 from tests.support.waiting import PATIENCE
 
 NO_PROGRESS = {
@@ -65,7 +68,7 @@ class Call(NamedTuple):
 
 
 class Proxy:
-    """``with Proxy(server, ca) as proxy``: ``proxy.address`` leads to that server."""
+    """``with Proxy(server, ca) as proxy``: ``proxy.address`` leads to that server, its authority is ``proxy.ca``."""
 
     def __init__(self, server: str, ca: str | None) -> None:
         self._server = server
@@ -114,7 +117,15 @@ class Proxy:
         self._listener = Listener(("127.0.0.1", 0), Handler)
         self._listener.daemon_threads = True
         self._listener.block_on_close = False
-        self.address = f"http://127.0.0.1:{self._listener.server_port}"
+        self.address = f"https://127.0.0.1:{self._listener.server_port}"
+        self._directory = tempfile.TemporaryDirectory()
+        authority = Authority(Path(self._directory.name))
+        self.ca = authority.file
+        self._listener.socket = authority.context("127.0.0.1").wrap_socket(
+            self._listener.socket,
+            server_side=True,
+            do_handshake_on_connect=False,  # a connection's own thread does it
+        )
         self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True)
 
     def __enter__(self) -> Self:
@@ -130,6 +141,7 @@ class Proxy:
         self.cut()
         self._upstream.clear()
         self._thread.join(5 * PATIENCE)
+        self._directory.cleanup()
 
     @property
     def trouble(self) -> Trouble:
@@ -236,7 +248,7 @@ class Proxy:
         with self._lock:
             for connection in group:
                 with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)  # that of TLS lets its reader go on in plain
             return len(group)
 
 

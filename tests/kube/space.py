@@ -17,6 +17,7 @@ import yaml
 
 from tests.kube.client import Client, Document, Refused
 from tests.kube.cluster import kubeconfig
+from tests.kube.proxy import Proxy
 from tests.support.waiting import until
 
 KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
@@ -157,10 +158,10 @@ class Space(Pods):
         response = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **asked_for})
         return str(response["status"]["token"])
 
-    def write_kubeconfig(self, path: Path, *, server: str = "") -> Path:
-        """A kubeconfig of the provisioner's own account, for the cluster or for a ``server`` before it."""
-        ca = None if server or not self.admin.ca else Path(self.admin.ca)
-        document = kubeconfig(server or self.admin.server, self.token(), ca=ca, namespace=self.name)
+    def write_kubeconfig(self, path: Path, proxy: Proxy | None = None) -> Path:
+        """A kubeconfig of the provisioner's own account, for the cluster or for a ``proxy`` before it."""
+        server, ca = (proxy.address, proxy.ca) if proxy else (self.admin.server, self.admin.ca)
+        document = kubeconfig(server, self.token(), ca=Path(ca) if ca else None, namespace=self.name)
         path.write_text(json.dumps(document))
         return path
 

@@ -62,7 +62,7 @@ def test_a_quota_of_50_with_100_wanted_is_50_machines_and_50_failures_in_the_quo
 ) -> None:
     space.limit(pods=50)
     settings = {"request_deadline_minutes": 0.5, "backoff": {"first_seconds": 4, "last_seconds": 8}}
-    with Grid(tmp_path / "grid", space, server=proxy.address, settings=settings).start() as grid:
+    with Grid(tmp_path / "grid", space, proxy=proxy, settings=settings).start() as grid:
         answer = grid.ended(grid.hf.request(TEMPLATE, 100))
         results = Counter(machine["result"] for machine in answer["machines"])
         assert answer["status"] == "complete_with_error"

@@ -50,7 +50,7 @@ class Bench:
 
     def __init__(self, space: Space, proxy: Proxy, directory: Path) -> None:
         self._space, self._directory = space, directory
-        self._kubeconfig = space.write_kubeconfig(directory / "kubeconfig", server=proxy.address)
+        self._kubeconfig = space.write_kubeconfig(directory / "kubeconfig", proxy)
         (directory / "pod.yaml").write_text(SPEC)
         self._open: list[GkeBackend] = []
 

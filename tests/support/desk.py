@@ -13,12 +13,12 @@ import pytest
 
 from provisioner.commands.cli import run
 from provisioner.model import Limits, Memory
-from provisioner.planning.release import ScriptCalls
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
 from provisioner.state.markers import UNSEEN
+from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.facts import Facts, File, LifeSigns
-from provisioner.telemetry.notes import Notes, terms_of
+from provisioner.telemetry.notes import Notes
 from tests.unit.core import NOW, intent_of, limits, pool, unmet_of
 
 ONE_POOL = limits(pool("a"))
@@ -28,15 +28,7 @@ def notes_of(held: Memory, allowed: Limits, **notes: Any) -> Notes:
     """Return what a loop publishes that has just planned; ``notes`` are further fields, or other ones."""
     blind = [name for name, sentences in notes.get("pools", {}).items() if any(UNSEEN in one for one in sentences)]
     orphans = {name: len(machines) for name, machines in notes.get("orphans", {}).items()}
-    budget = notes.get("budget", allowed.budget)
-    unmet = unmet_of(held, replace(allowed, budget=budget), blind, orphans)
-    known = {
-        "unmet": unmet,
-        "terms": terms_of(allowed),
-        "pool_limits": allowed.pools,
-        "template_limits": allowed.templates,
-    }
-    return Notes(**(known | notes))
+    return Notes(**({"unmet": unmet_of(held, allowed, blind, orphans), "limits": allowed} | notes))
 
 
 def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **notes: Any) -> Facts:

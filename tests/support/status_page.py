@@ -29,7 +29,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.access import NOBODY_ASKED, AccessFiles
-from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal, terms_of
+from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.samples import EVERY, Samples
 from provisioner.telemetry.server import Health, Server
@@ -89,10 +89,7 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
         refused=[StandingRefusal(word, "create", word, 0.0, word)],
         paused=[word],
         orphans={word: [word]},
-        terms=terms_of(allowed),
-        pool_limits=allowed.pools,
-        template_limits=allowed.templates,
-        budget=Budget(per_hour=0.5, currency=word),
+        limits=replace(allowed, budget=Budget(per_hour=0.5, currency=word)),
     )
     return held, notes
 

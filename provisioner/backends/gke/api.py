@@ -17,10 +17,10 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, SharedFlow
-from provisioner.backends.connections import CONNECT_SECONDS, MOST_PAGES, body_of
+from provisioner.backends.connections import MOST_PAGES, PAGE, body_of
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.backends.responses import json_object
+from provisioner.backends.responses import json_object, smaller_page
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
@@ -159,11 +159,18 @@ class KubeApi:
             yield from page.get("items") or ()
 
     def pages(self, path: str, query: Mapping[str, str | int], *, accept: str = JSON) -> Iterator[Document]:
-        """The pages of a list, each of which raises as ``get``; BackendError for a list without an end."""
+        """The pages of a list, each of which raises as ``get``; BackendError for a list without an end.
+
+        A page that is too large is asked for again by half of its objects.
+        """
         following: Mapping[str, str | int] = {}
-        deadline = time.monotonic() + LIST_SECONDS
+        limit, deadline = PAGE, time.monotonic() + LIST_SECONDS
         for _ in range(MOST_PAGES):
-            page = self.get(path, {**query, **following}, accept=accept)
+            try:
+                page = self.get(path, {**query, "limit": limit, **following}, accept=accept)
+            except BackendError as error:
+                limit = smaller_page(limit, error)
+                continue
             yield page
             mark = (page.get("metadata") or {}).get("continue")
             if not mark:
@@ -216,7 +223,7 @@ class KubeApi:
                 target,
                 body=body,
                 headers=headers,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+                timeout=urllib3.Timeout(connect=self.times.call, read=read_seconds),
                 retries=False,
                 redirect=False,
                 preload_content=False,

@@ -248,8 +248,9 @@ def _credentials(pool: GkePool, context: str | None, configuration: Any) -> Cred
 class Anonymous:
     """No credentials: over plain HTTP no secret is sent."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: str, otherwise: str) -> None:
+        """``otherwise``: what else to do if the server wants credentials."""
+        self._endpoint, self._otherwise = endpoint, otherwise
 
     def header(self) -> str:
         """An empty value: there is nobody to name."""
@@ -257,13 +258,13 @@ class Anonymous:
 
     def rejected(self) -> None:
         """The server wants to know who we are; always BackendError."""
-        raise credentials_wanted(self._endpoint, "name a 'kubeconfig' instead")
+        raise credentials_wanted(self._endpoint, self._otherwise)
 
 
 def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
     configuration.host = endpoint.rstrip("/")
     if endpoint.startswith("http://"):
-        return Anonymous(endpoint)
+        return Anonymous(endpoint, "name a 'kubeconfig' instead")
     if pool.ca_file is not None:
         try:
             ssl.create_default_context(cafile=str(pool.ca_file))
@@ -323,14 +324,23 @@ class Kubeconfig:
 
 
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
-    """Plugins and token files are ours to follow, as the official client reads them once and hides their failures."""
+    """Plugins and token files are ours to follow, as the official client reads them once and hides their failures.
+
+    For a server on plain HTTP there are no credentials.
+    """
     user, directory = _user(path, context)
     _load_kubeconfig(path, context, configuration)
+    found: Credentials = Kubeconfig(configuration)
     if "exec" in user:
-        return ExecPlugin(user["exec"], directory, _described(configuration))
-    if "tokenFile" in user:
-        return TokenFile(directory / user["tokenFile"])
-    return Kubeconfig(configuration)
+        found = ExecPlugin(user["exec"], directory, _described(configuration))
+    elif "tokenFile" in user:
+        found = TokenFile(directory / user["tokenFile"])
+    if configuration.host.startswith("https://"):
+        return found
+    if user:
+        facts = {"kubeconfig": str(path), "server": configuration.host}
+        log.warning("Credentials are not sent over plain HTTP", extra=facts)
+    return Anonymous(configuration.host, "let the kubeconfig's 'server' do so")
 
 
 def _user(path: Path, context: str | None) -> tuple[Mapping[str, Any], Path]:

@@ -47,9 +47,6 @@ NO_ADDRESS = (
 """In FailedCreatePodSandBox, in small letters: how network plug-ins (host-local, Cilium, Calico, those of AWS and
 Azure) say that the node's addresses for pods are used up."""
 
-PAGE = 500
-"""Events per page of a list: half a megabyte."""
-
 
 class PodEvents:
     """Reads in the background what is said of the pods in these caches that wait."""
@@ -88,7 +85,7 @@ class PodEvents:
         """The Events on pods with these reasons, page by page: a selector cannot name more than one."""
         for reason in reasons:
             selector = f"involvedObject.kind=Pod,reason={reason}"
-            yield from self._api.items(self._path, {"fieldSelector": selector, "limit": PAGE})
+            yield from self._api.items(self._path, {"fieldSelector": selector})
 
 
 def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:

@@ -28,8 +28,6 @@ from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
 
-PAGE = 500
-"""Pods per page of a list: 2.5 MB, 20 ms to parse."""
 STEADY_SECONDS = 0.5
 """A stream that lived longer than this was no failure."""
 CLOSE_SECONDS = 2.0
@@ -257,7 +255,7 @@ def pods_path(namespace: str) -> str:
 def list_pods(api: KubeApi, namespace: str, selector: str, pods: PodList) -> str:
     """Put every pod into ``pods``; the list's version. BackendError when it is not complete."""
     version = ""
-    for page in api.pages(pods_path(namespace), {"labelSelector": selector, "limit": PAGE}):
+    for page in api.pages(pods_path(namespace), {"labelSelector": selector}):
         metadata, items = page.get("metadata"), page.get("items")
         if not isinstance(metadata, dict) or not isinstance(items, list) or not metadata.get("resourceVersion"):
             raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")

@@ -20,8 +20,6 @@ from provisioner.backends.responses import understood
 log = logging.getLogger(__name__)
 
 PATH = "/api/v1/nodes"
-PAGE = 500
-"""Nodes per page of a list: of each only its metadata, about 2 kB."""
 MOST = 20_000
 """Nodes that are remembered, more than a cluster has; the oldest are forgotten, and known again by their next pod."""
 PAUSE_SECONDS = 30.0
@@ -107,5 +105,5 @@ class SpotNodes:
     def _list(self) -> Iterator[str]:
         """The names of all Spot nodes, page by page: a selector cannot name more than one label."""
         for selector in sorted(SPOT_SELECTORS):
-            nodes = self._api.items(PATH, {"labelSelector": selector, "limit": PAGE}, accept=METADATA)
+            nodes = self._api.items(PATH, {"labelSelector": selector}, accept=METADATA)
             yield from (str(node["metadata"]["name"]) for node in nodes)

@@ -16,19 +16,16 @@ import google.auth.credentials
 from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import MOST_PAGES, bounded_session
+from provisioner.backends.connections import MOST_PAGES, PAGE, bounded_session
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.backends.responses import json_object, text
+from provisioner.backends.responses import json_object, smaller_page, text
 from provisioner.model import ErrorClass
 
 Json = dict[str, Any]
-
-PAGE = 500
-"""The most a page of Compute holds."""
 
 SAME_PAGE = 3
 """How often a page may be empty and name itself as the next, before the look is given up."""
@@ -75,8 +72,6 @@ LAST_PAUSE = 2.0
 class ComputeTimes:
     """How patient we are with Compute. Seconds."""
 
-    connect: float = 5.0
-    """How long a connection may take to be made."""
     call: float = 20.0
     """How long a response may take: Compute answers within a second or two, and the next cycle asks again."""
     look: float = 60.0
@@ -216,10 +211,14 @@ class ComputeReads:
         self, method: str, path: str, items: str, fields: str, deadline: float, kind: str = "", **params: str
     ) -> list[Json]:
         entries: list[Json] = []
-        token, tokens = "", Counter[str]()
+        token, tokens, limit = "", Counter[str](), PAGE
         for _ in range(MOST_PAGES):
-            paging = {"maxResults": str(PAGE), **({"pageToken": token} if token else {})}
-            page = self._call(method, path, {"fields": fields, **params, **paging}, deadline, kind)
+            paging = {"maxResults": str(limit), **({"pageToken": token} if token else {})}
+            try:
+                page = self._call(method, path, {"fields": fields, **params, **paging}, deadline, kind)
+            except BackendError as error:
+                limit = smaller_page(limit, error)
+                continue
             _refuse_partial(page)
             entries.extend(page.get(items) or [])
             token = text(page.get("nextPageToken") or "")
@@ -242,8 +241,7 @@ class ComputeReads:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")
         began = time.monotonic()
         try:
-            timeout = (min(self.times.connect, left), left)
-            response = self._session.request(method, url, timeout=timeout, **options)
+            response = self._session.request(method, url, timeout=left, **options)
         except CALL_ERRORS as error:
             self.clock.hear(None, time.monotonic() - began)
             raise of_exception(error) from error

@@ -270,6 +270,9 @@ class VirtualTurn:
     def holder(self) -> Mapping[str, object]:
         return {"epoch": self._epoch}
 
+    def stopped(self) -> str:
+        return ""
+
     def epoch(self) -> int:
         return self._epoch
 

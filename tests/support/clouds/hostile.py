@@ -25,7 +25,7 @@ def whole(body: bytes, head: bytes = HEAD) -> bytes:
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-def _dripping(begin: bytes, drop: bytes) -> Iterator[bytes]:
+def dripping(begin: bytes, drop: bytes) -> Iterator[bytes]:
     yield begin
     while True:
         time.sleep(0.05)
@@ -50,11 +50,11 @@ def _body(begin: bytes, piece: bytes, pieces: int) -> Iterator[bytes]:
 
 LISTS = b'{"kind":"PodList","metadata":{"resourceVersion":"1","continue":"t"},"items":[],"nextPageToken":"t"}'
 TIMELESS: dict[str, Callable[[], Iterator[bytes]]] = {
-    "a head that drips": lambda: _dripping(b"HTTP/1.1 200 OK\r\nX: ", b"a"),
-    "endless 100 Continue": lambda: _dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "a body that drips": lambda: _dripping(HEAD + b"Content-Length: 100000\r\n\r\n", b" "),
-    "a chunk size that drips": lambda: _dripping(CHUNKED + b"\r\n", b"0"),
-    "silence": lambda: _dripping(b"", b""),
+    "a head that drips": lambda: dripping(b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+    "endless 100 Continue": lambda: dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a body that drips": lambda: dripping(HEAD + b"Content-Length: 100000\r\n\r\n", b" "),
+    "a chunk size that drips": lambda: dripping(CHUNKED + b"\r\n", b"0"),
+    "silence": lambda: dripping(b"", b""),
 }
 """Responses that do not end."""
 BOUNDLESS: dict[str, Callable[[], Iterator[bytes]]] = {
@@ -82,9 +82,9 @@ NONSENSE: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 class HostileCloud:
-    """Answers every request with the same bytes. A context manager, whose value is its address."""
+    """Answers every request, or connection, with the same bytes. A context manager, whose value is its address."""
 
-    def __init__(self, answer: Callable[[], Iterator[bytes]]) -> None:
+    def __init__(self, answer: Callable[[], Iterator[bytes]], *, unasked: bool = False) -> None:
         self.asked: list[bytes] = []
         """The first lines of the requests."""
         self._ended = threading.Event()
@@ -93,9 +93,10 @@ class HostileCloud:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 with suppress(OSError):
-                    while line := self.rfile.readline():
+                    while line := b"-" if unasked else self.rfile.readline():
                         cloud.asked.append(line.strip())
-                        self._take()
+                        if not unasked:
+                            self._take()
                         for piece in answer():
                             if cloud._ended.is_set():
                                 return

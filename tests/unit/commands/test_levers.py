@@ -12,11 +12,11 @@ import pytest
 
 from provisioner.commands.cli import run
 from provisioner.files.owners import user_name
-from provisioner.model import Lever, Memory, RequestStatus, Verdict
+from provisioner.model import Lever, Limits, Memory, RequestStatus, Verdict
 from provisioner.planning.levers import in_force
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.held_levers import held_levers
-from provisioner.telemetry.notes import Notes, terms_of
+from provisioner.telemetry.notes import Notes
 from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
 from tests.unit.core import BEFORE, OTHER, REQUEST, limits, memory, name, pool, record, running, slot, unmet_of
@@ -38,13 +38,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
     made = StateDir(example_site(tmp_path, monkeypatch) / "work")
     made.intent.create("demoinst")
     made.memory.write(HELD)
-    leave(made, limits(pool("a"), pool("b", paused=True)).pools, paused=["b"])
+    leave(made, limits(pool("a"), pool("b", paused=True)), paused=["b"])
     made.heartbeat.touch()
     return made
 
 
-def leave(state: StateDir, pools: Any, **notes: Any) -> None:
-    state.notes.write(asdict(Notes(pool_limits=pools, **notes)))
+def leave(state: StateDir, allowed: Limits, **notes: Any) -> None:
+    state.notes.write(asdict(Notes(limits=allowed, **notes)))
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -121,7 +121,7 @@ def test_a_name_that_nothing_has_is_refused_and_nothing_is_recorded(
 
 
 def test_of_many_names_some_are_shown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    leave(state, {f"pool-{number:02d}": pool(f"pool-{number:02d}") for number in range(30)})
+    leave(state, limits(*(pool(f"pool-{number:02d}") for number in range(30))))
     _, text = called(capsys, "pause", "~")
     assert ("pool-00" in text, "pool-25" in text, "and more. Nothing" in text) == (True, False, True)
 
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
 def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert "by " + ME not in called(capsys, "status")[1]
     known = limits(pool("a"), pool("b", paused=True))
-    leave(state, known.pools, template_limits=known.templates, terms=terms_of(known))
+    leave(state, known)
     for arguments in (
         ["pause", "a"], ["drain", "b", "--reason", "sick"], ["stop-all", "--reason", "cloud is down"],
         ["cancel", name(0, OTHER), "--reason", "wrong"],
@@ -208,7 +208,7 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
     assert [one["lever"] for one in held_levers(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
     assert "1 in a: paused" not in text, "the loop publishes it with its next cycle"
     unmet = unmet_of(HELD, in_force(known, state.levers.read()))
-    leave(state, known.pools, template_limits=known.templates, terms=terms_of(known), unmet=unmet)
+    leave(state, known, unmet=unmet)
     assert "1 in a: paused" in called(capsys, "status")[1]
     assert run(["drain", "a", "--reason", "x"]) == 0
     assert {one["target"]: one["machines"] for one in held_levers(state, HELD)["held"] if one["lever"] == "drain"} == {

@@ -14,6 +14,7 @@ from provisioner.commands.doctor import Part, Result, write_bundle
 from provisioner.commands.redaction import WITHHELD, cleaned, masked
 
 SECRET = "hunter2"
+HEX = "3f79bb7b435b05321651daefd374cdc681dc06fa"
 KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----"
 SHAPES = {
     "a setting": f"password: {SECRET}",
@@ -57,6 +58,15 @@ SHAPES = {
     "an escaped document": f'body: "{{\\"password\\": \\"{SECRET}\\"}}"',
     "user data": f"userData: {SECRET}",
     "an access token": f"refused ya29.{SECRET}abcdefgh",
+    "a token of GitLab": f"refused glpat-{SECRET}-abcdefghijkl",
+    "a token of Vault": f"refused hvs.{SECRET}CAESIJabcdef",
+    "a token of Slack": f"refused xoxb-{SECRET}-123456789012",
+    "a key that begins with sk": f"refused sk-{SECRET}abcdefghijklmnop",
+    "a key that begins with sk and is not mixed": f"sk-proj-{SECRET}abcdefghijklmnop",
+    "a token of 40 hexadecimal digits": f"refused {HEX} at the second try",
+    "a token of 40 hexadecimal digits alone": HEX,
+    "the password of sshpass": f"sshpass -p {SECRET} ssh host",
+    "the password of sshpass without a space": f"sshpass -p{SECRET} ssh host",
     "credentials": f"credentials: {SECRET}",
     "a key of some kind": f"sharedKey = {SECRET}",
     "a PIN": f"PIN: {SECRET}",
@@ -74,7 +84,7 @@ SHAPES = {
 }
 """Forms in which a secret may stand in a text or a file; at least the 29 of the review."""
 
-HIDDEN = (SECRET, "7264837", "aHVudGVy", "GhIjKlMnOpQr", "MIIEpAIBAAKCAQEA")
+HIDDEN = (SECRET, HEX, "7264837", "aHVudGVy", "GhIjKlMnOpQr", "MIIEpAIBAAKCAQEA")
 
 
 def left(text: str) -> list[str]:
@@ -90,6 +100,8 @@ def test_a_secret_is_masked_in_a_text(shape: str) -> None:
     "text",
     [
         "hf-0123456789-000001 is lost: preempted",
+        "sk-0123456789-000001",
+        "the risk-based and task-oriented checks-that-are-long-enough-to-count",
         "token_file: /etc/token",
         "pools.a.credentials: /etc/federation.json: no such file",
         "server.tls_key: /etc/tls.pem: Permission denied",

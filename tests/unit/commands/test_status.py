@@ -164,7 +164,13 @@ def test_what_memory_holds_is_said_and_is_a_problem_where_a_person_is_needed(
 
 @pytest.mark.parametrize(
     "section",
-    ['"paused": 3', '"problem": []', '"terms": {"cancel_after": "x"}', '"pool_limits": {"a": {"nonsense": 1}}'],
+    [
+        '"paused": 3',
+        '"problem": []',
+        '"limits": {"cancel_after": "x"}',
+        '"limits": {"nonsense": 1}',
+        '"unmet": {"a": [1]}',
+    ],
 )
 def test_notes_that_no_loop_of_ours_left_are_named(desk: Desk, section: str) -> None:
     Path(desk.state.notes.path).write_text(f'{{"pools": {{}}, {section}}}')

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.model import Budget, Memory, PoolLimits, RequestRecord, TemplateLimits, evolve
+from provisioner.model import Budget, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits, evolve
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notes, terms_of
-from tests.unit.core import limits, record, running
+from provisioner.telemetry.notes import Notes
+from tests.unit.core import record, running
 
 HOUR = 3_600_000
 WALL = 1_795_521_600.0
@@ -26,11 +26,12 @@ USED = {
     "2026-11-18": {("T", "a", ""): 10 * HOUR, NIGHT: 5 * HOUR},
     "2026-11-23": {("U", "b", ""): 8 * HOUR, ("gone", "b", "day,\nnight"): HOUR},
 }
-PRICED = {
-    "pool_limits": {"a": PoolLimits("a", price_per_hour=2.0), "b": PoolLimits("b")},
-    "template_limits": {"T": TemplateLimits("T", ("a",)), "U": TemplateLimits("U", ("a", "b"), price_per_hour=0.5)},
-    "budget": Budget(per_hour=20.0, per_month=1500.0, currency="CHF"),
-}
+PRICED = Limits(
+    "",
+    {"a": PoolLimits("a", price_per_hour=2.0), "b": PoolLimits("b")},
+    {"T": TemplateLimits("T", ("a",)), "U": TemplateLimits("U", ("a", "b"), price_per_hour=0.5)},
+    budget=Budget(per_hour=20.0, per_month=1500.0, currency="CHF"),
+)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def left(state: StateDir) -> StateDir:
     """A loop has left this: machines of six days, one that has run for two hours, prices and a budget."""
     begun = evolve(running(0), submitted=WALL - 7200.0, ran=WALL - 7100.0)
     remember(state, record(begun, deadline=WALL))
-    state.notes.write(asdict(Notes(terms=terms_of(limits()), **PRICED)))  # type: ignore[arg-type]
+    state.notes.write(asdict(Notes(limits=PRICED)))
     return state
 
 

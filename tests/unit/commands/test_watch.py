@@ -91,9 +91,9 @@ def test_on_a_terminal_it_is_live_until_ctrl_c(desk: Desk, monkeypatch: pytest.M
 def test_a_picture_has_bars_alarms_and_no_markup(wide: bool) -> None:
     brake = Brake(BrakeReason.MEMORY_LOST, NOW, "memory.json was lost.")
     held = memory(record(running(0), count=4, template="[red]T\x1b"), brake=brake)
-    allowed, budget = limits(pool("a", price_per_hour=2.0)), Budget(per_hour=7.0, currency="EUR")
+    allowed = limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=7.0, currency="EUR"))
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(watch.picture(overview(facts(held, allowed, ended=True, budget=budget)), wide=wide))
+    console.print(watch.picture(overview(facts(held, allowed, ended=True)), wide=wide))
     text = console.export_text()
     for words in ("LOOP NOT RUNNING", "BRAKE memory_lost", "1 of 4", "━", r"[red]T\x1b", "2.00 of 7 EUR per hour"):
         assert words in text

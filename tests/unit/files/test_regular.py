@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,12 +16,14 @@ from provisioner.hostfactory import Answer
 from provisioner.hostfactory.instance import Directories
 from provisioner.lab.trace import TraceError, read_trace
 from provisioner.model import Memory
+from provisioner.state.atomic import create_whole, read_whole
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateLinked
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.in_process import Here
 from tests.support.hostfactory.provider import requesting
 from tests.support.stores import add
+from tests.support.waiting import until
 
 ID = "abcdefghij"
 CONTENT = b'{"names": []}\n'
@@ -93,6 +97,64 @@ def test_a_link_in_place_of_a_file_is_refused_by_name_and_not_followed(
     assert str(caught.value).startswith(f"{path}: ")
     assert path.is_symlink()
     assert target.exists() is not dangling
+
+
+REPLACES = frozenset(
+    f"{name} {number}"
+    for name, number in [("memory.json", 0), ("status.json", 0), ("hf-inventory.json", 0), ("announced.json", 0)]
+) | {"pools.json 0", "recover 0"}
+"""Uses that replace the file whole, and open it not at all."""
+
+
+@EACH_USE
+def test_a_hard_link_in_place_of_a_file_is_refused_by_name_and_not_opened(
+    state: StateDir, victim: Path, name: str, use: Callable[[StateDir], object]
+) -> None:
+    path = Path(state.path) / name
+    os.link(victim, path)
+    words = ""
+    try:
+        use(state)
+    except StateError as error:
+        words = str(error)
+    if words:
+        assert words.startswith(f"{path}: has another name (a hard link)")
+        assert f"cp -p {path} COPY && mv COPY {path}" in words
+    else:
+        assert f"{name} {USES[name].index(use)}" in REPLACES
+        assert path.stat().st_nlink == 1
+
+
+def test_what_mends_a_hard_link_is_what_the_message_says(state: StateDir, victim: Path) -> None:
+    add(state)
+    path = Path(state.intent.path)
+    path.chmod(0o604)
+    os.link(path, victim.with_name("backup"))
+    with pytest.raises(StateLinked, match=f"`cp -p {path} COPY && mv COPY {path}`"):
+        state.intent.read()
+    os.replace(shutil.copy2(path, path.with_name("COPY")), path)
+    assert len(state.intent.read().requests) == 1
+
+
+def test_the_second_name_that_a_killed_writer_left_is_ours(state: StateDir) -> None:
+    state.told.tell(ID, "{}")
+    path = Path(state.told.path) / f"{ID}.told-0"
+    os.link(path, f"{path}.17-abcd.new")
+    assert state.told.settled(ID) is not None
+    os.link(path, path.with_name("other.new"))
+    with pytest.raises(StateLinked):
+        state.told.settled(ID)
+
+
+def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> None:
+    """A writer makes files that are made once, and a reader reads each as soon as it is there."""
+    paths = [str(tmp_path / str(number)) for number in range(200)]
+    writer = threading.Thread(target=lambda: [create_whole(path, b"whole") for path in paths])
+    writer.start()
+    for path in paths:
+        until(lambda path=path: os.path.exists(path), 30, every=0, what="the file is made")  # type: ignore[misc]
+        assert read_whole(path, "") == b"whole"
+    writer.join()
 
 
 @EACH_USE

@@ -166,6 +166,29 @@ def test_names_of_the_longest_kind_are_taken(hf: Here) -> None:
     assert hf.answer("requestReturnMachines", {"machines": [{"name": name} for name in names]})["requestId"]
 
 
+@pytest.mark.parametrize("command", ["requestReturnMachines", "getReturnRequests"])
+def test_as_many_machines_as_a_return_may_name_fit_into_a_document_with_the_longest_names(
+    hf: Here, command: str
+) -> None:
+    longest = [f"{'h' * (documents.NAME_BYTES - 6)}{number:06d}" for number in range(documents.MAX_NAMES)]
+    machines = [{"name": name, "machineId": name} for name in longest]
+    hf.input.write_text(json.dumps({"machines": machines}, indent=4))
+    code, out = hf.ask(command, "-f", str(hf.input))
+    assert code == 0, out
+
+
+def test_the_page_names_the_limits_of_the_code() -> None:
+    page = " ".join((Path(__file__).parents[3] / "docs" / "hostfactory.md").read_text().split())
+    limits = f"{documents.DOCUMENT_BYTES:,} bytes, a list of machines {documents.MAX_NAMES:,} entries"
+    assert f"{limits}, a name or id {documents.NAME_BYTES} bytes" in page
+
+
+def test_a_document_of_more_values_than_a_list_has_is_refused(hf: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MOST_VALUES", 100)
+    hf.input.write_text('{"machines": [' + "[]," * 60 + "[]]}")
+    assert hf.ask("getReturnRequests", "-f", str(hf.input)) == (1, f"{hf.input}: has more than 100 values")
+
+
 def test_a_document_that_would_fill_memory_is_refused(
     hf: Here, sent: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Self
 import pytest
 
 from provisioner.backends import MayStart
-from provisioner.backends.gke.api import CONNECT_SECONDS, KubeTimes
+from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.mig.reads import USUAL_TIMES
 from provisioner.backends.registry import built_in
 from provisioner.interrupts import Latch
@@ -331,7 +331,7 @@ def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, obj
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
     """The longest of a group: a create, its result, which says that a name is taken, and a look for the names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
-    pod = CONNECT_SECONDS + KubeTimes().call
+    pod = KubeTimes().call
     kinds = {kind.name: kind.longest_call for kind in built_in()}
     assert kinds["mig"] >= group
     assert kinds["gke"] >= pod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -28,9 +28,10 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import NO_TEMPLATE
+from provisioner.planning import scheduling
 from provisioner.planning.draft import Draft
 from provisioner.planning.scheduling import MOST_LINES, SLOW, ask
-from provisioner.planning.slots import missing
+from provisioner.planning.slots import Gap, gaps, missing
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -548,6 +549,28 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
     assert (f"So {wanted:,} machines" in str(refused[0].failure)) is (lines == 1)
     again = asked(draft.memory(), limits=limits(pool("a", initial_window=4), maximum=4))
     assert again.memory().requests[REQUEST].slots == draft.record(REQUEST).slots, "nothing is given up twice"
+
+
+class Gaps(list[Gap]):
+    """What a request misses, which ends the test where each of many is looked at."""
+
+    def __iter__(self) -> Iterator[Gap]:
+        assert len(self) <= MOST_LINES, "the work grows with what HF asks for"
+        return super().__iter__()
+
+    def __getitem__(self, at: Any) -> Any:
+        part = super().__getitem__(at)
+        return Gaps(part) if isinstance(at, slice) else part
+
+
+@pytest.mark.parametrize("tries", [0, 3])
+def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
+    """Ten thousand requests of a hundred thousand machines, in an intent that somebody altered, hold up no cycle."""
+    monkeypatch.setattr(scheduling, "gaps", lambda record: Gaps(gaps(record)))
+    few = limits(pool("a", initial_window=4), maximum=4)
+    template = replace(few.templates[TEMPLATE], tries=tries)
+    draft = asked(memory(record(count=100_000)), limits=replace(few, templates={TEMPLATE: template}))
+    assert (len(draft.creates), missing(draft.record(REQUEST))) == (4, 0)
 
 
 def test_of_machines_that_were_tried_each_keeps_its_line() -> None:

@@ -22,7 +22,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.release import without_brake
+from provisioner.planning.orphans import without_brake
 from provisioner.planning.trust import format_distrust
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, REQUEST, SEEN, limits, machine, memory, name, plan, pool, record, running, snapshot

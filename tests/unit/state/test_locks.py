@@ -116,6 +116,24 @@ def test_the_holder_of_a_lock_is_described(tmp_path: Path, facts: dict[str, obje
     assert "ry again" in text
 
 
+@pytest.mark.parametrize(
+    ("letter", "is_stopped"), [("T", True), ("S", False), ("t", False)], ids=["stopped", "asleep", "traced"]
+)
+def test_a_holder_that_is_stopped_is_described_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letter: str, is_stopped: bool
+) -> None:
+    """Its name in /proc may hold anything, also what looks like a state."""
+    stat = tmp_path / "stat"
+    stat.write_text(f"1 (a) T (b) {letter} 0 1 1 0 -1")
+    monkeypatch.setattr(locks, "open", lambda path, mode: {"/proc/1/stat": stat}[path].open(mode), raising=False)
+    lock = tmp_path / "lock"
+    lock.write_text(json.dumps({"host": os.uname().nodename, "pid": 1}))
+    advice = "process 1 is stopped (SIGSTOP): continue it (kill -CONT 1) or end it."
+    assert (advice in describe_holder(str(lock), 20.0)) is is_stopped
+    assert locks.stopped_message({"host": "elsewhere", "pid": 1}) == ""
+    assert locks.stopped_message({}) == ""
+
+
 def test_a_writer_that_waits_too_long_names_the_holder_and_writes_nothing(state: StateDir) -> None:
     add(state)
     before = state.intent.signature()

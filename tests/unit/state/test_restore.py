@@ -20,7 +20,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.dump import take
 from provisioner.state.errors import Condition, LockTimeout, StateError, StateExists
 from provisioner.state.levers import pulled
-from provisioner.state.locks import DataLock
+from provisioner.state.locks import DataLock, LoopLock
 from provisioner.state.restore import Restored, restore
 from tests.support.hostfactory.provider import GOLDEN
 from tests.support.stores import altered, contents, outdate
@@ -195,6 +195,15 @@ def test_a_dump_of_another_instance_is_refused(site: Site) -> None:
     with pytest.raises(StateError, match="provider instance 'demo', not of 'other'"):
         site.restore(instance="other")
     assert contents(site.work) == {}
+
+
+def test_a_loop_that_is_stopped_is_named_as_such(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.dump()
+    monkeypatch.setattr(LoopLock, "stopped", lambda self: "process 7 is stopped")
+    other = site.state.loop_lock
+    assert other.acquire(0)
+    with pytest.raises(LockTimeout, match=r"nothing was changed\. process 7 is stopped, then try again\."):
+        site.restore(replaces=True)
 
 
 @pytest.mark.parametrize("replaces", [False, True])

@@ -10,7 +10,6 @@ from types import MappingProxyType
 import pytest
 
 from provisioner.loop.actors import Results
-from provisioner.loop.clock import utc
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Create,
@@ -24,6 +23,7 @@ from provisioner.model import (
     PendingReason,
     Unmet,
     Window,
+    format_utc,
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import LastingFailure, Notebook, Notes, read_notes
@@ -202,4 +202,4 @@ def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: D
 
 @pytest.mark.parametrize("wall", [1e18, -1e18, float("inf"), float("nan")])
 def test_a_time_that_no_calendar_has_is_said_to_be_impossible(wall: float) -> None:
-    assert utc(wall) == f"an impossible time ({wall:g})"
+    assert format_utc(wall) == f"an impossible time ({wall:g})"

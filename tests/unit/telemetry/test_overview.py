@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import Limits, RequestStatus, Verdict, Window
+from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.notes import LastingFailure, StandingRefusal
-from provisioner.telemetry.overview import Overview, Row, narrowed, overview
+from provisioner.telemetry.overview import Overview, narrowed, overview
 from tests.support.desk import facts
 from tests.unit.core import (
     NOW,

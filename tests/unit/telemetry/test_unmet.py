@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from provisioner.loop.clock import utc
 from provisioner.model import (
     Brake,
     BrakeReason,
@@ -25,9 +24,11 @@ from provisioner.model import (
     Verdict,
     Window,
     evolve,
+    format_utc,
 )
 from provisioner.telemetry.overview import Overview, overview
-from provisioner.telemetry.unmet import lasting, local, pool_failures, pool_line, unmet_lines
+from provisioner.telemetry.pool_windows import lasting, local, pool_failures, pool_line
+from provisioner.telemetry.unmet import unmet_lines
 from tests.support.desk import ONE_POOL, facts
 from tests.unit.core import NOW, OTHER, REQUEST, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot, unsent
 
@@ -170,9 +171,9 @@ def test_json_has_the_same_facts() -> None:
             "reason": "backoff",
             "error": "stockout",
             "text": STOCKOUT.text,
-            "since": utc(NOW - 240),
+            "since": format_utc(NOW - 240),
             "since_seconds": 240.0,
-            "next_try": utc(NOW + 3600),
+            "next_try": format_utc(NOW + 3600),
             "next_try_seconds": 3600.0,
             "spills_to": "",
             "spills_at": None,
@@ -258,8 +259,8 @@ def test_a_time_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> 
     time.tzset()
     try:
         assert local("2020-02-01T23:00:00Z") == "2020-02-02 08:00:00"
-        assert re.fullmatch(r"\d\d:\d\d:\d\d", local(utc(time.time())))
-        assert local(utc(1e18)) == utc(1e18)
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", local(format_utc(time.time())))
+        assert local(format_utc(1e18)) == format_utc(1e18)
     finally:
         monkeypatch.undo()
         time.tzset()

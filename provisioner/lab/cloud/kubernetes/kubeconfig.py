@@ -20,7 +20,7 @@ def kubeconfig(server: str, namespace: str, contexts: Mapping[str, str]) -> dict
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": NAME, "cluster": {"server": server}}],
-        "users": [{"name": NAME, "user": {"token": "simulator"}}],
+        "users": [{"name": NAME, "user": {}}],
         "contexts": [
             {"name": name, "context": {"cluster": NAME, "user": NAME, "namespace": space}}
             for name, space in every.items()

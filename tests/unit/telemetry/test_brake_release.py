@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
-from provisioner.planning.release import ScriptCalls, Waiting, forgotten, owned, waiting
+from provisioner.telemetry.brake_release import ScriptCalls, Waiting, forgotten, owned, waiting
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
 LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)

@@ -1,30 +1,25 @@
-"""A release of the brake, and what it sets going: machines deleted as orphans, when, and requests cancelled.
+"""The release of the brake, and what it sets going: machines deleted as orphans, when, and requests cancelled.
 
-That is a forecast from files alone: the loop judges anew by what it sees.
+Pure. That is a forecast from files alone, for an operator who decides: the loop judges anew by what it sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from provisioner.model import DESIRED, HOUR, BrakeReason, Limits, Memory, RequestRecord
+from provisioner.model import DESIRED, HOUR, Limits, Memory, RequestRecord, format_utc
 from provisioner.planning.cancellation import CANCELLED_MESSAGE
+from provisioner.telemetry.notes import Notes
 
 
-def without_brake(memory: Memory) -> Memory:
-    """The memory after a person has released the brake, and so accepted what it was latched for."""
-    brake, astray, answered_by = memory.brake, dict(memory.astray), dict(memory.answered_by)
-    if brake is not None and brake.reason is BrakeReason.POOL_ASTRAY:
-        # Only of the pool that was named: of another one nobody has said that its machines are gone.
-        astray.pop(brake.pool, None)
-        answered_by.pop(brake.pool, None)
-    seen = (*memory.orphans, *memory.unlisted)
-    return replace(memory, brake=None, accepted=seen, appeared={}, astray=astray, answered_by=answered_by)
+def time_at(memory: Memory, wall: float) -> float:
+    """Loop time at a moment of the wall clock, as the next loop would have it."""
+    return memory.time + max(0.0, wall - memory.time_wall)
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A machine that is deleted as an orphan unless something explains it before."""
 
     name: str
@@ -101,3 +96,44 @@ def _silence(record: RequestRecord, calls: ScriptCalls, now: float) -> float:
 def owned(record: RequestRecord) -> int:
     """Machines of a request that a cancel deletes."""
     return sum(slot.verdict in DESIRED for slot in record.slots.values())
+
+
+def released(
+    memory: Memory | None, notes: Notes, calls: ScriptCalls, wall: float, news: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The brake, and what waits for its release: ``brake``, ``waiting`` and ``forgotten`` of an ``Overview``.
+
+    ``news``: machines without a request that no loop has noted yet, with their pools.
+    """
+    news, limits = news or {}, notes.limits if memory else None
+    memory = memory or Memory("")
+    now, brake = time_at(memory, wall), memory.brake
+    waits = waiting(memory, limits, now, news.keys())
+    pools = _pools_of([one.name for one in waits], memory, notes, news)
+    return {
+        "brake": brake
+        and {
+            "reason": brake.reason,
+            "detail": brake.detail,
+            "pool": brake.pool,
+            "since": format_utc(memory.wall_of(brake.since)),
+        },
+        "waiting": [
+            {
+                "machine": one.name,
+                "pool": pools.get(one.name, ""),
+                "unlisted": one.unlisted,
+                "deleted_at": None if one.at is None else format_utc(memory.wall_of(one.at)),
+            }
+            for one in waits
+        ],
+        "forgotten": [{"id": record.id, "machines": owned(record)} for record in forgotten(memory, limits, calls, now)],
+    }
+
+
+def _pools_of(names: Collection[str], memory: Memory, notes: Notes, news: Mapping[str, str]) -> Mapping[str, str]:
+    """The pool in which each of these machines was seen last."""
+    if not names:
+        return {}
+    pools = {name: pool for pool, held in notes.orphans.items() for name in held} | dict(news)
+    return pools | {slot.name: slot.pool for _, slot in memory.slots}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from provisioner.model import DeleteReason, Fingerprint
 from provisioner.state.journal import stamp
-from provisioner.telemetry.story import Kind, Subject, needles, story
+from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
 from tests.unit.core import OTHER, REQUEST, giving_back, memory, name, record, running
 
 BACK = "ret-bbbbbbbbbb"
@@ -58,7 +58,7 @@ EVENTS: Sequence[tuple[dict[str, Any], str]] = [
 def test_each_event_has_its_sentence(line: dict[str, Any], said: str) -> None:
     if line["event"] not in ("back", "create", "close", "delete", "troubled"):
         line = {"request": REQUEST} | line
-    (sentence,) = story(Subject(Kind.REQUEST, REQUEST), [line | {"at": 5.0}], None)
+    (sentence,) = timeline(Subject(Kind.REQUEST, REQUEST), [line | {"at": 5.0}], None)
     assert said in sentence.text
     assert "\n" not in sentence.text
 
@@ -72,14 +72,14 @@ def test_each_event_has_its_sentence(line: dict[str, Any], said: str) -> None:
     ],
 )
 def test_each_event_of_a_pool_has_its_sentence(line: dict[str, Any], said: str) -> None:
-    (sentence,) = story(Subject(Kind.POOL, "a"), [line | {"pool": "a", "at": 5.0}], None)
+    (sentence,) = timeline(Subject(Kind.POOL, "a"), [line | {"pool": "a", "at": 5.0}], None)
     assert sentence.text == said
 
 
 def test_a_deferral_ends_when_nothing_waits_any_more() -> None:
     waits = {"event": "deferred", "request": REQUEST, "pool": "a", "reason": "window", "count": 5, "at": 10.0}
     over = {"event": "deferred", "request": REQUEST, "over": True, "seconds": 300.0, "at": 310.0}
-    (sentence,) = story(Subject(Kind.REQUEST, REQUEST), [waits, over], None)
+    (sentence,) = timeline(Subject(Kind.REQUEST, REQUEST), [waits, over], None)
     assert (sentence.at, sentence.until) == (10.0, 310.0)
 
 
@@ -89,7 +89,7 @@ def test_ten_thousand_machines_are_told_by_milestones() -> None:
         {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(n)], "at": 1.0 + n}
         for n in range(9_500)
     ]
-    told = [(one.at, one.text) for one in story(Subject(Kind.REQUEST, REQUEST), [asked, *runs], None)][1:]
+    told = [(one.at, one.text) for one in timeline(Subject(Kind.REQUEST, REQUEST), [asked, *runs], None)][1:]
     assert told == [
         (1.0, "The first machine runs: 1 of 10,000."),
         (5000.0, "Half run: 5,000 of 10,000."),
@@ -103,7 +103,7 @@ def test_equal_events_are_one_sentence_until_ten_minutes_pass_without_one() -> N
     lines = [line | {"machine": name(n), "at": 300.0 * n} for n in range(5)] + [
         line | {"machine": name(9), "at": 1801.0}
     ]
-    told = [(one.at, one.until, one.text) for one in story(Subject(Kind.REQUEST, REQUEST), lines, None)]
+    told = [(one.at, one.until, one.text) for one in timeline(Subject(Kind.REQUEST, REQUEST), lines, None)]
     assert told == [
         (0.0, 1200.0, "Pool a refused 5 creates: stockout: “full”."),
         (1801.0, 1801.0, f"Pool a refused 1 create of {name(9)}: stockout: “full”."),
@@ -121,7 +121,7 @@ LINES = st.lists(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([*ODD, *
 @given(LINES, st.sampled_from([Subject(Kind.REQUEST, REQUEST), Subject(Kind.RETURN, BACK), Subject(Kind.POOL, "a")]))
 def test_no_line_of_somebody_else_costs_the_story(lines: list[dict[str, Any]], subject: Subject) -> None:
     held = memory(record(running(0, fingerprint=Fingerprint(), delete=DeleteReason.FAILED)))
-    told = story(subject, [line | {"at": float(number)} for number, line in enumerate(lines)], held)
+    told = timeline(subject, [line | {"at": float(number)} for number, line in enumerate(lines)], held)
     assert told == sorted(told, key=lambda one: one.at)
     assert all(one.until >= one.at for one in told)
 

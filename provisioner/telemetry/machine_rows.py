@@ -1,0 +1,132 @@
+"""Machines by pool and template, as the tables of ``status`` and of the status page show them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord
+from provisioner.telemetry.pool_windows import Document, Key
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Machines of a pool, of a template, or of a template in a pool."""
+
+    pool: str
+    """Empty: of all pools."""
+    template: str
+    """Empty: of all templates."""
+    wanted: int
+    """What should run: open slots, machines that HF holds, and those that wait for a slot."""
+    running: int
+    pending: int
+    """Slots whose machines do not run yet."""
+    failed: int
+    """Slots that failed, of the requests that the files still hold."""
+    lost: int
+    """Machines that ran and vanished, of the same requests."""
+    window: int | None
+    """Machines that may be pending now; None where no loop has told the limits."""
+    cap: int | None
+    """Most machines: of a template in all, of a pool for each template; None: no cap."""
+    last_error: Document | None
+    """The last error's ``error`` (class) and ``text``, its time ``at``, and its age ``at_seconds``."""
+
+    @property
+    def name(self) -> str:
+        """The rows of the pool or template that this row sums up."""
+        return self.pool or self.template
+
+
+class Counts(NamedTuple):
+    """Slots by what became of their machines."""
+
+    running: int = 0
+    pending: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+ByPool = Mapping[str, Counts]
+
+
+def machine_counts(memory: Memory) -> Mapping[str, ByPool]:
+    """The slots of each request."""
+    return {record.id: by_pool(tally_of(record)) for record in memory.requests.values()}
+
+
+Tally = Mapping[tuple[str, str, bool], int]
+"""How many slots of a request are in that pool, with that verdict, and ran. Of few entries, made in one pass."""
+
+
+def tally_of(record: RequestRecord) -> Tally:
+    return Counter([(slot.pool, str(slot.verdict), slot.ran is not None) for slot in record.slots.values()])
+
+
+def by_pool(tally: Tally) -> ByPool:
+    fates = defaultdict[str, Counter[str]](Counter)
+    for (pool, verdict, ran), slots in tally.items():
+        fates[pool][("running" if ran else "pending") if verdict in DESIRED else verdict] += slots
+    return {pool: Counts(*(fate[name] for name in Counts._fields)) for pool, fate in fates.items()}
+
+
+def verdicts_of(tally: Tally) -> Mapping[str, int]:
+    verdicts = Counter[str]()
+    for (_, verdict, _), slots in tally.items():
+        verdicts[verdict] += slots
+    return dict(verdicts)
+
+
+def summed_counts(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
+    """The slots of each template in each pool."""
+    total = defaultdict[Key, Counts](Counts)
+    for id_, tally in tallies.items():
+        for pool, counts in by_pool(tally).items():
+            key = (pool, memory.requests[id_].template)
+            total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
+    return total
+
+
+def pair_rows(
+    memory: Memory,
+    limits: Limits,
+    counts: Mapping[Key, Counts],
+    waits: Mapping[Key, int],
+    errors: Mapping[Key, Document | None],
+) -> list[Row]:
+    """A row for each template in each pool; what no pool can be named for is under an empty name."""
+    named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
+    rows = []
+    for key in dict.fromkeys([*named, *sorted(counts.keys() | waits.keys() | memory.pressures.keys())]):
+        some, pool = counts.get(key, Counts()), limits.pools.get(key[0])
+        wanted = some.running + max(some.pending, waits.get(key, 0))
+        cap = pool.max_machines if pool else None
+        rows.append(Row(*key, wanted, *some, _window(memory, key, pool), cap, errors.get(key)))
+    return rows
+
+
+def _window(memory: Memory, key: Key, pool: PoolLimits | None) -> int | None:
+    """Pressure allowed; where nothing was tried yet, what a first try is allowed."""
+    if key in memory.pressures:
+        return memory.pressures[key].window
+    return min(pool.initial_window, pool.max_pending) if pool else None
+
+
+def names_of(configured: Iterable[str], pairs: Sequence[Row], kind: str) -> list[str]:
+    """The pools or templates that are configured, and those that only machines tell of."""
+    return list(dict.fromkeys([*configured, *filter(None, (getattr(row, kind) for row in pairs))]))
+
+
+def sum_row(pairs: Sequence[Row], *, pool: str = "", template: str = "", limits: Limits) -> Row:
+    """All that one pool, or one template, has."""
+    rows = [row for row in pairs if (row.pool == pool if pool else row.template == template)]
+    windows = [row.window for row in rows if row.window is not None]
+    errors = [row.last_error for row in rows if row.last_error]
+    bound = limits.pools.get(pool) if pool else limits.templates.get(template)
+    counts = Counts(*(sum(getattr(row, name) for row in rows) for name in Counts._fields))
+    newest = min(errors, key=lambda error: error["at_seconds"], default=None)
+    wanted, window = sum(row.wanted for row in rows), sum(windows) if windows else None
+    return Row(pool, template, wanted, *counts, window, bound.max_machines if bound else None, newest)

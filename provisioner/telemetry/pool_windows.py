@@ -1,0 +1,149 @@
+"""The learned state of each pool: windows, back-offs, last failures, as documents and as sentences for people."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from provisioner.model import DAY, HOUR, Failure, Memory, Verdict, format_utc
+from provisioner.names import printable
+
+Document = Mapping[str, Any]
+"""An object as ``-o json`` prints it."""
+
+Key = tuple[str, str]
+"""Pool and template."""
+
+
+class PoolFailure(NamedTuple):
+    """The last failure in a pool for a template. Times are loop time."""
+
+    failure: Failure
+    at: float
+    """When its slot was closed or the pool began to back off; for a waiting machine, when it was asked for."""
+    since: float
+    """When failures of this class began there, after the last machine that ran."""
+    is_over: bool = False
+    """A machine has begun to run there since, and the pool does not back off."""
+
+
+def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
+    """Return the last failure in each pool for each template, by the slots and the windows that back off."""
+    failures = defaultdict[Key, list[tuple[float, Failure]]](list)
+    ran = defaultdict[Key, float](float)
+    for record in memory.requests.values():
+        for slot in record.slots.values():
+            key = (slot.pool, record.template)
+            if slot.ran is not None and slot.verdict is not Verdict.FAILED:
+                ran[key] = max(ran[key], slot.ran)
+            elif slot.failure is not None and slot.submitted is not None:
+                at = slot.submitted if slot.closed is None else slot.closed
+                failures[key].append((at, slot.failure))
+    backing_off = set()
+    for key, window in memory.pressures.items():
+        if window.level:
+            backing_off.add(key)
+        if window.backs_off_from is not None:
+            failures[key].append((window.blocked_at, window.backs_off_from))
+    return {key: _last(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
+
+
+def _last(failed: list[tuple[float, Failure]], ran: float, *, is_over: bool) -> PoolFailure:
+    at, failure = max(failed, key=lambda one: one[0])
+    series = [when for when, one in failed if one.error is failure.error and when > ran]
+    return PoolFailure(failure, at, min(series, default=at), is_over and ran > at)
+
+
+def window_documents(
+    memory: Memory, failures: Mapping[Key, PoolFailure], waiting: Mapping[Key, int], now: float
+) -> list[dict[str, Any]]:
+    """Return what was learned of each pool and template; ``waiting``: machines that wait there.
+
+    ``window``, ``backing_off`` and ``why``; ``since`` when it backs off from that, and the ``next_probe``;
+    ``last_error``: its ``error``, ``text`` and time ``at``, or None; ``missing``: machines that wait there.
+    """
+    return [
+        _window_document(memory, key, failures.get(key), waiting.get(key, 0), now)
+        for key in sorted(memory.pressures.keys() | failures.keys() | waiting.keys())
+        if key[0]
+    ]
+
+
+def _window_document(memory: Memory, key: Key, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any]:
+    window = memory.pressures.get(key)
+    failure = window.failure if window else None
+    backs_off = window is not None and window.level > 0
+    same = last is not None and failure is not None and last.failure.error is failure.error
+    since = (last.since if last and same else window.blocked_at) if window and backs_off else None
+    return {
+        "pool": key[0],
+        "template": key[1],
+        "window": window.window if window else None,
+        "backing_off": backs_off,
+        "why": failure.text if failure else "",
+        **past(memory, "since", since, now),
+        **coming(memory, "next_probe", window.retry_at if window and backs_off else None, now),
+        "last_error": last_error(memory, last, waits, now),
+        "missing": waits,
+    }
+
+
+def last_error(memory: Memory, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any] | None:
+    """Return the class, words and time of a failure; None once it is over and no machine ``waits`` any more."""
+    if last is None or (last.is_over and not waits):
+        return None
+    return {**last.failure.facts, **past(memory, "at", last.at, now)}
+
+
+def past(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+    """Return a time, and for how long it has passed."""
+    passed = None if at is None else round(max(0.0, now - at), 1)
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": passed}
+
+
+def coming(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
+    """Return a time, and in how long it comes."""
+    left = None if at is None else round(max(0.0, at - now), 1)
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": left}
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def pool_line(pool: Document) -> str:
+    """What was learned of a pool and template, on a line."""
+    facts = [f"window {pool['window']}"] if pool["window"] is not None else []
+    if pool["missing"]:
+        facts.append(f"{pool['missing']} missing")
+    last = pool["last_error"]
+    if pool["backing_off"]:
+        left = pool["next_probe_seconds"]
+        probe = f"next probe in {lasting(left)}" if left else "probing"
+        since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
+        facts.append(f"backing off {since}, {probe}: {printable(pool['why'])}")
+    if last and not (pool["backing_off"] and last["text"] == pool["why"]):
+        facts.append(f"last error {lasting(last['at_seconds'])} ago, {last['error']}: {printable(last['text'])}")
+    elif last:
+        facts.append(f"last error {lasting(last['at_seconds'])} ago")
+    return f"  pool {pool['pool']}, {pool['template']}: {', '.join(facts) or 'nothing is known'}"
+
+
+def local(utc_time: str) -> str:
+    """A UTC time as this terminal's clock shows it; with its date where that was not today."""
+    try:
+        then = datetime.fromisoformat(utc_time).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return utc_time
+    return then.strftime("%H:%M:%S" if abs(time.time() - then.timestamp()) < DAY else "%Y-%m-%d %H:%M:%S")
+
+
+def lasting(seconds: float) -> str:
+    """So many seconds as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * HOUR:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / HOUR:.0f} h" if seconds < 2 * DAY else f"{seconds / DAY:.0f} d"
