@@ -253,7 +253,7 @@ class ReadContents(Protocol):
 
 
 class State(Protocol):
-    """What loop, telemetry and commands do with the state: the loop writes and trims, the others read what it leaves."""
+    """What loop, telemetry and commands do with the state: the loop writes and trims, others read what it leaves."""
 
     @property
     def path(self) -> str:
