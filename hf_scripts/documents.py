@@ -26,8 +26,8 @@ MAX_NAMES = 100_000
 NAME_BYTES = 255
 """Bytes of a name or id at most, of those that HF sends: a host's full name has no more."""
 
-DOCUMENT_BYTES = MAX_NAMES * (2 * NAME_BYTES + 130)
-"""Bytes of a document at most: a list of so many hosts with the longest names and ids, their keys and white space."""
+DOCUMENT_BYTES = 16 * 1024 * 1024
+"""Bytes of a document at most: a list of a hundred thousand hosts whose names and ids have 50 characters each."""
 
 MOST_VALUES = 10 * MAX_NAMES
 """Values of a document that is parsed as a whole, as commas and brackets count them: more fill memory."""

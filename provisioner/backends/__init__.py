@@ -48,6 +48,9 @@ class Finding:
 CAUSE_SECONDS = 300.0
 """How long a kind remembers why a machine went: longer than a plan can be late."""
 
+SPOT_GRACE_SECONDS = 30.0
+"""A Spot instance gets so long between the notice and the end (Scheduling in the API's reference)."""
+
 MayStart = Callable[[], bool]
 """Asked before each call to a cloud; False: the cycle's time is over (or the loop is ending), start no new call."""
 

@@ -1,13 +1,15 @@
 """How many calls may be under way at one server: more while it answers quickly, fewer when it is slow or says so.
 
-:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds it for all threads that call the server.
+:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds it for all threads that call the server;
+:class:`Readings` makes calls in the background, one at a time.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 LEAST = 1
@@ -27,6 +29,8 @@ HOLD_SECONDS = 10.0
 """Seconds after a 429 in which the limit does not grow: else a server with a fixed rate refuses every tenth call."""
 USUAL_WAIT = 1.0
 """Seconds to wait after a 429 that does not say how long: what API servers themselves ask for."""
+CLOSE_SECONDS = 2.0
+"""How long the end of a reading is waited for. It dies with the process anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +122,34 @@ class SharedFlow:
         """The server is too busy, and asks not to be called for ``wait`` seconds."""
         with self._lock:
             self._flow = self._flow.refused(began, now, wait)
+
+
+class Readings:
+    """The readings of one thing. Any thread may ask for the next one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._due = 0.0
+        """Monotonic time of the earliest next reading."""
+        self._reading: threading.Thread | None = None
+
+    def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
+        """Begin what is ``wanted``, if anything, unless a reading is under way or began within ``pause`` seconds."""
+        with self._lock:
+            if time.monotonic() < self._due or (self._reading is not None and self._reading.is_alive()):
+                return
+            read = wanted()
+            if read is not None:
+                self._due = time.monotonic() + pause
+                self._reading = threading.Thread(target=read, name=self._name, daemon=True)
+                self._reading.start()
+
+    def put_off(self, seconds: float) -> None:
+        """Begin no other one for so long; never for infinite ones."""
+        self._due = max(self._due, time.monotonic() + seconds)
+
+    def close(self) -> None:
+        """Wait a moment for a reading that is under way."""
+        if self._reading is not None:
+            self._reading.join(CLOSE_SECONDS)

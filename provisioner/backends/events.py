@@ -21,7 +21,7 @@ import google.auth.exceptions
 from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import pubsub_v1
 
-from provisioner.backends.spot import SPOT_GRACE_SECONDS
+from provisioner.backends import SPOT_GRACE_SECONDS
 from provisioner.names import name_pattern
 
 log = logging.getLogger(__name__)

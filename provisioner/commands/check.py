@@ -91,7 +91,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     A pool of which something is wrong is asked no more; the others are.
     """
     from provisioner.backends.registry import close, usable_backends
-    from provisioner.commands.looks import look
+    from provisioner.commands.offline import look
     from provisioner.commands.service import CHECK_SECONDS, live_findings
 
     backends, unusable = usable_backends(settings.pools, settings.site)

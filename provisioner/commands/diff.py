@@ -66,7 +66,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM where the three differ or a pool was not seen. Raises StateError, BackendError."""
-    from provisioner.commands.looks import look_once
+    from provisioner.commands.offline import look_once
 
     given = settings(options.config)
     state = state_directory(options.state_dir)

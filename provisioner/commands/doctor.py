@@ -25,7 +25,7 @@ import yaml
 from provisioner import __version__
 from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
-from provisioner.commands.looks import WAITING, all_at_once
+from provisioner.commands.offline import WAITING, all_at_once
 from provisioner.commands.options import Document, UsageError, add_shared, show
 from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without
 from provisioner.files.regular import read_regular

@@ -1,12 +1,23 @@
-"""``provisioner events``: the messages of the subscription."""
+"""``provisioner events``: the messages of the subscription, one by one, and what each is good for."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import signal
 import sys
+import threading
+from typing import TYPE_CHECKING, Any
 
 from provisioner.backends.network import prepare
 from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
+from provisioner.interrupts import Latch
+from provisioner.settings.tree import Events
+
+if TYPE_CHECKING:
+    from provisioner.backends.events import Judged
+
+COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -18,8 +29,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when the stream broke. Raises UsageError where the configuration names no subscription."""
-    from provisioner.commands.messages import listen
-
     configuration = settings(options.config)
     if configuration.events is None:
         raise UsageError(f"{config_file(options.config)}: no section 'events', so there is nothing to listen to.")
@@ -29,3 +38,61 @@ def run(options: argparse.Namespace) -> int:
     if broken:
         print(broken, file=sys.stderr)
     return PROBLEM if broken else FINE
+
+
+def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
+    """Print every message for so many seconds, or until SIGTERM; the reason if the stream broke, which ends it.
+
+    Raises BrokenPipeError when nobody reads on: messages that are taken are gone.
+    """
+    from provisioner.backends.events import EventStream
+
+    ended, printing = Latch(), threading.Lock()
+    reasons: list[str] = []
+    unread: list[BrokenPipeError] = []
+
+    def broke(reason: str) -> None:
+        reasons.append(reason)
+        ended.set()
+
+    def taken(message: Judged) -> None:
+        document = message_document(message)
+        line = json.dumps(document) if as_json else message_text(document)
+        try:
+            with printing:  # messages come in several threads
+                print(line, flush=True)
+        except BrokenPipeError as error:
+            unread.append(error)
+            ended.set()
+
+    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=broke)
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    stream.start()
+    ended.wait(seconds)
+    stream.close()
+    if unread:
+        raise unread[0]
+    return "".join(reasons[:1])
+
+
+def message_document(message: Judged) -> dict[str, Any]:
+    """One message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
+    hint = message.hint
+    return {
+        "worth": str(message.worth),
+        "machine": hint.instance if hint else "",
+        "kind": str(hint.event) if hint else "",
+        "failed": hint.failed if hint else False,
+        "timestamp": hint.timestamp if hint else "",
+        "delay_seconds": round(hint.delay, 3) if hint else 0.0,
+        "grace_seconds": None if hint is None or hint.grace is None else round(hint.grace, 3),
+        "problem": message.problem,
+    }
+
+
+def message_text(document: dict[str, Any]) -> str:
+    """A line for people."""
+    more = f" {document['problem']}" if document["problem"] else ""
+    more += " (failed)" if document["failed"] else ""
+    more += f" ends in {document['grace_seconds']:.0f} s" if document["grace_seconds"] is not None else ""
+    return COLUMNS.format(**document, more=more).rstrip()

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from provisioner.commands.options import Document, add_shared, show, state_directory
 from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot, format_utc
 from provisioner.names import prefix_of, request_of, short_name
-from provisioner.planning.deadlines import boots_by
-from provisioner.planning.slots import slot_named
+from provisioner.planning.slots import boots_by, slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
@@ -204,7 +203,7 @@ def _request(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterat
         leaving = sum(slot.verdict not in DESIRED and not slot.gone for slot in slots)
         yield f"{kept:,} of its machines are HostFactory's; {leaving:,} that have ended are not proven gone yet."
         return
-    ran = sum(slot.ran is not None and slot.verdict in DESIRED for slot in slots)
+    ran = sum(slot.is_with_hf for slot in slots)
     yield f"It is running: {ran:,} of {record.count:,} machines run."
     yield from _lacking(sources, memory, record)
     yield f"What does not run by {_local(memory, record.deadline)} fails, with the reason."

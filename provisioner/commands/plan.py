@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from provisioner.commands.looks import look
+from provisioner.commands.offline import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Close, Look, Memory, PendingReason, Plan
+from provisioner.model import Look, Memory, PendingReason, Plan, Transition
 from provisioner.settings.tree import Settings
 from provisioner.state.interfaces import State
 
@@ -79,11 +79,12 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
     }
 
 
-def _close(close: Close) -> dict[str, Any]:
-    why = close.cause or (close.failure.error if close.failure else "")
-    text = close.failure.text if close.failure else ""
-    about = {"machine": close.name, "pool": close.pool, "template": close.template}
-    return {**about, "verdict": close.verdict, "reason": why, "text": text}
+def _close(close: Transition) -> dict[str, Any]:
+    slot = close.slot
+    why = slot.cause or (slot.failure.error if slot.failure else "")
+    text = slot.failure.text if slot.failure else ""
+    about = {"machine": slot.name, "pool": slot.pool, "template": close.template}
+    return {**about, "verdict": slot.verdict, "reason": why, "text": text}
 
 
 def _obstacle(memory: Memory, pool: str, template: str, reason: PendingReason) -> str:

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.registry import longest_call, make_backends
-from provisioner.commands.looks import all_at_once
+from provisioner.commands.offline import all_at_once
 from provisioner.commands.options import FINE
 from provisioner.extras import extra, needing
 from provisioner.interrupts import INTERRUPTED, end

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from provisioner.commands.brake import brake_lines
-from provisioner.commands.options import FINE, PROBLEM, Document, UsageError, add_shared, state_directory
-from provisioner.names import printable
+from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, state_directory
+from provisioner.commands.status_text import printed
+from provisioner.commands.watch import watch
 from provisioner.state.interfaces import State
 from provisioner.telemetry.facts import read_facts
-from provisioner.telemetry.held_levers import cancel_lines
-from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.overview import Overview, narrowed, overview
-from provisioner.telemetry.pool_windows import lasting, local, pool_line
-from provisioner.telemetry.spending import spending_lines
-from provisioner.telemetry.unmet import unmet_lines
 
 WATCH_SECONDS = 2.0
 """Seconds between two looks of ``--watch``, unless it says otherwise."""
-
-LAST_ERROR = 60
-"""Characters of a last error that a terminal is shown in the table; ``-o wide`` shows all."""
-
-CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
-"""What a name or a cloud's words could steer a terminal with."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -57,8 +45,6 @@ def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when something waits for a person. Raises StateError, UsageError, MissingExtra."""
     state = state_directory(options.state_dir)
     if options.watch is not None:
-        from provisioner.commands.watch import watch
-
         return watch(lambda: look(options, state), options)
     seen = look(options, state)
     print(printed(seen, options.output))
@@ -80,106 +66,3 @@ def _check_name(kind: str, name: str, names: Sequence[str]) -> None:
     if name and name not in names:
         there = f"there are {', '.join(names)}" if names else "there is none"
         raise UsageError(f"--{kind} {name}: the state files know no such {kind}; {there}")
-
-
-def printed(seen: Overview, output: str) -> str:
-    """The overview as ``--output`` asks for it. Raises MissingExtra."""
-    if output in ("text", "wide"):
-        return status_text(seen, wide=output == "wide")
-    document = json.dumps(seen.document(), indent=2)
-    if output == "json":
-        return document
-    import yaml
-
-    return str(yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True)).rstrip("\n")
-
-
-# --- for people -------------------------------------------------------------------------------------------------------
-
-
-def status_text(seen: Overview, *, wide: bool = False) -> str:
-    """The overview as text for a terminal."""
-    document = seen.document()
-    lines = [*_head(seen, document), *_tables(seen, wide=wide)]
-    lines += [f"  {line}" for line in spending_lines(seen.budget)]
-    for request in seen.requests:
-        lines += [_request_line(request), *unmet_lines(request, loop_acts=seen.loop_acts)]
-    lines += [
-        f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
-        for back in seen.returns
-    ]
-    lines += cancel_lines(seen.levers)
-    lines += [pool_line(pressure) for pressure in seen.pressure]
-    lines += [f"  pool {pool}: {note}" for pool, notes in seen.problems.items() for note in notes]
-    lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted]
-    if seen.unread:
-        lines.append(f"  not read by a loop yet: {', '.join(seen.unread)}")
-    return "\n".join(lines).translate(CONTROLS)
-
-
-def _head(seen: Overview, document: Document) -> Iterator[str]:
-    """Whose files these are, whether the loop runs, and what asks for a person."""
-    loop, silent = seen.loop, seen.loop["silent_seconds"]
-    last, host = loop["last_beat"], loop.get("host", "?")
-    ran = "has never run" if last is None else f"last ran at {local(last)} on {host}"
-    ago = "" if silent is None else f", {silent:.0f} s ago"
-    yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
-    yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
-    yield from (f"  {_indented(alarm)}" for alarm in seen.alarms)
-    yield from brake_lines(document)
-    if seen.brake:
-        yield (
-            "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "
-            "recover) and released it: provisioner recover --release-brake"
-        )
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n    ")
-
-
-def _tables(seen: Overview, *, wide: bool) -> Iterator[str]:
-    """Machines by template and by pool; ``wide``: also by both, and each last error in full."""
-    tables = [("template", seen.templates), ("pool", seen.pools)]
-    if wide:
-        tables.append(("template in pool", seen.machines))
-    width = max([len(_name(row)) for _, rows in tables for row in rows] + [len(title) for title, _ in tables])
-    for title, rows in tables:
-        if rows:
-            heads = "".join(f"{name:>9}" for name in NUMBERS)
-            yield f"  {title:<{width}}{heads}  last error"
-        for row in rows:
-            numbers = "".join(f"{_number(getattr(row, name)):>9}" for name in NUMBERS)
-            yield f"  {_name(row):<{width}}{numbers}  {error_text(row, None if wide else LAST_ERROR)}"
-
-
-NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
-"""The columns of a table of machines."""
-
-
-def _name(row: Row) -> str:
-    return printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
-
-
-def _number(number: int | None) -> str:
-    return "-" if number is None else str(number)
-
-
-def error_text(row: Row, longest: int | None = None) -> str:
-    """The last error of a row with its age, no longer than so many characters; a dash where there is none."""
-    error = row.last_error
-    if error is None:
-        return "-"
-    text = f"{error['error']} {lasting(error['at_seconds'])} ago: {printable(error['text'])}"
-    return text if longest is None or len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def _request_line(request: Document) -> str:
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
-    aside = f"; SET ASIDE: {', '.join(request['set_aside'])}" if request["set_aside"] else ""
-    lacking = sum(one["machines"] for one in request["missing"])
-    short = f", {lacking} missing until {local(request['deadline'])} at the latest" if lacking else ""
-    return (
-        f"  request {request['id']} ({request['template']}): {request['status']}, "
-        f"{request['running']} of {request['count']} running{short}; slots: {verdicts or 'none'}{aside}"
-    )

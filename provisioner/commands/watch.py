@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from provisioner.commands.options import FINE, UsageError, allow_drawing
-from provisioner.commands.status import CONTROLS, LAST_ERROR, NUMBERS, error_text, printed
+from provisioner.commands.status_text import CONTROLS, LAST_ERROR, NUMBERS, error_text, printed
 from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
 from provisioner.telemetry.machine_rows import Row

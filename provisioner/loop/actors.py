@@ -6,12 +6,13 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from provisioner.backends import Backend
-from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome
+from provisioner.backends import Backend, Ended, Recording
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome, Transition, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -141,3 +142,31 @@ class ThreadedActors:
             self._ended.append(results)
             del self._threads[batch.pool]
         self._wake()
+
+
+def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -> None:
+    """Let each place keep a record of its machines that ended by themselves; nothing depends on it."""
+    ends = defaultdict[str, list[Ended]](list)
+    for close in closes:
+        if (end := _ended(close)) is not None:
+            ends[close.slot.pool].append(end)
+    for pool, ones in ends.items():
+        backend = backends.get(pool)
+        if isinstance(backend, Recording):
+            backend.record_ends(ones)
+
+
+def _ended(close: Transition) -> Ended | None:
+    """None if HF gave the machine back, an operator cancelled it, or it never was there."""
+    slot = close.slot
+    if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (slot.seen or slot.accepted):
+        return None
+    return Ended(
+        slot.name,
+        slot.request,
+        close.template,
+        uid=slot.fingerprint.uid,
+        lost=close.is_lost,
+        cause=slot.cause,
+        failure=slot.failure,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,10 @@ LONGEST_GAP = 3600.0
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Where Linux names the boot of a host: a container's too, whose monotonic clock is the host's."""
+
+
+CYCLE: ContextVar[int] = ContextVar("cycle", default=0)
+"""The number of the cycle that a thread works for, as journal and log have it; 0: none, as in an observer."""
 
 
 class Clock(Protocol):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Set
 from dataclasses import replace
 
-from provisioner.model import Contact, Intent
+from provisioner.model import DAY, Contact, Intent
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 
@@ -18,7 +18,7 @@ HF_AWAY = 300.0
 ONE_LIST = 300.0
 """Seconds within which HF lists all its hosts, though a single list may name only some: it calls every 30 s."""
 
-LISTED_FOR = 86400.0
+LISTED_FOR = DAY
 """Seconds for which it is remembered that a list named a host."""
 
 

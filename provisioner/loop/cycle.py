@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from provisioner.loop.actors import Actors, Results, batches
-from provisioner.loop.clock import Clock
+from provisioner.loop.clock import CYCLE, Clock
 from provisioner.loop.contact import Contacts
-from provisioner.loop.cycle_id import CYCLE
 from provisioner.loop.history import History, Passed
 from provisioner.loop.levers import HeldLevers
 from provisioner.loop.publisher import Publisher
@@ -24,7 +23,6 @@ from provisioner.model import (
     NO_LEVERS,
     Brake,
     BrakeReason,
-    Close,
     Contact,
     Distrusted,
     DistrustReason,
@@ -38,12 +36,13 @@ from provisioner.model import (
     PendingReason,
     Plan,
     Snapshot,
+    Transition,
     Unmet,
     Unobserved,
 )
 from provisioner.planning.orphans import without_brake
 from provisioner.planning.outcomes import remember
-from provisioner.planning.plan import World, fresh, make_plan, make_trim
+from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
 from provisioner.planning.returns import sought
 from provisioner.planning.trust import format_distrust
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
@@ -72,7 +71,8 @@ class CycleReport:
     deferred: Mapping[tuple[str, str, PendingReason], int]
     results: Sequence[Results] = ()
     """Batches that ended since the cycle before."""
-    closes: Sequence[Close] = ()
+    transitions: Sequence[Transition] = ()
+    """The slots that changed."""
     problem: str = ""
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
@@ -85,6 +85,11 @@ class CycleReport:
     """Seconds from loop time to the wall clock."""
     levers: Levers = NO_LEVERS
     """Those that were in force."""
+
+    @property
+    def closes(self) -> Sequence[Transition]:
+        """The slots that ended."""
+        return [one for one in self.transitions if one.closes]
 
     @property
     def result(self) -> CycleResult:
@@ -109,10 +114,11 @@ class CycleReport:
     def unseen(self) -> Mapping[str, Failure]:
         """The pools whose own places no snapshot shows, and why."""
         failures = {name: look.failure for name, look in self.looks.items() if isinstance(look, Unobserved)}
-        for name, distrusted in self.distrusted.items():
-            if distrusted.reason is not DistrustReason.MASS_LOSS:
-                failures[name] = Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead))
-        return {name: failures[name] for name in self.looks if name in failures}
+        return failures | {
+            name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead))
+            for name, distrusted in self.distrusted.items()
+            if distrusted.reason is not DistrustReason.MASS_LOSS and name in self.looks
+        }
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
@@ -189,7 +195,7 @@ class Reconciler:
         plan: Plan | None = None
         problem, lock_wait = "", None
         now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
-        closes = self._remember(results, now)
+        transitions = self._remember(results, now)
         try:
             self._mandate.check()
             self._take_in(looks, now)
@@ -200,9 +206,9 @@ class Reconciler:
                     self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
                 plan = self._plan(looks, now)
                 self._record(plan.memory if plan else self.memory, now)
+                transitions += plan.transitions if plan else ()
                 self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
             if plan is not None:
-                closes += plan.closes
                 self._act(plan)
                 lock_wait = self._held_intent.forget(plan.forget)
                 self._held_intent.warn_writers(plan.memory.generation)
@@ -211,7 +217,7 @@ class Reconciler:
             self._planned = replace(self._planned, inputs=())
         self._held_levers.tell(self._number, self._clock.wall())
         passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.plan.deferred)
-        self._history.take(passed, results, closes)
+        self._history.take(passed, results, transitions)
         return CycleReport(
             number=self._number,
             now=now,
@@ -224,21 +230,21 @@ class Reconciler:
             distrusted=self._startup.distrusted or self._planned.plan.distrusted,
             ahead=self._clock.wall() - now,
             results=results,
-            closes=closes,
+            transitions=transitions,
             problem=problem,
             lock_wait=lock_wait,
             levers=self._limits.levers,
         )
 
-    def settle(self) -> tuple[Sequence[Results], Sequence[Close]]:
+    def settle(self) -> tuple[Sequence[Results], Sequence[Transition]]:
         """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
         now, results = self._clock.now(), self._actors.collect()
-        closes = self._remember(results, now)
+        transitions = self._remember(results, now)
         if self.memory is not None:
             self._record(self.memory, now)
         passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.plan.deferred)
-        self._history.take(passed, results, closes, ending=True)
-        return results, closes
+        self._history.take(passed, results, transitions, ending=True)
+        return results, transitions
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
         """By pool: the names that it is asked for, each with the uid that is meant, if one is known."""
@@ -309,13 +315,13 @@ class Reconciler:
                 self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
         return intent
 
-    def _remember(self, results: Sequence[Results], now: float) -> list[Close]:
-        closes: list[Close] = []
+    def _remember(self, results: Sequence[Results], now: float) -> list[Transition]:
+        transitions: list[Transition] = []
         for done in results:
             if self.memory is not None:
-                self.memory, closed = remember(self.memory, done.outcomes, done.unsent, self._limits, now)
-                closes += closed
-        return closes
+                self.memory, changed = remember(self.memory, done.outcomes, done.unsent, self._limits, now)
+                transitions += changed
+        return transitions
 
     def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
         """None when everything is as at the last plan and nothing has fallen due."""
@@ -328,10 +334,12 @@ class Reconciler:
         if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
         world = World(intent, looks, contact, busy, self._clock.wall())
-        plan = make_plan(world, self.memory, self._limits, now)
-        while told := self._publisher.overtaken(self.memory, plan.memory) - contact.told:
+        draft = perceive(world, self.memory, self._limits, now)
+        if told := self._publisher.overtaken(self.memory, draft) - contact.told:
             contact = self._contacts.hear(told)
-            plan = make_plan(replace(world, contact=contact), self.memory, self._limits, now)
+            world = replace(world, contact=contact)
+            draft = perceive(world, self.memory, self._limits, now)
+        plan = decide(draft, world)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
         self._planned = Planned(inputs, (looks, self._limits), plan)

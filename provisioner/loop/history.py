@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner.hostfactory import Loss
@@ -15,7 +15,6 @@ from provisioner.loop.actors import Results
 from provisioner.loop.publisher import Edition
 from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats
 from provisioner.model import (
-    Close,
     Delete,
     Limits,
     Memory,
@@ -25,10 +24,12 @@ from provisioner.model import (
     RequestStatus,
     ReturnRecord,
     Slot,
+    Transition,
     Verdict,
     Window,
 )
-from provisioner.planning.slots import changed, missing
+from provisioner.planning.answers import is_reported_running
+from provisioner.planning.slots import missing
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import stamp
@@ -37,9 +38,6 @@ log = logging.getLogger(__name__)
 
 ONCE_FAILED = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
 """Verdicts that a pool in trouble gives again and again: equal ones are counted."""
-
-TOLD_AS_RUNNING = frozenset({Verdict.OPEN, Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
-"""Verdicts of slots whose machine HF is told of as one that runs, once it has run."""
 
 Keyed = tuple[Hashable, Line]
 """A line, and what it has in common with those that count as equal."""
@@ -99,7 +97,7 @@ class History:
             }
 
     def take(
-        self, passed: Passed, results: Sequence[Results], closes: Sequence[Close], *, ending: bool = False
+        self, passed: Passed, results: Sequence[Results], transitions: Sequence[Transition], *, ending: bool = False
     ) -> None:
         """Write what is new, if anything is; a journal that cannot be written stops nothing."""
         plain: list[Line] = []
@@ -110,10 +108,13 @@ class History:
         for done in results:
             for outcome in done.outcomes:
                 self._outcome(outcome, passed.wall, plain, keyed)
-        for close in closes:
-            _close(close, plain, keyed)
+        for one in transitions:
+            if one.closes:
+                _close(one, plain, keyed)
         if passed.memory is not None:
-            plain += self._steps(passed.memory, keyed)
+            plain += self._asked(passed.memory)
+        plain += _slot_steps(transitions, keyed)
+        if passed.memory is not None:
             keyed += self._waiting(passed, passed.memory)
             keyed += self._learned(passed.memory)
         keyed += self._pauses(passed.limits)
@@ -147,8 +148,8 @@ class History:
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
-    def _steps(self, memory: Memory, keyed: list[Keyed]) -> Iterator[Line]:
-        """What requests, returns and slots have become."""
+    def _asked(self, memory: Memory) -> Iterator[Line]:
+        """Requests and returns that are new."""
         before = self._memory
         if before is None or before is memory:
             return
@@ -156,7 +157,6 @@ class History:
         for id_, back in memory.returns.items():
             if id_ not in before.returns:
                 yield {"event": "back", "return": id_, "machines": list(back.names)}
-        yield from _slot_steps(before, memory, keyed)
 
     def _waiting(self, passed: Passed, memory: Memory) -> Iterator[Keyed]:
         """Requests whose machines are held back, once for each reason, and once that it is over."""
@@ -253,20 +253,21 @@ def _outcome_line(outcome: Outcome) -> Line:
     return line
 
 
-def _close(close: Close, plain: list[Line], keyed: list[Keyed]) -> None:
+def _close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
+    slot = close.slot
     line: Line = {
         "event": "close",
-        "machine": close.name,
-        "pool": close.pool,
+        "machine": slot.name,
+        "pool": slot.pool,
         "template": close.template,
-        "verdict": close.verdict,
+        "verdict": slot.verdict,
     }
-    if close.cause is not None:
-        line["cause"] = close.cause
-    if close.failure is not None:
-        line |= close.failure.facts
-    if close.verdict in ONCE_FAILED:
-        keyed.append((("close", close.pool, close.template, close.verdict, line.get("error")), line))
+    if slot.cause is not None:
+        line["cause"] = slot.cause
+    if slot.failure is not None:
+        line |= slot.failure.facts
+    if slot.verdict in ONCE_FAILED:
+        keyed.append((("close", slot.pool, close.template, slot.verdict, line.get("error")), line))
     else:
         plain.append(line)
 
@@ -276,21 +277,21 @@ def _asked(record: RequestRecord) -> Line:
     return line | {"account": record.rc_account} if record.rc_account else line
 
 
-def _slot_steps(before: Memory, memory: Memory, keyed: list[Keyed]) -> Iterator[Line]:
+def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterator[Line]:
     """Slots that were opened, machines that run for the first time, and those of which nothing is left.
 
     ``keyed`` gets what places say of machines that do not run yet.
     """
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
-    for record, old, slot in changed(before, memory):
-        where = (record.id, slot.pool)
-        if old is None and not _given_up(slot):
+    for one in transitions:
+        slot, where = one.slot, (one.slot.request, one.slot.pool)
+        if one.before is None and not _given_up(slot):
             opened[where].append(slot.name)
-        if slot.ran is not None and not (old and old.ran is not None):
+        if one.runs:
             running[where].append(slot.name)
         if slot.failure is not None:
-            _troubled(record, slot, old, keyed)
-        if slot.gone and _left_nothing(slot, old):
+            _troubled(one, keyed)
+        if one.is_gone and slot.submitted is not None:
             gone[where].append(slot.name)
     for (id_, pool), names in opened.items():
         yield {"event": "opened", "request": id_, "pool": pool, "count": len(names)}
@@ -299,24 +300,20 @@ def _slot_steps(before: Memory, memory: Memory, keyed: list[Keyed]) -> Iterator[
             yield {"event": event, "request": id_, "pool": pool, "machines": names}
 
 
-def _troubled(record: RequestRecord, slot: Slot, old: Slot | None, keyed: list[Keyed]) -> None:
+def _troubled(one: Transition, keyed: list[Keyed]) -> None:
     """A place says why a machine does not run, or says something of another class than before."""
-    failure, before = slot.failure, old.failure if old else None
+    slot = one.slot
+    failure, before = slot.failure, one.before.failure if one.before else None
     waits = slot.ran is None and slot.verdict is Verdict.OPEN
     if waits and failure is not None and (before is None or before.error is not failure.error):
-        line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": record.template}
+        line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}
         line |= failure.facts
-        keyed.append((("troubled", slot.pool, record.template, failure.error), line))
+        keyed.append((("troubled", slot.pool, one.template, failure.error), line))
 
 
 def _given_up(slot: Slot) -> bool:
     """It was only opened to tell HF why there is no machine."""
     return slot.submitted is None and slot.verdict is not Verdict.OPEN
-
-
-def _left_nothing(slot: Slot, old: Slot | None) -> bool:
-    """Its machine was asked for, and that it is absent was not proven before."""
-    return slot.submitted is not None and not (old and old.gone)
 
 
 def _deferred(record: RequestRecord, pool: str, reason: PendingReason, wanted: int, passed: Passed) -> Line:
@@ -355,7 +352,7 @@ def _words(record: object) -> Line:
     """What an answer says, in short."""
     if isinstance(record, RequestRecord):
         ended = None if record.cancelling else record.ended
-        ran = sum([slot.ran is not None and slot.verdict in TOLD_AS_RUNNING for slot in record.slots.values()])
+        ran = sum([is_reported_running(slot) for slot in record.slots.values()])
         return {"answer": ended or RequestStatus.RUNNING, "running": ran}
     return {"answer": (record.ended if isinstance(record, ReturnRecord) else None) or RequestStatus.RUNNING}
 

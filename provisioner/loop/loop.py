@@ -15,11 +15,10 @@ from typing import Protocol
 
 from provisioner.backends import Backend
 from provisioner.interrupts import Latch
-from provisioner.loop.actors import ThreadedActors
+from provisioner.loop.actors import ThreadedActors, record_ends
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
-from provisioner.loop.end_records import record_ends
 from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
@@ -265,11 +264,10 @@ class Loop:
             self._last_looks = self._looks(reconciler.sought())
             report = reconciler.cycle(self._last_looks)
         for pool, distrusted in report.distrusted.items():
-            if distrusted.until < NEVER:
-                self._observers[pool].list_after(distrusted.until)
+            self._observers[pool].list_after(distrusted.until)
         self._beat()
         self._report(report)
-        record_ends(report, reconciler.limits.prefix, self._backends)
+        record_ends(report.closes, self._backends)
         self._last = report
         return report
 
@@ -289,12 +287,12 @@ class Loop:
         if not (settled := actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)):
             log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
         try:
-            results, closes = reconciler.settle()
+            results, transitions = reconciler.settle()
             if results and self._last is not None:
-                last = replace(self._last, plan=None, results=results, closes=closes, lock_wait=None)
+                last = replace(self._last, plan=None, results=results, transitions=transitions, lock_wait=None)
                 last = replace(last, memory=reconciler.memory)
                 self._report(last)
-                record_ends(last, reconciler.limits.prefix, self._backends)
+                record_ends(last.closes, self._backends)
             check_turn(self._state, self._epoch)
             if settled:
                 self._state.loop_lock.sign_off()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from provisioner.hostfactory import Loss
 from provisioner.model import Contact, Limits, Memory
 from provisioner.planning import answers
+from provisioner.planning.draft import Draft
 from provisioner.state.interfaces import State
 
 
@@ -84,13 +85,13 @@ class Publisher:
         self._signature = self._state.status.signature()
         self.behind = False
 
-    def overtaken(self, before: Memory, after: Memory) -> Set[str]:
+    def overtaken(self, before: Memory, draft: Draft) -> Set[str]:
         """Settle the terminal answers that take the place of others, before anything is recorded or done about them.
 
         Returns the ids of which a script was faster: HF was told, or is about to be, and that has to stand. Raises
         StateError, SupersededError.
         """
-        revised = answers.revised(before, after)
+        revised = answers.revised(before, draft)
         if revised:
             self._check()
         return {id_ for id_, new in revised.items() if not self._state.told.claim(id_, new.text)}

@@ -12,8 +12,7 @@ from provisioner.hostfactory import Answer
 from provisioner.loop.clock import Clock
 from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import request_of
-from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild
-from provisioner.planning.settlements import keep_claims
+from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
 from provisioner.planning.usage import with_usage_of
 from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import State
@@ -193,7 +192,7 @@ class Startup:
         """A memory as it was recorded, with the answers that were settled after that."""
         unheard = [record.id for record in memory.requests.values() if record.ended and record.told_at is None]
         settled = {id_: answer for id_ in unheard if (answer := self._state.told.settled(id_)) is not None}
-        return keep_claims(memory, settled, limits, now)
+        return recover_answers(memory, settled, limits, now)
 
     def _is_first(self, intent: Intent, limits: Limits) -> bool:
         """No trace of an earlier memory, and every request is within its deadline."""

@@ -24,12 +24,12 @@ from provisioner.model.memory import Uptime as Uptime
 from provisioner.model.memory import Window as Window
 from provisioner.model.memory import evolve as evolve
 from provisioner.model.plan import Action as Action
-from provisioner.model.plan import Close as Close
 from provisioner.model.plan import Create as Create
 from provisioner.model.plan import Delete as Delete
 from provisioner.model.plan import Distrusted as Distrusted
 from provisioner.model.plan import Outcome as Outcome
 from provisioner.model.plan import Plan as Plan
+from provisioner.model.plan import Transition as Transition
 from provisioner.model.plan import Unmet as Unmet
 from provisioner.model.snapshot import NEWS_SECONDS as NEWS_SECONDS
 from provisioner.model.snapshot import Contact as Contact

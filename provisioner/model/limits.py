@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provisioner.model.intent import NO_LEVERS, Levers
+from provisioner.model.words import DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Limits:
     orphan_grace: float = 600.0
     orphan_cap_per_hour: int = 20
     cancel_after: float = 1800.0
-    retention: float = 86400.0
+    retention: float = DAY
     backoff_first: float = 5.0
     backoff_last: float = 1800.0
     backoff_no_room: float = 180.0

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from provisioner.model.snapshot import Fingerprint, Notice
-from provisioner.model.words import BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
+from provisioner.model.words import DESIRED, BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
 
 
 class Slot(NamedTuple):
@@ -80,6 +80,11 @@ class Slot(NamedTuple):
     def request(self) -> str:
         """The id of the request that it belongs to, as its name says: ``<prefix>-<request>-<slot>``."""
         return self.name.rsplit("-", 2)[1]
+
+    @property
+    def is_with_hf(self) -> bool:
+        """HF has the machine, or was told that it runs."""
+        return self.ran is not None and self.verdict in DESIRED
 
     @property
     def asked_at(self) -> float:

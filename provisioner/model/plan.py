@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from provisioner.model.memory import Memory
+from provisioner.model.memory import Memory, Slot
 from provisioner.model.words import (
+    DESIRED,
     NEVER,
     DeleteReason,
     DistrustReason,
     ErrorClass,
     Failure,
-    LossCause,
     PendingReason,
     Verdict,
 )
@@ -57,21 +58,36 @@ class Outcome:
     """Seconds for which a throttling cloud asked not to be called; None when it did not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
-    """A slot that ended in this plan: for the journal, the log and the metrics."""
+class Transition(NamedTuple):
+    """What became of one slot, by a plan or by the outcome of an action: for journal, log, metrics and usage."""
 
-    name: str
-    pool: str
     template: str
-    verdict: Verdict
-    failure: Failure | None = None
-    cause: LossCause | None = None
+    read: float
+    """When its request was read."""
+    before: Slot | None
+    """None: the slot is new."""
+    slot: Slot
 
     @property
-    def lost(self) -> bool:
-        """Also of a machine that HF gave back in time, after its end was announced."""
-        return self.verdict is Verdict.LOST or (self.verdict is Verdict.RETURNED and self.cause is not None)
+    def runs(self) -> bool:
+        """Its machine runs for the first time."""
+        return self.slot.ran is not None and (self.before is None or self.before.ran is None)
+
+    @property
+    def closes(self) -> bool:
+        """The slot ended."""
+        return self.slot.verdict not in DESIRED and (self.before is None or self.before.verdict in DESIRED)
+
+    @property
+    def is_lost(self) -> bool:
+        """The machine was lost, also one that HF gave back in time after its end was announced."""
+        verdict = self.slot.verdict
+        return verdict is Verdict.LOST or (verdict is Verdict.RETURNED and self.slot.cause is not None)
+
+    @property
+    def is_gone(self) -> bool:
+        """Its machine is proven absent from now on."""
+        return self.slot.gone and not (self.before is not None and self.before.gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +143,8 @@ class Plan:
     """The same object as before when there is nothing to record."""
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
-    closes: tuple[Close, ...] = ()
+    transitions: tuple[Transition, ...] = ()
+    """The slots that changed."""
     deferred: Mapping[tuple[str, str, PendingReason], int] = field(default_factory=dict)
     """Machines wanted, missing and held back, by pool, template and reason."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
@@ -138,3 +155,8 @@ class Plan:
     """Pools whose newest snapshot may not be acted upon."""
     due: float = NEVER
     """Loop time before which another plan, of the same inputs, would say the same."""
+
+    @property
+    def closes(self) -> tuple[Transition, ...]:
+        """The slots that end."""
+        return tuple(one for one in self.transitions if one.closes)

@@ -10,6 +10,7 @@ from typing import Any
 
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import (
+    DAY,
     NO_LEVERS,
     Contact,
     DeleteReason,
@@ -19,7 +20,6 @@ from provisioner.model import (
     Limits,
     LossCause,
     Memory,
-    PoolLimits,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -27,6 +27,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
+from provisioner.planning.capacity import tightest_cap
+from provisioner.planning.draft import Draft
 from provisioner.planning.levers import asked_back
 from provisioner.planning.slots import slot_named
 
@@ -52,7 +54,7 @@ AGED = Loss(3600, "aged")
 """What HF is told of a machine that is older than its template allows. It does not end by itself: an hour says that
 there is time to finish what runs, and stays one, as 0 would say that the machine is gone."""
 
-UNLISTED_AFTER = 86400.0
+UNLISTED_AFTER = DAY
 """Seconds without being named by any list of HF after which a machine is shown to people."""
 
 Rendered = dict[str, tuple[object, Answer]]
@@ -85,7 +87,7 @@ def request_answer(record: RequestRecord) -> Answer:
     return _answer(record.id, status, message, machines)
 
 
-def revised(before: Memory, after: Memory) -> dict[str, Answer]:
+def revised(before: Memory, after: Draft) -> dict[str, Answer]:
     """The terminal answers that replace others, which scripts may be about to print (law: a terminal answer stays)."""
     news = {}
     for record in after.requests.values():
@@ -148,18 +150,12 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
     for template in limits.templates.values():
         caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
         pools = [limits.pools[name] for name in template.pools if name in limits.pools]
-        capped = [room for pool in pools if (room := _cap_room(pool, template.id, occupied, there)) is not None]
-        if pools and len(capped) == len(pools):
-            caps.append(sum(capped))
+        of_pools = [tightest_cap(pool, occupied[pool.name, template.id], there[pool.name]) for pool in pools]
+        if of_pools and None not in of_pools:
+            caps.append(sum(max(0, cap.left) for cap in of_pools if cap is not None))
         if caps:
             free[template.id] = max(0, min(caps))
     return free
-
-
-def _cap_room(pool: PoolLimits, template: str, occupied: Counter[tuple[str, str]], there: Counter[str]) -> int | None:
-    """What a pool's caps leave to a template; None where it has none."""
-    held = ((pool.max_machines, occupied[pool.name, template]), (pool.max_machines_total, there[pool.name]))
-    return min([max(0, cap - machines) for cap, machines in held if cap is not None], default=None)
 
 
 def _has_caps(limits: Limits) -> bool:
@@ -182,16 +178,26 @@ def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[s
 
 
 def _machine(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
-    if slot.verdict in CANCELLED and slot.delete is DeleteReason.CANCELLED:
+    if _is_cancelled(slot):
         text = record.message or RETURNED_EARLY
         return _entry(slot, "fail", "terminated", text, record.rc_account)
-    if slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None):
+    if is_reported_running(slot):
         return _entry(slot, "succeed", "running", "", record.rc_account)
     if slot.verdict is Verdict.OPEN:
         return _entry(slot, "executing", "pending", _text(slot.failure), record.rc_account)
     if slot.verdict is Verdict.FAILED and slot.submitted is None:
         return _entry(slot, "fail", "terminated", _text(slot.failure) or "The machine failed.", record.rc_account)
     return None
+
+
+def is_reported_running(slot: Slot) -> bool:
+    """Return whether HF is or was told that the machine of the slot runs."""
+    runs = slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None)
+    return runs and not _is_cancelled(slot)
+
+
+def _is_cancelled(slot: Slot) -> bool:
+    return slot.verdict in CANCELLED and slot.delete is DeleteReason.CANCELLED
 
 
 def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str = "") -> dict[str, Any]:

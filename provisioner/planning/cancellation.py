@@ -21,17 +21,7 @@ from provisioner.planning.draft import SOON, Draft
 from provisioner.planning.levers import told
 from provisioner.planning.returns import revoke
 from provisioner.planning.scheduling import give_up
-from provisioner.planning.slots import down, gaps, pending
-
-CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
-
-BY_A_PERSON = "Cancelled by a person: "
-"""Begins the message of a request that a person has cancelled; the lever follows."""
-
-
-def tells_cancel(message: str) -> bool:
-    """The message of a request, or of a machine, that was cancelled."""
-    return message == CANCELLED_MESSAGE or message.startswith(BY_A_PERSON)
+from provisioner.planning.slots import BY_A_PERSON, CANCELLED_MESSAGE, down, gaps, pending
 
 
 def note_told(draft: Draft, contact: Contact) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from provisioner.hostfactory import MAX_NUMBER
-from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, PoolLimits, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning import window
 from provisioner.planning.budget import Purse
@@ -181,16 +181,11 @@ class Capacity:
         return Room(max(0, free), PendingReason.WINDOW, waits=self._may_wait(key))
 
     def cap(self, pool: str, template: str) -> Cap | None:
-        """The cap that leaves the least to one more machine of the template; None where the pool has none."""
+        """Return the cap that leaves the least to one more machine of the template; None if the pool has none."""
         limits, strange = self._draft.pool(pool), len(self._draft.unknown.get(pool, ()))
         # A machine of which nobody knows the template may be of this one.
         of_template = self.occupied[pool, template] + self.occupied[pool, NO_TEMPLATE] + strange
-        held = (
-            (limits.max_machines, of_template, False),
-            (limits.max_machines_total, self.there[pool] + strange, True),
-        )
-        caps = [Cap(size, size - machines, total) for size, machines, total in held if size is not None]
-        return min(caps, key=lambda cap: cap.left, default=None)
+        return tightest_cap(limits, of_template, self.there[pool] + strange)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
         """A closed window is waited for, but not longer than ``spill_after``, and not while machines are on trial."""
@@ -218,6 +213,13 @@ class Capacity:
                 draft.wake_at(since + draft.pool(key[0]).spill_after)
             if since != learned.closed_since:
                 draft.learn(*key, partial(replace, closed_since=since))
+
+
+def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | None:
+    """Return the cap that leaves the least to one more machine, if so many are there; None if the pool has none."""
+    held = ((limits.max_machines, of_template, False), (limits.max_machines_total, in_pool, True))
+    caps = [Cap(size, size - machines, total) for size, machines, total in held if size is not None]
+    return min(caps, key=lambda cap: cap.left, default=None)
 
 
 def pool_trouble(draft: Draft, pool: str, template: str) -> Failure | None:

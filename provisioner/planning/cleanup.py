@@ -16,8 +16,7 @@ from provisioner.model import (
     Slot,
     evolve,
 )
-from provisioner.planning.draft import Draft
-from provisioner.planning.returns import DELETE_AGAIN
+from provisioner.planning.draft import DELETE_AGAIN, Draft
 
 DELETE_LATEST = 300.0
 """Most seconds between two deletes of a machine that stays."""

@@ -11,7 +11,6 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
-    PoolLimits,
     RequestRecord,
     RequestStatus,
     Slot,
@@ -20,7 +19,7 @@ from provisioner.model import (
 )
 from provisioner.planning.capacity import Capacity, pool_trouble
 from provisioner.planning.draft import Draft
-from provisioner.planning.slots import down, missing, pending
+from provisioner.planning.slots import boots_by, down, missing, pending
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
@@ -95,13 +94,6 @@ def _not_booted(draft: Draft, slot: Slot) -> Failure:
     machine = draft.snapshots[slot.pool].machines.get(slot.name)
     state = f" It is {machine.state}." if machine and machine.state else ""
     return replace(NOT_BOOTED, text=NOT_BOOTED.text + state)
-
-
-def boots_by(slot: Slot, submitted: float, limits: PoolLimits) -> float:
-    """When its machine has to run. One that is held back on purpose has a deadline of its own, and boots after it."""
-    if slot.gated:
-        return submitted + limits.gated_deadline
-    return (submitted if slot.lifted is None else slot.lifted) + limits.boot_deadline
 
 
 def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure, capacity: Capacity) -> None:

@@ -14,7 +14,6 @@ from provisioner.model import (
     NEVER,
     Brake,
     BrakeReason,
-    Close,
     Create,
     Delete,
     DeleteReason,
@@ -28,6 +27,7 @@ from provisioner.model import (
     RequestRecord,
     Slot,
     Snapshot,
+    Transition,
     Verdict,
     Window,
     evolve,
@@ -65,6 +65,10 @@ class Deferral(NamedTuple):
 SOON = 0.001
 """Seconds from now that mean: with the next cycle, whether or not anything else changes."""
 
+DELETE_AGAIN = 60.0
+"""Seconds after which a delete is sent again when the machine is still there: a call that gets lost must not leave a
+machine for ever."""
+
 
 class Draft:
     """Working copy of a memory, with everything else that a plan decides."""
@@ -94,7 +98,6 @@ class Draft:
         """Other fields of the memory that changed."""
         self.creates: list[Create] = []
         self.deletes: list[Delete] = []
-        self.closes: list[Close] = []
         self.deferrals: dict[str, Deferral] = {}
         """Machines of each request that no pool takes now."""
         self.forget: list[str] = []
@@ -182,8 +185,6 @@ class Draft:
             )
             if not changed.gone:
                 self.wake_at(self.now + SOON)  # to see that it goes
-            template = self.requests[slot.request].template
-            self.closes.append(Close(slot.name, slot.pool, template, verdict, changed.failure, changed.cause))
         self.put(slot.request, changed)
         return changed
 
@@ -224,6 +225,24 @@ class Draft:
         """Stop deleting orphans until a person says otherwise (law: the brake). The first reason stays."""
         if self.brake is None:
             self.brake = Brake(reason, self.now, detail, pool)
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """The slots that changed so far."""
+        return tuple(self._transitions())
+
+    @property
+    def closes(self) -> list[Transition]:
+        """The slots that ended so far."""
+        return [one for one in self._transitions() if one.closes]
+
+    def _transitions(self) -> Iterator[Transition]:
+        for id_, slots in self._slots.items():
+            record, former = self.requests[id_], self.before.requests.get(id_)
+            known = former.slots if former else {}
+            for number, slot in slots.items():
+                if (before := known.get(number)) is not slot:
+                    yield Transition(record.template, record.read, before, slot)
 
     def memory(self) -> Memory:
         """The memory as it has to be recorded; the one before, when nothing changed."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from provisioner.model import (
-    DESIRED,
     NEVER,
     LossCause,
     Notice,
@@ -87,9 +86,7 @@ def _at_once(draft: Draft, template: TemplateLimits, records: Sequence[RequestRe
     if not any(_sound(draft, pool, template.id) for pool in template.pools):
         waiting = any(record.ended is None and (missing(record) > 0 or pending(record)) for record in records)
         return 0 if waiting else 1
-    running = sum(
-        slot.ran is not None and slot.verdict in DESIRED for record in records for slot in record.slots.values()
-    )
+    running = sum(slot.is_with_hf for record in records for slot in record.slots.values())
     return max(1, int(OFFERED_SHARE * running))
 
 

@@ -103,10 +103,7 @@ def _lose_down(draft: Draft, news: News) -> None:
     """Give up the machines that have not run again for too long, except where many at once do not."""
     down = Counter(slot.pool for _, slot in news.down)
     running = Counter(
-        slot.pool
-        for record in (draft.records() if down else ())
-        for slot in record.slots.values()
-        if slot.ran is not None and slot.verdict in DESIRED
+        slot.pool for record in (draft.records() if down else ()) for slot in record.slots.values() if slot.is_with_hf
     )
     many = {pool for pool in down if down[pool] > max(1.0, SHARE * running[pool])}
     for record, slot in news.down:

@@ -23,10 +23,9 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import split_name
-from provisioner.planning.draft import Draft
+from provisioner.planning.draft import DELETE_AGAIN, Draft
 from provisioner.planning.levers import stopped
-from provisioner.planning.returns import DELETE_AGAIN, proven_absent
-from provisioner.planning.trust import check_identity
+from provisioner.planning.trust import check_identity, proven_absent
 
 FEW_ORPHANS = 5
 """Up to so many orphans of a pool latch no brake."""

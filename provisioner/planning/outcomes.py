@@ -8,7 +8,6 @@ from functools import partial
 
 from provisioner.model import (
     Action,
-    Close,
     Create,
     Delete,
     DeleteReason,
@@ -18,13 +17,13 @@ from provisioner.model import (
     Memory,
     Outcome,
     Slot,
+    Transition,
     Verdict,
     Window,
     evolve,
 )
 from provisioner.planning import window
-from provisioner.planning.draft import Draft
-from provisioner.planning.returns import DELETE_AGAIN
+from provisioner.planning.draft import DELETE_AGAIN, Draft
 
 RETRY_DELETE = 10.0
 """Seconds until a delete that failed is sent again."""
@@ -32,8 +31,8 @@ RETRY_DELETE = 10.0
 
 def remember(
     memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
-) -> tuple[Memory, tuple[Close, ...]]:
-    """The memory after a batch, and the slots it closed. ``unsent`` are actions for which no call was started."""
+) -> tuple[Memory, tuple[Transition, ...]]:
+    """Return the memory after a batch, and what changed in it. ``unsent`` are actions for which no call was started."""
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.named(outcome.action.name)
@@ -52,7 +51,7 @@ def remember(
             draft.put(slot.request, evolve(slot, delete_sent=None, delete_begun=begun))
         elif slot is not None and isinstance(action, Create):
             _not_sent(draft, action, slot)
-    return draft.memory(), tuple(draft.closes)
+    return draft.memory(), draft.transitions
 
 
 def _created(draft: Draft, create: Create, slot: Slot) -> None:

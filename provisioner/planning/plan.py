@@ -7,7 +7,7 @@ which the next plan recovers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from provisioner.model import Contact, Intent, Limits, Look, Memory, Plan, Snapshot
 from provisioner.planning.cancellation import cancel_asked, cancel_unpolled, note_told
@@ -15,12 +15,11 @@ from provisioner.planning.capacity import Capacity
 from provisioner.planning.cleanup import delete_closed
 from provisioner.planning.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.intake import take_in
 from provisioner.planning.levers import stopped
 from provisioner.planning.lifetime import offer_ending
 from provisioner.planning.observation import reflect
 from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
-from provisioner.planning.retention import trim
+from provisioner.planning.records import ingest, trim
 from provisioner.planning.returns import settle_returns
 from provisioner.planning.scheduling import ask
 from provisioner.planning.trust import distrust
@@ -45,21 +44,35 @@ class World:
 
 def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     """What to do now. ``Plan.memory`` is ``memory`` itself when nothing has to be recorded."""
+    return decide(perceive(world, memory, limits, now), world)
+
+
+def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
+    """Return a draft with what was seen, what HF knows and gives back, and what is cancelled; ask for nothing.
+
+    Terminal answers that the draft revises have to be settled before ``decide``, which revises no other.
+    """
     snapshots = {
         name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and fresh(look, limits, now)
     }
-    world = replace(world, busy=world.busy | stopped(limits))
     draft = Draft(memory, snapshots, limits, now, world.wall)
-    take_in(draft, world.intent)
+    ingest(draft, world.intent)
     distrust(draft)
     reflect(draft)
     adopt(draft)
     # First what HF knew, then what it gave back: it may know of a machine only through the terminal answer.
     note_told(draft, world.contact)
-    settle_returns(draft, world.busy)
+    settle_returns(draft, world.busy | stopped(limits))
     cancel_unpolled(draft, world.contact)
     cancel_asked(draft)
-    capacity = Capacity(draft, world.busy)
+    return draft
+
+
+def decide(draft: Draft, world: World) -> Plan:
+    """Return the plan: what is asked of which pool, what is too late, orphans, leftovers, usage, retention."""
+    limits, now = draft.limits, draft.now
+    busy = world.busy | stopped(limits)
+    capacity = Capacity(draft, busy)
     order = turns(draft.records())
     for id_ in order:
         over = time_over(draft, draft.record(id_))
@@ -71,16 +84,16 @@ def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
     offer_ending(draft)
     if draft.deferrals and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(now + SOON)
-    find_orphans(draft, world.contact, world.busy)
+    find_orphans(draft, world.contact, busy)
     find_unlisted(draft, world.contact)
-    delete_closed(draft, world.busy)
+    delete_closed(draft, busy)
     count_usage(draft)
     trim(draft, world.intent, world.contact)
     return Plan(
         memory=draft.memory(),
         creates=in_turn(draft.creates),
         deletes=tuple(draft.deletes),
-        closes=tuple(draft.closes),
+        transitions=draft.transitions,
         deferred=draft.deferred,
         unmet=unmet,
         forget=tuple(draft.forget),

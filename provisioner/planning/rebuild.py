@@ -36,8 +36,11 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
-from provisioner.planning.answers import HINDERED, NOT_OURS, RETURNED_EARLY, failure_of
-from provisioner.planning.cancellation import tells_cancel
+from provisioner.planning.answers import HINDERED, NOT_OURS, RETURNED_EARLY, failure_of, request_answer
+from provisioner.planning.cancellation import cancel
+from provisioner.planning.draft import Draft
+from provisioner.planning.returns import take_back
+from provisioner.planning.slots import CANCELLED_MESSAGE, tells_cancel
 from provisioner.planning.trust import apart, is_mass
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
@@ -288,3 +291,23 @@ def _return(id_: str, intent: Intent, told: Mapping[str, Answer], limits: Limits
         ended_at=now,
         told_at=now,
     )
+
+
+def recover_answers(memory: Memory, settled: Mapping[str, Answer], limits: Limits, now: float) -> Memory:
+    """Return the memory after answers of ended requests that were settled and not recorded; the same if they agree."""
+    draft = Draft(memory, {}, limits, now)
+    for id_, answer in settled.items():
+        record = draft.record(id_)
+        if request_answer(record).text != answer.text:
+            _keep(draft, record, answer)
+    return draft.memory()
+
+
+def _keep(draft: Draft, record: RequestRecord, answer: Answer) -> None:
+    entry = json.loads(answer.text)
+    if entry["message"] == CANCELLED_MESSAGE:
+        cancel(draft, record)
+    for machine in entry["machines"]:
+        slot = draft.named(machine["name"])
+        if slot is not None and machine["message"] == RETURNED_EARLY:
+            take_back(draft, slot)

@@ -5,11 +5,10 @@ No I/O, no clock, no logger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner.model import ErrorClass, Memory, PendingReason, RequestRecord, Slot, Snapshot, Verdict
-from provisioner.planning.slots import changed
+from provisioner.model import ErrorClass, Memory, PendingReason, Slot, Snapshot, Transition, Verdict
 
 HELD_BY_WINDOW = frozenset({PendingReason.BACKOFF, PendingReason.WINDOW})
 """Why machines are deferred where a pool backs off: one at a time probes it."""
@@ -37,23 +36,23 @@ def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, R
         if record.ended is None
         for slot in record.slots.values()
         if slot.verdict is Verdict.OPEN and slot.failure is not None
-        if (refusal := _refusal(record, slot)) and (not refusal.error.has_no_room or _lacks_room(slot, snapshots))
+        if (refusal := _refusal(record.template, slot))
+        and (not refusal.error.has_no_room or _lacks_room(slot, snapshots))
     }
 
 
 def news(
-    former: Memory, memory: Memory, waited: Mapping[str, Refusal], held: Mapping[str, Refusal]
+    transitions: Iterable[Transition], waited: Mapping[str, Refusal], held: Mapping[str, Refusal]
 ) -> Iterator[Refusal]:
-    """Machines that were refused since a former memory, of which ``waited`` were waiting then, as ``held`` are now.
+    """Machines that were refused lately, of which ``waited`` were waiting before, as ``held`` are now.
 
     A slot whose machine was refused may be open, failed or withdrawn: it counts once for each class.
     """
     for name, refusal in held.items():
         if not _same(waited.get(name), refusal):
             yield refusal
-    for record, before, slot in changed(former, memory):
-        closes = slot.verdict is not Verdict.OPEN and (before is None or before.verdict is Verdict.OPEN)
-        if closes and (ended := _refusal(record, slot)) and not _same(waited.get(slot.name), ended):
+    for one in transitions:
+        if one.closes and (ended := _refusal(one.template, one.slot)) and not _same(waited.get(one.slot.name), ended):
             yield ended
 
 
@@ -66,12 +65,12 @@ def held_back(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], 
             yield Refusal(pool, template, failure.error, failure.text, machines)
 
 
-def _refusal(record: RequestRecord, slot: Slot) -> Refusal | None:
+def _refusal(template: str, slot: Slot) -> Refusal | None:
     """Why the machine of a slot was refused; None where it ran, was never asked for, or has another trouble."""
     failure = slot.failure
     if failure is None or not failure.error.is_refusal or slot.ran is not None or slot.submitted is None:
         return None
-    return Refusal(slot.pool, record.template, failure.error, failure.text)
+    return Refusal(slot.pool, template, failure.error, failure.text)
 
 
 def _lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:

@@ -18,13 +18,10 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.draft import DELETE_AGAIN, Draft
 from provisioner.planning.levers import why_stopped
 from provisioner.planning.slots import slot_named
-
-DELETE_AGAIN = 60.0
-"""Seconds after which a delete is sent again when the machine is still there: a call that gets lost must not leave a
-machine for ever."""
+from provisioner.planning.trust import proven_absent
 
 
 def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
@@ -131,14 +128,3 @@ def _stranger_result(
         return None
     asked = all(name in snapshot.asked for snapshot in draft.snapshots.values())
     return ReturnResult.GONE if asked and proven_absent(draft, name, absent) else None
-
-
-def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
-    """Two sets of complete snapshots of all pools lack it, begun the longest lag apart; ``absent`` holds the first."""
-    if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
-        return False
-    began = min(snapshot.began for snapshot in draft.snapshots.values())
-    lag = max(pool.lag for pool in draft.limits.pools.values())
-    first = absent.setdefault(name, began)
-    draft.wake_at(draft.now + max(first + lag - began, SOON))
-    return began > first and began - first >= lag

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from provisioner.model import DESIRED, ErrorClass, Failure, RequestRecord, Slot, Verdict
+from provisioner.model import DESIRED, ErrorClass, Failure, PoolLimits, RequestRecord, Slot, Verdict
 from provisioner.names import split_name
 
+CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
-class Records(Protocol):
-    """What holds requests: a memory, or a draft of one."""
-
-    @property
-    def requests(self) -> Mapping[str, RequestRecord]:
-        """By id."""
+BY_A_PERSON = "Cancelled by a person: "
+"""Begins the message of a request that a person has cancelled; the lever follows."""
 
 
 class Gap(NamedTuple):
@@ -90,13 +87,13 @@ def down(record: RequestRecord) -> list[Slot]:
     return [slot for slot in slots if slot.down is not None and slot.verdict is Verdict.OPEN and not slot.set_aside]
 
 
-def changed(former: Records, memory: Records) -> Iterator[tuple[RequestRecord, Slot | None, Slot]]:
-    """The slots of a memory that are not those of a former one: each with its request, and as it was before."""
-    for id_, record in memory.requests.items():
-        before = former.requests.get(id_)
-        if before is record:
-            continue
-        for number, slot in record.slots.items():
-            slot_before = before.slots.get(number) if before else None
-            if slot_before is not slot:
-                yield record, slot_before, slot
+def boots_by(slot: Slot, submitted: float, limits: PoolLimits) -> float:
+    """When its machine has to run. One that is held back on purpose has a deadline of its own, and boots after it."""
+    if slot.gated:
+        return submitted + limits.gated_deadline
+    return (submitted if slot.lifted is None else slot.lifted) + limits.boot_deadline
+
+
+def tells_cancel(message: str) -> bool:
+    """The message of a request, or of a machine, that was cancelled."""
+    return message == CANCELLED_MESSAGE or message.startswith(BY_A_PERSON)

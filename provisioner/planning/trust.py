@@ -1,8 +1,7 @@
 """Trust: whether a snapshot may be acted upon, decided once, before anything else of a plan rests on it.
 
-A snapshot is distrusted if it lacks many machines at once, until a later list confirms that: HF gives up every machine
-that is reported as lost, so a wrong list would cost the whole grid. It is distrusted until an operator has spoken if
-another endpoint answers for the pool, or if the configuration has moved the pool away from its machines.
+One that lacks many machines at once is distrusted until a later list confirms it, as HF gives up every machine that is
+reported as lost; one of another endpoint, or of a pool that was moved from its machines, until an operator decides.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from provisioner.model import (
-    DESIRED,
     HOUR,
     NEVER,
     BrakeReason,
@@ -66,9 +64,8 @@ def distrust(draft: Draft) -> None:
             if snapshot.answered_by:
                 endpoints[pool] = snapshot.answered_by
     places = configured_places(memory, draft.limits)
-    for name, value in (("astray", astray), ("answered_by", endpoints), ("configured_places", places)):
-        if value != getattr(memory, name):
-            draft.changes[name] = value
+    found = {"astray": astray, "answered_by": endpoints, "configured_places": places}
+    draft.changes |= {name: value for name, value in found.items() if value != getattr(memory, name)}
 
 
 def trust(draft: Draft) -> dict[str, Distrusted]:
@@ -82,7 +79,7 @@ def trust(draft: Draft) -> dict[str, Distrusted]:
     for record in draft.records():
         for slot in record.slots.values():
             snapshot = draft.snapshots.get(slot.pool)
-            if snapshot is None or slot.ran is None or slot.verdict not in DESIRED:
+            if snapshot is None or not slot.is_with_hf:
                 continue
             running[slot.pool] += 1
             if slot.name not in snapshot.machines:
@@ -139,6 +136,17 @@ def _is_doubtful(draft: Draft, slot: Slot) -> bool:
 def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
     causes = {snapshot.causes.get(slot.name), slot.cause} - {None, LossCause.UNKNOWN}
     return slot.notice is not None or bool(causes)
+
+
+def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
+    """Two sets of complete snapshots of all pools lack it, begun the longest lag apart; ``absent`` holds the first."""
+    if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
+        return False
+    began = min(snapshot.began for snapshot in draft.snapshots.values())
+    lag = max(pool.lag for pool in draft.limits.pools.values())
+    first = absent.setdefault(name, began)
+    draft.wake_at(draft.now + max(first + lag - began, SOON))
+    return began > first and began - first >= lag
 
 
 # --- another endpoint answers, as where a kubeconfig, a context or an address leads to another cluster ----------------

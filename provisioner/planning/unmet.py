@@ -22,8 +22,8 @@ from provisioner.model import (
 )
 from provisioner.planning.budget import spent
 from provisioner.planning.capacity import Capacity
-from provisioner.planning.deadlines import boots_by
 from provisioner.planning.draft import Deferral, Draft
+from provisioner.planning.slots import boots_by
 
 TOTAL = "max_machines_total, over all templates"
 """The text of the reason if that cap is used up."""

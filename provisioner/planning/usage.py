@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from provisioner.model import DAY, Memory, Slot, evolve
 from provisioner.planning.draft import Draft
-from provisioner.planning.slots import changed
 
 Cell = tuple[str, str, str]
 """Template, pool and account."""
@@ -88,15 +87,15 @@ def wall_day(wall: float) -> str:
 def count_usage(draft: Draft) -> None:
     """Add up the machines that this plan has found gone, and note from when on others count."""
     added = defaultdict[str, Counter[Cell]](Counter)
-    for record, before, slot in list(changed(draft.before, draft)):
+    for template, _, before, slot in draft.transitions:
         if before is None or not slot.seen:
             continue
         if slot.gone and not before.gone:
-            cell = (record.template, slot.pool, record.rc_account)
+            cell = (template, slot.pool, draft.record(slot.request).rc_account)
             for day, milliseconds in _of(span(slot, draft.now), draft.ahead):
                 added[day][cell] += milliseconds
         elif not slot.gone and (before.gone or _begins(before, slot)):
-            draft.put(record.id, evolve(slot, started=draft.now))
+            draft.put(slot.request, evolve(slot, started=draft.now))
     if added:
         draft.changes["usage"] = _kept(_sum(draft.before.usage, added), draft.limits.usage_days)
         if draft.before.usage_since_wall is None:

@@ -109,7 +109,7 @@ class Server(Section):
 
     token_file: OptionalFile = None
     """File of one line, the token that a reader has to send; default none, whoever reaches ``listen`` may read.
-    As ``Authorization: Bearer TOKEN``, or in a browser as the password of any user. It is read anew when it changes.
+    Sent as ``Authorization: Bearer TOKEN``. The file is read anew when it changes.
     ``/healthz`` and ``/readyz`` answer without it, by their code alone: probes of a platform have no token."""
     tls_cert: OptionalFile = None
     """File of the server's certificate with its chain, PEM; default none, no TLS. Needs ``tls_key``. A renewed one is

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 import logging
@@ -151,7 +149,7 @@ class Access:
         self._closed.set()
 
     def judge(self, authorization: str, client: str = "") -> HTTPStatus:
-        """Return OK if a client that sends this header may read; a browser's user sends the token as the password.
+        """Return OK if a client that sends this header may read.
 
         A header that is not empty and not right is a failed login: UNAUTHORIZED, after many TOO_MANY_REQUESTS.
         """
@@ -183,16 +181,10 @@ def _without_port(address: str) -> str:
 
 
 def _given(authorization: str) -> bytes:
-    """The token in an Authorization header: after Bearer, or as the password of Basic; empty when there is none."""
+    """The token in an Authorization header, after Bearer; empty if there is none."""
     scheme, _, rest = authorization.strip().partition(" ")
-    if scheme.lower() == "bearer":
-        return rest.strip().encode("latin-1", "replace")  # as the server has read it
-    if scheme.lower() != "basic":
-        return b""
-    try:
-        return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
-    except (binascii.Error, ValueError):
-        return b""
+    # As the server has read it.
+    return rest.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
 
 
 def _token(path: Path) -> bytes:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Brake,
-    Close,
     Create,
     Delete,
     Distrusted,
     DistrustReason,
     Outcome,
     PendingReason,
+    Transition,
     Unobserved,
     format_utc,
 )
@@ -93,10 +93,8 @@ class CycleLog:
                 continue
             if one.reason is DistrustReason.MASS_LOSS:
                 since = format_utc(one.since + report.ahead)
-                facts: dict[str, object] = {"machines": one.missing, "known": one.expected, "since": since}
-                log.warning(
-                    "Pool lacks many machines at once: waiting for a second look", extra={"pool": pool, **facts}
-                )
+                facts = {"pool": pool, "machines": one.missing, "known": one.expected, "since": since}
+                log.warning("Pool lacks many machines at once: waiting for a second look", extra=facts)
             elif pool in report.unseen:
                 log.error("Pool cannot be seen", extra={"pool": pool, "text": report.unseen[pool].text})
         self._distrusted = standing
@@ -154,9 +152,10 @@ def _cause_of_outcome(outcome: Outcome) -> str:
     return f"deleted in {action.pool}: {action.reason}" if isinstance(action, Delete) else ""
 
 
-def _cause_of_close(close: Close) -> str:
-    cause = close.cause or (close.failure.error if close.failure else None)
-    return f"{close.verdict} in {close.pool}" + (f": {cause}" if cause else "")
+def _cause_of_close(close: Transition) -> str:
+    slot = close.slot
+    cause = slot.cause or (slot.failure.error if slot.failure else None)
+    return f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")
 
 
 def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:

@@ -10,22 +10,19 @@ from collections.abc import Iterator, Mapping
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     DESIRED,
-    Close,
     Limits,
     LossCause,
     Memory,
     Phase,
-    RequestRecord,
     RequestStatus,
-    Slot,
     Snapshot,
+    Transition,
     Verdict,
     Window,
 )
 from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.answers import unlisted
 from provisioner.planning.levers import counts
-from provisioner.planning.slots import changed
 from provisioner.state.interfaces import State
 from provisioner.telemetry.metrics import Metrics
 
@@ -59,8 +56,8 @@ class CycleMeter:
         for done in report.results:
             for outcome in done.outcomes:
                 metrics.backends.outcome(outcome)
-        for close in report.closes:
-            self._count_close(close)
+        for one in report.transitions:
+            self._count(report, one)
         if report.lock_wait is not None:
             metrics.store.lock_wait.observe(report.lock_wait)
         self._count_windows(report.memory, limits)
@@ -78,12 +75,25 @@ class CycleMeter:
             self._metrics.machines.window.replace(_windows(pressures, limits))
             self._allowed = (pressures, limits)
 
-    def _count_close(self, close: Close) -> None:
-        slots = self._metrics.slots
-        if close.lost:
-            slots.lost.labels(close.pool, close.template, close.cause or LossCause.UNKNOWN).inc()
-        elif close.verdict is Verdict.FAILED and close.failure is not None:
-            slots.failed.labels(close.pool, close.template, close.failure.error).inc()
+    def _count(self, report: CycleReport, one: Transition) -> None:
+        """Count a slot that ended, and what its machine did."""
+        slots, slot = self._metrics.slots, one.slot
+        if one.closes and one.is_lost:
+            slots.lost.labels(slot.pool, one.template, slot.cause or LossCause.UNKNOWN).inc()
+        elif one.closes and slot.verdict is Verdict.FAILED and slot.failure is not None:
+            slots.failed.labels(slot.pool, one.template, slot.failure.error).inc()
+        self._count_machine(report, one)
+
+    def _count_machine(self, report: CycleReport, one: Transition) -> None:
+        """Count a machine that began to run, a returned one that went, and a stuck one."""
+        slots, slot = self._metrics.slots, one.slot
+        if one.runs and slot.ran is not None:
+            slots.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
+        if one.before is not None and one.is_gone and slot.verdict is Verdict.RETURNED and slot.closed is not None:
+            slots.shutdown.labels(slot.pool).observe(report.now - slot.closed)
+        if slot.stuck and not (one.before is not None and one.before.stuck):
+            why = slot.hindrance.facts if slot.hindrance else {}
+            log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
         """Count memory and snapshots. What has not changed since it was counted last is not counted again."""
@@ -100,8 +110,6 @@ class CycleMeter:
         machines.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
         store.requests.replace(_requests(memory))
         store.bytes.replace(self._state.sizes())
-        if self._memory is not None:
-            self._count_changes(report, self._memory, memory)
         self._memory = memory
 
     def _unmeasured(self, report: CycleReport) -> Iterator[Snapshot]:
@@ -122,21 +130,6 @@ class CycleMeter:
             Counter(slot.pool for _, slot in slots if slot.down is not None and slot.verdict is Verdict.SUCCEEDED)
         )
         machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
-
-    def _count_changes(self, report: CycleReport, former: Memory, memory: Memory) -> None:
-        """Count machines that began to run, returned ones that went, and stuck ones, since the cycle before."""
-        for record, slot_before, slot in changed(former, memory):
-            self._count_change(report, record, slot_before, slot)
-
-    def _count_change(self, report: CycleReport, record: RequestRecord, former: Slot | None, slot: Slot) -> None:
-        if slot.ran is not None and (former is None or former.ran is None):
-            self._metrics.slots.startup.labels(slot.pool, record.template).observe(slot.ran - record.read)
-        went = slot.gone and former is not None and not former.gone
-        if went and slot.verdict is Verdict.RETURNED and slot.closed is not None:
-            self._metrics.slots.shutdown.labels(slot.pool).observe(report.now - slot.closed)
-        if slot.stuck and not (former is not None and former.stuck):
-            why = slot.hindrance.facts if slot.hindrance else {}
-            log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-from provisioner.loop.cycle_id import CYCLE
+from provisioner.loop.clock import CYCLE
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes every record has; the others are the caller's facts."""

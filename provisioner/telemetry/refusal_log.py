@@ -38,8 +38,8 @@ class RefusalLog:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._memory: Memory | None = None
-        """The memory of the cycle before."""
+        self._begun = False
+        """A cycle was taken in before."""
         self._refused_before: Mapping[str, Refusal] = {}
         """The refused machines that were waiting in the cycle before, by name."""
         self._snapshots: dict[str, Snapshot] = {}
@@ -56,18 +56,18 @@ class RefusalLog:
         if report.memory is None:
             return
         self._snapshots |= report.shown
-        if report.plan is not None or self._memory is None:
+        if report.plan is not None or report.transitions or not self._begun:
             self._compare(report, report.memory)
         self._say(report.now)
 
     def _compare(self, report: CycleReport, memory: Memory) -> None:
         held = waiting(memory, self._snapshots)
-        if self._memory is not None:
-            new = list(news(self._memory, memory, self._refused_before, held))
+        if self._begun:
+            new = list(news(report.transitions, self._refused_before, held))
             self._unsaid.add(new)
             for refusal in new:
                 self._metrics.slots.refused.labels(refusal.pool, refusal.error).inc()
-        self._memory, self._refused_before = memory, held
+        self._begun, self._refused_before = True, held
         self._waiting = Sums()
         self._waiting.add([*held.values(), *held_back(memory, report.deferred)])
         self._metrics.machines.refused.replace({key: one.machines for key, one in self._waiting.items()})

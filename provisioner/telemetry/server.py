@@ -37,8 +37,8 @@ REFUSALS = {
     HTTPStatus.UNAUTHORIZED: Response(
         HTTPStatus.UNAUTHORIZED,
         TEXT,
-        b"This needs the token: as Authorization: Bearer TOKEN, or in a browser as the password.\n",
-        {"WWW-Authenticate": 'Bearer realm="provisioner", Basic realm="provisioner", charset="UTF-8"'},
+        b"This needs the token: Authorization: Bearer TOKEN\n",
+        {"WWW-Authenticate": 'Bearer realm="provisioner"'},
     ),
     HTTPStatus.TOO_MANY_REQUESTS: Response(
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -47,8 +47,7 @@ REFUSALS = {
         {"Retry-After": "60"},
     ),
 }
-"""The responses to who may not read. By Basic a browser asks its user for a name, which is ignored, and for a
-password, which is the token."""
+"""The responses to who may not read."""
 
 
 @dataclass(frozen=True, slots=True)

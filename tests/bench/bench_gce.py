@@ -229,7 +229,7 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 def child(path: str) -> int:
     """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
-    from provisioner.commands.looks import look
+    from provisioner.commands.offline import look
     from provisioner.loop.loop import calm_collector
     from provisioner.settings.loader import load
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.instances import instance_url
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.group import Mig

@@ -32,10 +32,10 @@ from provisioner.backends.gke.pod_watch import PodWatch, events
 from provisioner.backends.gke.pods import Identity
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import GoogleToken, NoCredentials
-from provisioner.backends.mig import reads as mig_reads
+from provisioner.backends.mig import api as mig_api
+from provisioner.backends.mig.api import ComputeApi, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.reads import ComputeReads, ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands import service
 from provisioner.model import Create, ErrorClass
@@ -285,7 +285,7 @@ def kube_list(address: str) -> list[str]:
 
 
 def compute_list(address: str) -> list[str]:
-    reads = ComputeReads(address, "p", NoCredentials(address), prefix="hf", budget=CallBudget(100, 1.0))
+    reads = ComputeApi(address, "p", NoCredentials(address), prefix="hf", budget=CallBudget(100, 1.0))
     return list(reads.instances("z", time.monotonic() + SECONDS * PATIENCE))
 
 
@@ -313,7 +313,7 @@ def test_an_object_that_is_too_large_by_itself_fails_the_look(listed: Any, monke
 
 
 def test_a_list_of_compute_has_a_number_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mig_reads, "MOST_PAGES", 3)
+    monkeypatch.setattr(mig_api, "MOST_PAGES", 3)
     with HostileCloud(pages({"kind": "compute#instanceGroupManagerList"}, "", "nextPageToken")) as cloud:
         backend = mig(tmp_path, cloud.address, SECONDS * PATIENCE)
         assert "instanceGroupManagers: the list has more than 3 pages" in look(backend)

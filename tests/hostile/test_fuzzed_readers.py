@@ -27,9 +27,9 @@ from provisioner.backends.gke.pod_watch import Disordered, NoStreamedLists, PodW
 from provisioner.backends.gke.pods import Identity, Wait
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.spot_nodes import SpotNodes
+from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.errors import http_error, raised
-from provisioner.backends.mig.reads import ComputeReads
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.network import seconds_until
 from provisioner.backends.place_clock import PlaceClock
@@ -319,14 +319,14 @@ def test_a_look_at_a_group(seed: int) -> None:
     changes: list[Callable[[Any], Any]] = [copy.deepcopy]
     chance = random.Random(seed)
 
-    def send(_: ComputeReads, __: str, url: str, ___: float, kind: str = "", **____: Any) -> Any:
+    def send(_: ComputeApi, __: str, url: str, ___: float, kind: str = "", **____: Any) -> Any:
         response = json_object(json.dumps(changes[-1](COMPUTE[url.rpartition("/")[2]])).encode())
         if kind and response.get("kind") != kind:
             raise BackendError(raised(http_error(400, None, "")).failure.error, "another kind")
         return response
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ComputeReads, "_send", send)
+        patch.setattr(ComputeApi, "_send", send)
         place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a", "endpoint": "http://x"}
         backend = MigBackend(MigPool(name="mig", observe_seconds=0.001, lag_seconds=0.0, **place), prefix="hf")
         backend._admissions.expect("o", [NAMES[1]])

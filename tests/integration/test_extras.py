@@ -25,6 +25,7 @@ from tests.support.hostfactory.sites import Site, small_site
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     made = small_site(tmp_path)
+    made.settings["pools"] = dict(reversed(made.settings["pools"].items()))  # the group first
     made.settings["events"] = {"project": "demo-project", "subscription": "ours"}
     (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig("http://127.0.0.1:1", "grid", {})))
     (tmp_path / "state").mkdir()
@@ -41,7 +42,7 @@ def site(tmp_path: Path) -> Site:
         ("google.cloud.pubsub_v1", ["events", "--seconds", "1"], "events"),
         pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
         pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
-        pytest.param("google.cloud.compute_v1", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
+        pytest.param("google.auth", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         pytest.param("aiohttp", ["simulator"], "demo", marks=pytest.mark.slow),
         pytest.param("rich", ["demo"], "demo", marks=pytest.mark.slow),
         pytest.param("matplotlib", ["simulate", "few", "--out", "out"], "simulate", marks=pytest.mark.slow),

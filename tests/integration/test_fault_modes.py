@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from provisioner.backends.events import Worth
-from provisioner.backends.mig import reads
+from provisioner.backends.mig import api
 from provisioner.lab.cloud.compute.member_life import PROTECTED
 from provisioner.lab.cloud.compute.settings import Duplicate, MigSpec, Switches
 from provisioner.lab.cloud.world import Fault
@@ -461,7 +461,7 @@ def test_f18_an_address_that_another_machine_had_is_no_trace_of_it(site: Virtual
 def test_f14_pages_that_do_not_fit_together_lose_nobody(
     site: VirtualSite, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "PAGE", 2)
+    monkeypatch.setattr(api, "PAGE", 2)
     site.faults(Fault("paginated"))
     answer = site.asked(5)
     site.faults(Fault("paginated"), fault)

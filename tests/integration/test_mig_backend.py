@@ -14,8 +14,8 @@ from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig import admissions
 from provisioner.backends.mig import backend as migs
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.lab.cloud.compute.settings import Duplicate, Switches
 from provisioner.lab.cloud.world import Fault
 from provisioner.loop.actors import Batch, ThreadedActors
@@ -342,7 +342,7 @@ def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> N
     bench.create(1)
     bench.running(1)
     urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]
-    assert "error" not in bench.backend._api().delete(urls)
+    assert "error" not in bench.backend._project.api.delete(bench.backend._address, urls)
     bench.empty()
 
 

@@ -14,8 +14,8 @@ import googleapiclient
 import pytest
 
 from provisioner.backends import BackendError, place_clock
+from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.reads import ComputeReads
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
@@ -206,7 +206,7 @@ def test_a_right_that_is_lacking_is_named_before_a_machine_is_wanted(
 def test_rights_that_nobody_tells_are_a_warning(
     tmp_path: Path, cloud: ComputeCloud, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ComputeReads, "permissions", refuse)
+    monkeypatch.setattr(ComputeApi, "permissions", refuse)
     (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 0)
     assert finding["text"] == "which rights the pool's account has cannot be asked: no such API"
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.mig import reads
+from provisioner.backends.mig import api
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches
 from provisioner.lab.cloud.world import Fault
@@ -166,7 +166,7 @@ def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch
     with Bench(REGIONAL) as bench:
         bench.create(*range(1, 31))
         bench.running(30)
-        monkeypatch.setattr(reads, "PAGE", 1)
+        monkeypatch.setattr(api, "PAGE", 1)
         bench.cloud.set_faults(Fault("hang", ".*instances.list", params={"seconds": 1.0}))
         before = bench.calls("instances")
         with ThreadPoolExecutor(1) as thread:
@@ -274,7 +274,7 @@ def _machines_or_none(bench: Bench) -> object:
 
 
 def test_a_page_in_the_middle_that_fails_fails_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "PAGE", 2)
+    monkeypatch.setattr(api, "PAGE", 2)
     with Bench(ZONAL) as bench:
         bench.create(*range(5))
         bench.running(5)
@@ -347,7 +347,7 @@ def test_a_list_that_lacks_members_that_run_fails_also_the_first_look(
     spec: MigSpec, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restarted loop knows no members to miss; the group itself counts them."""
-    monkeypatch.setattr(reads, "PAGE", page)
+    monkeypatch.setattr(api, "PAGE", page)
     with Bench(spec) as bench:
         bench.create(1, 2, 3)
         before = bench.running(3)
@@ -426,7 +426,7 @@ def test_a_create_whose_response_drips_ends_with_its_time() -> None:
 
 def test_looks_keep_their_connections(zonal: Bench) -> None:
     zonal.look()
-    pools = zonal.backend._project.reads._session.get_adapter(zonal.cloud.url).poolmanager.pools
+    pools = zonal.backend._project.api._session.get_adapter(zonal.cloud.url).poolmanager.pools
     (key,) = pools.keys()
     connections = pools[key]
     before = connections.num_requests

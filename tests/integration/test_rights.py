@@ -19,9 +19,9 @@ from provisioner.backends import BackendError, Ended
 from provisioner.backends.events import EventStream, Judged, Worth
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.checks import NEEDED
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.subscription import CONSUME, subscription_findings
 from provisioner.lab.cloud.cloud import Conditions

@@ -191,7 +191,7 @@ def test_without_the_token_nothing_is_told_and_with_it_everything(url: str, path
     for headers in ({}, {"Authorization": f"Bearer {TOKEN}x".encode()}):
         refused = requests.get(url + path, headers=headers, timeout=SECONDS)
         assert (refused.status_code, TIDY in refused.text) == (401, False)
-        assert "Basic realm" in refused.headers["WWW-Authenticate"]
+        assert refused.headers["WWW-Authenticate"] == 'Bearer realm="provisioner"'
     told = requests.get(url + path, headers=BEARER, timeout=SECONDS)
     assert told.status_code == (404 if path == "/nothing" else 200)
     for response in (refused, told):

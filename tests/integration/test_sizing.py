@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from provisioner.backends.gke.pod_size import quantity
+from provisioner.backends.gke.pod_spec import quantity
 from tests.bench import bench_sizing
 from tests.support.checks.terraform import Module
 from tests.support.manifests import OVERLAYS, built, container, only

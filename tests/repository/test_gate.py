@@ -27,7 +27,7 @@ def tree() -> Tree:
         pytest.param(["CHANGELOG.md", ".ci/complete-run.json"], set(), id="notes need no stage"),
         pytest.param(["tests/chaos/run.py"], {"chaos"}, id="a stage needs its own test code"),
         pytest.param(["provisioner/state/locks.py"], {"slow", "kube", "vm", "crowd", "chaos"}, id="processes load all"),
-        pytest.param(["provisioner/backends/mig/reads.py"], {"flips"}, id="a kind that is loaded by name"),
+        pytest.param(["provisioner/backends/mig/api.py"], {"flips"}, id="a kind that is loaded by name"),
         pytest.param(["provisioner/lab/cloud/compute/gone.py"], {"flips"}, id="a deleted module is its neighbours'"),
         pytest.param(["provisioner/telemetry/templates/new.html"], {"slow"}, id="data is the modules' beside it"),
         pytest.param(["deploy/terraform/main.tf"], {"checkov", "slow", "kube", "vm"}, id="what no import shows"),

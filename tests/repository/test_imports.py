@@ -53,7 +53,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     [
         ("tinydb", {"provisioner.state.database"}),
         ("kubernetes", {"provisioner.backends.gke.login", "provisioner.backends.gke.pod_fields"}),
-        ("google.cloud.compute_v1", {"provisioner.backends.mig.backend"}),
+        ("google.cloud.compute_v1", set()),
         ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
         ("jinja2", {"provisioner.telemetry.page"}),
         ("tornado", {"provisioner.telemetry.connections"}),

@@ -34,10 +34,10 @@ from provisioner.model import (
 )
 from provisioner.names import split_name
 from provisioner.planning.answers import AGED, RETURNED_EARLY
-from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.levers import DRAINED, GIVEN_UP
 from provisioner.planning.orphans import FEW_ORPHANS, ORPHAN_SHARE
+from provisioner.planning.slots import CANCELLED_MESSAGE
 from provisioner.state.errors import StateMissing
 from tests.simulation.laws import Law
 

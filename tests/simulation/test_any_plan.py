@@ -32,10 +32,10 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import split_name
-from provisioner.planning.answers import losses
+from provisioner.planning.answers import losses, request_answer
 from provisioner.planning.draft import TRANSITIONS
 from provisioner.planning.levers import in_force
-from provisioner.planning.plan import World, make_plan
+from provisioner.planning.plan import World, make_plan, perceive
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -262,7 +262,15 @@ def a_request_past_its_deadline_ends(_: World, __: Memory, made: Plan) -> None:
     assert all(each.ended is not None or each.deadline > NOW for each in made.memory.requests.values())
 
 
+def what_is_decided_revises_no_terminal_answer_that_was_settled_before(world: World, known: Memory, made: Plan) -> None:
+    settled = perceive(world, known, THREE, NOW).requests
+    for id_, after in made.memory.requests.items():
+        if id_ in known.requests and known.requests[id_].ended is not None:
+            assert request_answer(after) == request_answer(settled[id_])
+
+
 RULES = [
+    what_is_decided_revises_no_terminal_answer_that_was_settled_before,
     no_pool_that_is_blind_paused_or_busy_is_asked_for_anything,
     no_cap_is_exceeded,
     only_what_is_closed_or_an_orphan_is_deleted_and_each_once,

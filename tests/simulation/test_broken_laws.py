@@ -29,7 +29,6 @@ from provisioner.model import (
     Limits,
     LossCause,
     Memory,
-    Plan,
     RequestRecord,
     RequestStatus,
     ReturnResult,
@@ -96,17 +95,17 @@ def memory_is_recorded_a_cycle_late() -> Break:
 
 
 def a_failed_look_is_an_empty_pool() -> Break:
-    make_plan = cycle.make_plan
+    perceive = cycle.perceive
 
-    def credulous(world: plan.World, memory: Memory, *rest: Any) -> Plan:
+    def credulous(world: plan.World, memory: Memory, *rest: Any) -> Draft:
         names = frozenset(slot.name for _, slot in memory.slots)
         looks = {
             pool: Snapshot(pool, look.began, {}, asked=names) if isinstance(look, Unobserved) else look
             for pool, look in world.looks.items()
         }
-        return make_plan(replace(world, looks=looks), memory, *rest)
+        return perceive(replace(world, looks=looks), memory, *rest)
 
-    return patch.object(cycle, "make_plan", credulous)
+    return patch.object(cycle, "perceive", credulous)
 
 
 def an_old_look_is_as_good_as_a_new_one() -> Break:

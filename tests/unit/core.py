@@ -15,6 +15,7 @@ from provisioner.model import (
     Fingerprint,
     Intent,
     Limits,
+    LossCause,
     Machine,
     Memory,
     Phase,
@@ -27,6 +28,7 @@ from provisioner.model import (
     Slot,
     Snapshot,
     TemplateLimits,
+    Transition,
     Unmet,
     Unobserved,
     Verdict,
@@ -83,6 +85,29 @@ def two_templates(*pools: PoolLimits, **changes: Any) -> Limits:
     """The same with a second template, ``U``, of ``changes``."""
     one = limits(*pools)
     return replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U", **changes)})
+
+
+# --- what changed -----------------------------------------------------------------------------------------------------
+
+
+def ended(
+    number: int, verdict: Verdict, failure: Failure | None = None, cause: LossCause | None = None, **where: str
+) -> Transition:
+    """A slot that ended, in the pool and of the template of ``where``."""
+    now = slot(number, verdict, failure=failure, cause=cause, pool=where.get("pool", "a"))
+    return Transition(where.get("template", TEMPLATE), BEFORE, slot(number), now)
+
+
+def transitions(former: Memory | None, now: Memory | None) -> list[Transition]:
+    """What became of the slots of a memory since a former one."""
+    if former is None or now is None:
+        return []
+    before = {one.name: one for _, one in former.slots}
+    return [
+        Transition(of.template, of.read, before.get(one.name), one)
+        for of, one in now.slots
+        if before.get(one.name) is not one
+    ]
 
 
 # --- what is remembered -----------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.backends.gke.pod_size import pod_size
-from provisioner.backends.gke.pod_spec import PodSpec, PodSpecError, read_pod_spec
+from provisioner.backends.gke.pod_spec import PodSpec, PodSpecError, pod_size, read_pod_spec
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.extras import extra, needing

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from provisioner.backends import BackendError
+from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import KubeApi, words
 from provisioner.backends.gke.pod_cache import FAILED, PodCaches
 from provisioner.backends.gke.pods import NOT_PREPARED, Wait
-from provisioner.backends.gke.readings import Readings
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure
 

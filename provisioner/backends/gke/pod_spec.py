@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from provisioner.backends import BackendError
+from provisioner.backends import BackendError, MachineSize
 from provisioner.backends.gke.pods import CONTAINERS
 from provisioner.backends.network import signature
 from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
@@ -32,6 +32,10 @@ from provisioner.schema.problems import expected
 
 log = logging.getLogger(__name__)
 
+MEBIBYTE = 1024**2
+
+AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)?)")
+"""A Kubernetes quantity, as far as processors and memory use them."""
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
 MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
 """Any of these at the top makes a document a manifest: a spec has no such fields."""
@@ -235,3 +239,35 @@ def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for variable in container.get("env") or ():
             if "value" in variable:
                 yield variable
+
+
+def pod_size(name: str, spec: Mapping[str, Any]) -> MachineSize:
+    """The size of a pod with this ``spec``; ``name`` is what says so."""
+    return MachineSize(name, requested(spec, "cpu"), requested(spec, "memory") / MEBIBYTE)
+
+
+def requested(spec: Mapping[str, Any], resource: str) -> float:
+    """What the containers of a pod request together; a limit without a request is one."""
+    total = 0.0
+    for container in spec["containers"]:
+        resources = _mapping_or_empty(container.get("resources"))
+        amounts = {**_mapping_or_empty(resources.get("limits")), **_mapping_or_empty(resources.get("requests"))}
+        total += quantity(amounts.get(resource, 0))
+    return total
+
+
+def _mapping_or_empty(written: object) -> Mapping[str, Any]:
+    """Empty for what is no mapping: Kubernetes refuses it."""
+    return written if isinstance(written, dict) else {}
+
+
+def quantity(written: object) -> float:
+    """The number that a quantity such as ``500m`` or ``8Gi`` stands for; 0 for what is none: Kubernetes refuses it."""
+    parts = AMOUNT.fullmatch(str(written))
+    if parts is None:
+        return 0.0
+    number, exponent, suffix = float(parts[1]), parts[2], parts[3] or ""
+    if suffix == "m":
+        return number / 1000
+    power = "KMGTPE".find(suffix[:1].upper()) + 1 if suffix else 0
+    return float(number * (1024 if suffix.endswith("i") else 1000) ** power * 10 ** int(exponent or 0))

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from provisioner.backends import BackendError
+from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
-from provisioner.backends.gke.readings import Readings
 from provisioner.backends.responses import understood
 
 log = logging.getLogger(__name__)

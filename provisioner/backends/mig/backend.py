@@ -1,7 +1,6 @@
 """One managed instance group as a pool: creates and deletes instances by name, and sees what became of them.
 
-The only importer of google.cloud.compute, whose import takes a second and 150 MB: import it only where a group is
-configured. Promises of the backend protocol, and how they are kept here:
+Promises of the backend protocol, and how they are kept here:
 
 * A look costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
   the project share; while the group changes, also a list of its members. It is complete or raises (``observer``).
@@ -12,40 +11,28 @@ configured. Promises of the backend protocol, and how they are kept here:
   same request to Compute. It carries names alone: with a preservedState the group would become stateful.
 * A delete is one list of members, then one call per 1,000 of those that are there: Compute deletes by name, so we look
   just before which instance has it. It needs no request id: to delete twice is harmless.
-* ``ExtendedOperation.result()`` is never used: it asks Google's own address whatever the endpoint is.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
-
-from google.api_core.client_options import ClientOptions
-from google.cloud import compute_v1
+from typing import TypeVar
 
 from provisioner.backends import BackendError, Finding, MachineSize, MayStart
 from provisioner.backends.batch import Call, run_calls
-from provisioner.backends.connections import bounded_session
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.admissions import Admissions
-from provisioner.backends.mig.errors import (
-    CALL_ERRORS,
-    AlreadyExists,
-    of_exception,
-    operation_error,
-    raised,
-)
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes, GroupAddress
+from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.backends.mig.inspection import GroupInspection
 from provisioner.backends.mig.instances import Member
 from provisioner.backends.mig.observer import GroupObserver, read_members
-from provisioner.backends.mig.project import Project, Projects
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes, GroupAddress, credentials_for
+from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
@@ -101,7 +88,6 @@ class MigBackend:
         self._ending = threading.Event()
         self._next_look = 0.0
         self._lock = threading.Lock()
-        self._connected: _Api | None = None
         self._spent: dict[str, None] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -115,10 +101,10 @@ class MigBackend:
         """
         self._ending.wait(max(0.0, self._next_look - time.monotonic()))
         self._next_look = time.monotonic() + HASTE * self.pace
-        reads, location = self._project.reads, self._address.location
-        deadline = time.monotonic() + reads.times.call  # for all operations together: they must not hold up the look
+        api, location = self._project.api, self._address.location
+        deadline = time.monotonic() + api.times.call  # for all operations together: they must not hold up the look
         members = self._observer.members
-        self._admissions.ask(lambda name: reads.operation(location, name, deadline), members)
+        self._admissions.ask(lambda name: api.operation(location, name, deadline), members)
         return self._observer.look(now, dict(sought), self._admissions.refused(members))
 
     def check(self, seconds: float) -> list[Finding]:
@@ -131,7 +117,7 @@ class MigBackend:
 
     def ahead(self) -> float | None:
         """By Compute Engine's clock."""
-        return self._project.reads.clock.ahead()
+        return self._project.api.clock.ahead()
 
     def size(self, seconds: float) -> MachineSize | None:
         """What the machine type in the group's instance template has."""
@@ -191,33 +177,24 @@ class MigBackend:
         self._ending.set()
         if self._resolver:
             self._resolver.close()
-        if self._connected:
-            self._connected.close()
         self._project.close()
-
-    def _api(self) -> _Api:
-        """The typed client, made at first use: missing credentials make this pool unobservable, not the loop fail."""
-        with self._lock:
-            if self._connected is None:
-                self._connected = _Api(self._settings, self._project)
-            return self._connected
 
     def _may_delete(self, delete: Delete) -> bool:
         """Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count)."""
         return delete.adopted or bool(self._shape.fullmatch(delete.name))
 
     def _members(self, deadline: float) -> dict[str, Member]:
-        return read_members(self._project.reads, self._address, deadline)
+        return read_members(self._project.api, self._address, deadline)
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
-        api, id_ = self._api(), self._unspent_id(names)
+        api, id_ = self._project.api, self._unspent_id(names)
         self._observer.expect_change()
         try:
-            operation = api.create(names, id_)
+            operation = api.create(self._address, names, id_)
             done = operation.get("status") == "DONE"
-            ended = operation if done else self._project.reads.finished(self._address.location, operation["name"])
+            ended = operation if done else api.finished(self._address.location, operation["name"])
             if ended is None:
                 self._admissions.expect(operation["name"], names)
             elif error := operation_error(ended):
@@ -255,7 +232,7 @@ class MigBackend:
     @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
         """One deleteInstances. Its operation is not waited for: the next looks show what it did."""
-        if error := operation_error(self._api().delete(urls)):
+        if error := operation_error(self._project.api.delete(self._address, urls)):
             raise raised(error)
         return {}
 
@@ -295,51 +272,3 @@ def _in_order(outcomes: list[Outcome], actions: Sequence[Action]) -> list[Outcom
 def request_id(group: Sequence[str], names: Sequence[str], tries: int) -> str:
     """The same for the same content: Compute takes the second of two requests with one id for the first."""
     return str(uuid.uuid5(REQUEST_IDS, "|".join((*group, str(tries), *sorted(names)))))
-
-
-class _Api:
-    """The mutations of one group, through the typed client; its responses are turned into JSON."""
-
-    def __init__(self, pool: MigPool, project: Project) -> None:
-        credentials = credentials_for(pool)
-        self._address, self._times, self._budget = GroupAddress.of(pool), project.times, project.budget
-        zonal = bool(self._address.zone)
-        kind = compute_v1.InstanceGroupManagersClient if zonal else compute_v1.RegionInstanceGroupManagersClient
-        self._client = kind(credentials=credentials, client_options=ClientOptions(api_endpoint=self._address.root))
-        bounded_session(self._client.transport._session)
-        self._body = ("" if zonal else "region_") + "instance_group_managers_{}_instances_request_resource"
-
-    def create(self, names: Sequence[str], id_: str) -> Mapping[str, Any]:
-        """createInstances; the operation."""
-        body = {"instances": [{"name": name} for name in names]}
-        return self._send("create", self._client.create_instances_unary, body, request_id=id_)
-
-    def delete(self, urls: Sequence[str]) -> Mapping[str, Any]:
-        """deleteInstances, of those that are still members by then; the operation."""
-        body = {"instances": list(urls), "skip_instances_on_validation_error": True}
-        return self._send("delete", self._client.delete_instances_unary, body)
-
-    def _send(self, verb: str, call: Callable[..., Any], body: Mapping[str, Any], **more: str) -> Mapping[str, Any]:
-        kind, _, location = self._address.location.partition("s/")
-        request = {
-            "project": self._address.project,
-            kind: location,
-            "instance_group_manager": self._address.group,
-            self._body.format(verb): body,
-            **more,
-        }
-        self._budget.count()
-        try:
-            operation = call(request=request, timeout=self._times.call, retry=None)
-        except CALL_ERRORS as error:
-            failed = of_exception(error)
-            self._budget.heed(failed)
-            raise failed from error
-        response: Mapping[str, Any] = json.loads(compute_v1.Operation.to_json(operation, use_integers_for_enums=False))
-        if not response.get("name"):
-            raise BackendError(ErrorClass.UNAVAILABLE, f"{verb}Instances was answered with something else: {response}")
-        return response
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.transport.close()

@@ -1,7 +1,7 @@
 """What Compute Engine says when something goes wrong, as our few classes.
 
 An error reaches us in three forms: an HTTP status with a body, the ``error`` of an operation, and the last attempt of
-a managed instance; and through two families of exceptions (Google's and those of ``requests``). No I/O.
+a managed instance; and through two families of exceptions (those of Google's login and of ``requests``). No I/O.
 """
 
 from __future__ import annotations
@@ -10,25 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import google.api_core.exceptions as google_errors
 import google.auth.exceptions as auth_errors
 import requests.exceptions as request_errors
 import urllib3.exceptions as connection_errors
-from google.protobuf.json_format import ParseError
 
 from provisioner.backends import BackendError
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.model import ErrorClass, Failure
 
-CALL_ERRORS = (
-    google_errors.GoogleAPIError,
-    auth_errors.GoogleAuthError,
-    request_errors.RequestException,
-    connection_errors.HTTPError,
-    ParseError,
-)
-"""Everything that a call to Compute raises: network faults come through google-cloud-compute as they are, and some
-through ``requests`` as well."""
+CALL_ERRORS = (auth_errors.GoogleAuthError, request_errors.RequestException, connection_errors.HTTPError)
+"""Everything that a call to Compute raises."""
 
 TEXT_LIMIT = 500
 """Characters kept of Compute's words: they are stored with each slot and shown to people."""
@@ -194,21 +185,14 @@ def _errors(holder: Mapping[str, Any] | None, status: int) -> Iterable[ComputeEr
 
 def of_exception(error: BaseException) -> BackendError:
     """What a call raised (one of ``CALL_ERRORS``), as ours."""
-    if isinstance(error, google_errors.GoogleAPICallError):
-        return raised(_of_google(error), getattr(error.response, "headers", {}).get("Retry-After"))
     if wants_another_login(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
     return BackendError(_class_of(error), f"{type(error).__name__}: {error}")
 
 
-def _of_google(error: google_errors.GoogleAPICallError) -> ComputeError:
-    reason = _reason({"errors": error.errors, "details": error.details})
-    return ComputeError(int(error.code or 0), reason, str(error.message))
-
-
 def _class_of(error: BaseException) -> ErrorClass:
     """The class of an exception. A call that timed out or broke on the way may have been applied."""
-    if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError | google_errors.RetryError):
+    if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError):
         return ErrorClass.TIMEOUT
     if isinstance(error, auth_errors.GoogleAuthError) and not isinstance(error, auth_errors.TransportError):
         return ErrorClass.DENIED

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
+from provisioner.backends.mig.api import GroupAddress, Json
 from provisioner.backends.mig.checks import (
     NEEDED,
     autoscaler_findings,
@@ -20,7 +21,6 @@ from provisioner.backends.mig.checks import (
 from provisioner.backends.mig.instances import custom_size, zones
 from provisioner.backends.mig.observer import read_members
 from provisioner.backends.mig.project import Project
-from provisioner.backends.mig.reads import GroupAddress, Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass
@@ -47,14 +47,14 @@ class GroupInspection:
 
     def _findings(self, deadline: float) -> list[Finding]:
         try:
-            group = self._project.reads.group(self._address, deadline)
+            group = self._project.api.group(self._address, deadline)
         except BackendError as error:
             if text := missing_place(self._pool, error.failure):
                 return [Finding(self._pool.name, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
                 return [missing(self._pool)]
             raise
-        members = read_members(self._project.reads, self._address, deadline)
+        members = read_members(self._project.api, self._address, deadline)
         return [
             *group_findings(self._pool, group),
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
@@ -67,7 +67,7 @@ class GroupInspection:
         """What we may not do with the group; a warning where Compute does not say."""
         try:
             with understood():
-                granted = self._project.reads.permissions(self._address, NEEDED, time.monotonic() + seconds)
+                granted = self._project.api.permissions(self._address, NEEDED, time.monotonic() + seconds)
         except BackendError as error:
             text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]
@@ -77,11 +77,11 @@ class GroupInspection:
         """What the machine type in the group's instance template has; None where the template names none."""
         deadline = time.monotonic() + seconds
         with understood():
-            group = self._project.reads.group(self._address, deadline)
+            group = self._project.api.group(self._address, deadline)
             template = group.get("instanceTemplate", "").partition("/projects/")[2]
             if not template:
                 return None
-            properties = self._project.reads.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
+            properties = self._project.api.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
             kind = properties["machineType"].rpartition("/")[2]
             size = custom_size(kind) or self._type_size(kind, zones(group, self._address.zone), deadline)
             return MachineSize(f"machine type {kind}", *size)
@@ -92,7 +92,7 @@ class GroupInspection:
         for zone in sorted(zones):
             path = f"projects/{self._address.project}/zones/{zone}/machineTypes/{kind}"
             try:
-                response = self._project.reads.resource(path, "guestCpus,memoryMb", deadline)
+                response = self._project.api.resource(path, "guestCpus,memoryMb", deadline)
             except BackendError as error:
                 unknown = error
             else:
@@ -107,7 +107,7 @@ class GroupInspection:
             return []
         path = "projects/" + url.partition("/projects/")[2]
         try:
-            return findings(self._pool, self._project.reads.resource(path, CHECK_FIELDS, deadline))
+            return findings(self._pool, self._project.api.resource(path, CHECK_FIELDS, deadline))
         except BackendError as error:
             text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from provisioner.backends import SPOT_GRACE_SECONDS
 from provisioner.backends.mig.errors import attempt_error
 from provisioner.backends.responses import seconds, text
-from provisioner.backends.spot import SPOT_GRACE_SECONDS
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 Json = Mapping[str, Any]

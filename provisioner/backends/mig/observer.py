@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
-from provisioner.backends.mig.checks import missing, missing_place
+from provisioner.backends.mig.api import ComputeApi, GroupAddress, Json
+from provisioner.backends.mig.checks import Entries, Problems, missing, missing_place
 from provisioner.backends.mig.instances import (
     LEAVING_ACTIONS,
     Member,
@@ -27,9 +28,7 @@ from provisioner.backends.mig.instances import (
     zones,
 )
 from provisioner.backends.mig.preemptions import End, Preemptions, preempted, unexplained
-from provisioner.backends.mig.problems import Entries, Problems
 from provisioner.backends.mig.project import ListResult, Project, SharedList
-from provisioner.backends.mig.reads import ComputeReads, GroupAddress, Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
@@ -80,7 +79,7 @@ class GroupObserver:
         self._listed = float("-inf")
         self._restless_until = float("-inf")
         self._problems = Problems(pool, adopt_prefixes)
-        self._preemptions = Preemptions(pool.name, lambda zone, until: project.reads.preemptions(zone, until))
+        self._preemptions = Preemptions(pool.name, lambda zone, until: project.api.preemptions(zone, until))
         self.members: Mapping[str, Member] = {}
         """The members as they were listed last, whatever their names."""
         self._leaving: Set[str] = frozenset()
@@ -106,7 +105,7 @@ class GroupObserver:
             return self._look(now, sought, refused, time.monotonic() + self._project.times.look)
 
     def _look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine], deadline: float) -> Snapshot:
-        wall = self._project.reads.clock.now()
+        wall = self._project.api.clock.now()
         groups = self._groups(now, deadline)
         group = groups.items.get(self._address.group)
         self._zones |= zones(group or {}, self._address.zone)
@@ -128,7 +127,7 @@ class GroupObserver:
             spec=self._spec,
             asked=frozenset(sought),
             causes=self._preemptions.causes(),
-            problems=(*self._project.reads.clock.slowness(), *self._problems.texts),
+            problems=(*self._project.api.clock.slowness(), *self._problems.texts),
         )
 
     def _follow(self, group: Json | None, entries: Entries, now: float, deadline: float) -> None:
@@ -191,7 +190,7 @@ class GroupObserver:
         for begins in self._adopt:
             if any(name.startswith(begins) for name in others):
                 for zone in sorted(self._zones):
-                    there |= others & self._project.reads.instances(zone, deadline, begins).keys()
+                    there |= others & self._project.api.instances(zone, deadline, begins).keys()
         return frozenset(there)
 
     def _must_be_deleted(self, entries: Entries) -> None:
@@ -205,9 +204,9 @@ class GroupObserver:
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
         """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
-        reads = self._project.reads
-        members = read_members(reads, self._address, deadline)
-        if self._lacking(members, group) and (count := self._lacking(members, reads.group(self._address, deadline))):
+        api = self._project.api
+        members = read_members(api, self._address, deadline)
+        if self._lacking(members, group) and (count := self._lacking(members, api.group(self._address, deadline))):
             raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
@@ -301,8 +300,8 @@ def _entry(entries: Entries, member: Member) -> Json | None:
     return next((instances[member.name] for instances in entries.values() if member.name in instances), None)
 
 
-def read_members(reads: ComputeReads, address: GroupAddress, deadline: float) -> dict[str, Member]:
+def read_members(api: ComputeApi, address: GroupAddress, deadline: float) -> dict[str, Member]:
     """The members of the group by name, or BackendError. ``deadline`` is monotonic time."""
     with understood():
-        items = reads.members(address, deadline)
+        items = api.members(address, deadline)
         return {member.name: member for member in (read_member(item, address.zone) for item in items)}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from provisioner.backends import BackendError
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes, GroupAddress, Json, credentials_for
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeReads, ComputeTimes, GroupAddress, Json, credentials_for
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import Failure
@@ -82,17 +82,17 @@ class Project:
         self.budget = budget
         self._pool, self._prefix = pool, prefix
         self._lock = threading.Lock()
-        self._connected: ComputeReads | None = None
+        self._connected: ComputeApi | None = None
         self._groups: dict[str, SharedList] = {}
         self._instances: dict[str, SharedList] = {}
 
     @property
-    def reads(self) -> ComputeReads:
+    def api(self) -> ComputeApi:
         """The connections, made at first use: missing credentials make pools unobservable, not the loop fail."""
         with self._lock:
             if self._connected is None:
                 address = GroupAddress.of(self._pool)
-                self._connected = ComputeReads(
+                self._connected = ComputeApi(
                     address.root,
                     address.project,
                     credentials_for(self._pool),
@@ -104,11 +104,11 @@ class Project:
 
     def groups(self, location: str) -> SharedList:
         """The groups of a zone or region (``zones/…``)."""
-        return self._shared(self._groups, location, partial(self.reads.groups, location))
+        return self._shared(self._groups, location, partial(self.api.groups, location))
 
     def instances(self, zone: str) -> SharedList:
         """The instances of a zone whose names begin with our prefix."""
-        return self._shared(self._instances, zone, partial(self.reads.instances, zone))
+        return self._shared(self._instances, zone, partial(self.api.instances, zone))
 
     def close(self) -> None:
         """End what waits; close the connections."""

@@ -142,8 +142,8 @@ class Provisioner:
             self._plans += 1
             self._check_levers(report.plan)
         for close in report.closes:
-            if close.failure is not None:
-                self._told[close.failure.error] += 1
+            if close.slot.failure is not None:
+                self._told[close.slot.failure.error] += 1
         for (_, _, reason), machines in report.deferred.items():
             if reason is PendingReason.CAP and machines:
                 self._told["cap"] += 1

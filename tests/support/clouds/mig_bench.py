@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.reads import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot

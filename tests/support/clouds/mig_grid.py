@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from provisioner.backends import BackendError
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from provisioner.backends import BackendError
+from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.project import Projects
-from provisioner.backends.mig.reads import ComputeTimes
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Cloud, Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings

@@ -12,8 +12,8 @@ import pytest
 
 from provisioner.backends import events
 from provisioner.backends.events import EventStream, InstanceEvent, Judged, MalformedError, Sieve, Worth, parse
-from provisioner.commands import messages as command
-from provisioner.commands.messages import message_document, message_text
+from provisioner.commands import events as command
+from provisioner.commands.events import message_document, message_text
 from provisioner.settings.tree import Events
 from provisioner.telemetry.metrics import WORTHS
 
@@ -330,7 +330,7 @@ def test_listening_ends_when_nobody_reads_what_is_printed(monkeypatch: pytest.Mo
     def closed(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(command, "EventStream", Stream)
+    monkeypatch.setattr(events, "EventStream", Stream)
     monkeypatch.setattr(command, "print", closed, raising=False)
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     with pytest.raises(BrokenPipeError):

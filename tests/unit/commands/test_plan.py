@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provisioner.commands.plan import plan_document, plan_text
-from provisioner.model import Close, Create, Delete, DeleteReason, LossCause, PendingReason, Plan, Verdict, Window
-from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, memory, name, record, slot, snapshot, unobserved
+from provisioner.model import Create, Delete, DeleteReason, LossCause, PendingReason, Plan, Verdict, Window
+from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, ended, memory, name, record, slot, snapshot, unobserved
 
 MANY = 10_000
 WORDS = "ZONE_RESOURCE_POOL_EXHAUSTED"
@@ -26,10 +26,10 @@ PLAN = Plan(
         Delete(name(2), "a", DeleteReason.FAILED),
         Delete("hf-zzzzzzzzzz-000000", "a", DeleteReason.ORPHANED),
     ),
-    closes=(
-        Close(name(2), "a", TEMPLATE, Verdict.FAILED, STOCKOUT),
-        Close(name(3), "a", TEMPLATE, Verdict.LOST, cause=LossCause.PREEMPTED),
-        Close(name(1), "a", TEMPLATE, Verdict.RETURNED),
+    transitions=(
+        ended(2, Verdict.FAILED, STOCKOUT),
+        ended(3, Verdict.LOST, cause=LossCause.PREEMPTED),
+        ended(1, Verdict.RETURNED),
     ),
     deferred={("a", TEMPLATE, PendingReason.CAP): 3, ("b", TEMPLATE, PendingReason.BACKOFF): 40},
 )

@@ -17,7 +17,6 @@ from provisioner.loop.history import History, Passed
 from provisioner.loop.publisher import Edition
 from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED
 from provisioner.model import (
-    Close,
     Create,
     Delete,
     DeleteReason,
@@ -42,6 +41,7 @@ from tests.unit.core import (
     REQUEST,
     STOCKOUT,
     TEMPLATE,
+    ended,
     giving_back,
     limits,
     memory,
@@ -50,6 +50,7 @@ from tests.unit.core import (
     record,
     running,
     slot,
+    transitions,
     unsent,
 )
 
@@ -80,6 +81,7 @@ class Diary:
 
     def cycle(self, held: Memory | None = None, *, seconds: float = 5.0, ending: bool = False, **more: Any) -> Any:
         """The lines of one cycle, without time and number."""
+        changed = transitions(self.held, held) if held is not None else []
         self.held, before = held or self.held, len(self.lines())
         self.wall += seconds
         self.number += 1
@@ -92,7 +94,7 @@ class Diary:
         } | more
         self.published = given["edition"]
         passed = Passed(self.number, self.wall, self.held, given["limits"], given["deferred"])
-        self.history.take(passed, given["results"], given["closes"], ending=ending)
+        self.history.take(passed, given["results"], [*given["closes"], *changed], ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -130,7 +132,9 @@ def test_a_request_is_asked_opened_running_told_and_gone(diary: Diary) -> None:
     ]
     given = [running(n, Verdict.RETURNED, gone=True) for n in (0, 1)]
     ended, back = record(*given, ended=RequestStatus.COMPLETE), giving_back(name(0), name(1))
+    closed = {"event": "close", "pool": "a", "template": TEMPLATE, "verdict": "returned"}
     assert diary.cycle(memory(ended, back)) == [
+        *({**closed, "machine": name(n)} for n in (0, 1)),
         {"event": "back", "return": back.id, "machines": [name(0), name(1)]},
         {"event": "gone", "request": REQUEST, "pool": "a", "machines": [name(0), name(1)]},
     ]
@@ -270,7 +274,7 @@ def test_equal_failures_are_counted_after_the_first_few(diary: Diary) -> None:
 
 
 def test_a_burst_of_one_cycle_is_one_line(diary: Diary) -> None:
-    closes = [Close(name(n), "a", TEMPLATE, Verdict.FAILED, BROKEN) for n in range(500)]
+    closes = [ended(n, Verdict.FAILED, BROKEN) for n in range(500)]
     (line,) = diary.cycle(closes=closes)
     assert (line["times"], len(line["machines"])) == (500, 500), "an end is met once: each is named"
     (line,) = diary.cycle(results=refused(*range(500)))
@@ -279,17 +283,17 @@ def test_a_burst_of_one_cycle_is_one_line(diary: Diary) -> None:
 
 def test_what_differs_is_not_counted_together(diary: Diary) -> None:
     other = [
-        Close(name(0), "a", TEMPLATE, Verdict.FAILED, BROKEN),
-        Close(name(1), "b", TEMPLATE, Verdict.FAILED, BROKEN),
-        Close(name(2), "a", "else", Verdict.FAILED, BROKEN),
-        Close(name(3), "a", TEMPLATE, Verdict.FAILED, STOCKOUT),
-        Close(name(4), "a", TEMPLATE, Verdict.WITHDRAWN, BROKEN),
+        ended(0, Verdict.FAILED, BROKEN),
+        ended(1, Verdict.FAILED, BROKEN, pool="b"),
+        ended(2, Verdict.FAILED, BROKEN, template="else"),
+        ended(3, Verdict.FAILED, STOCKOUT),
+        ended(4, Verdict.WITHDRAWN, BROKEN),
     ]
     assert len(diary.cycle(closes=other * IN_FULL)) == len(other) * IN_FULL
 
 
 def test_ends_that_happen_once_are_never_counted(diary: Diary) -> None:
-    closes = [Close(name(n), "a", TEMPLATE, Verdict.LOST, cause=LossCause.NODE) for n in range(50)]
+    closes = [ended(n, Verdict.LOST, cause=LossCause.NODE) for n in range(50)]
     assert [line["machine"] for line in diary.cycle(closes=closes)] == [name(n) for n in range(50)]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from provisioner.backends import MayStart
 from provisioner.backends.gke.api import KubeTimes
-from provisioner.backends.mig.reads import USUAL_TIMES
+from provisioner.backends.mig.api import USUAL_TIMES
 from provisioner.backends.registry import built_in
 from provisioner.interrupts import Latch
 from provisioner.loop import loop as loops

@@ -158,9 +158,10 @@ def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_
     held = memory(record(running(0), count=2, deadline=NOW))
     decided = plan(held, snapshot(machine(0)), snapshot(pool="b"), limits=by)
     (close,) = decided.closes
-    assert close.verdict is Verdict.FAILED
-    assert close.failure is not None
-    assert (close.failure.error, close.failure.text) == (ErrorClass.QUOTA, spent(by))
+    failure = close.slot.failure
+    assert close.slot.verdict is Verdict.FAILED
+    assert failure is not None
+    assert (failure.error, failure.text) == (ErrorClass.QUOTA, spent(by))
     assert decided.memory.requests[REQUEST].ended is not None
     both = allowed(per_hour=3.0, per_month=1500.0, currency="CHF")
     assert spent(both) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."

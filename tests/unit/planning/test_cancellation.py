@@ -19,7 +19,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.cancellation import CANCELLED_MESSAGE, cancel_unpolled, note_told
+from provisioner.planning.cancellation import cancel_unpolled, note_told
+from provisioner.planning.slots import CANCELLED_MESSAGE
 from tests.unit.core import (
     BEFORE,
     BROKEN,

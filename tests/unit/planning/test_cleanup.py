@@ -21,8 +21,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.cleanup import DELETE_LATEST, UNHEEDED, delete_closed
-from provisioner.planning.draft import Draft
-from provisioner.planning.returns import DELETE_AGAIN
+from provisioner.planning.draft import DELETE_AGAIN, Draft
 from tests.unit.core import (
     BEFORE,
     NOW,

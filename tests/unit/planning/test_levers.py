@@ -32,9 +32,9 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.answers import AGED, STUCK, available, losses, request_answer, return_answer
-from provisioner.planning.cancellation import BY_A_PERSON
 from provisioner.planning.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
 from provisioner.planning.rebuild import Evidence, rebuild
+from provisioner.planning.slots import BY_A_PERSON
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -109,7 +109,7 @@ def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_
     usual = replace(ONE, **settings)
     stopped = plan(known, look, limits=held(usual, STOP), contact=LISTS)
     assert (stopped.creates, stopped.deletes) == ((), ())
-    assert {one.verdict for one in stopped.closes} <= {Verdict.RETURNED}
+    assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
     assert stopped.memory.orphan_deletes == (), "an orphan that is kept spends nothing of the cap"
     after = plan(stopped.memory, look, limits=usual, contact=LISTS)
     assert after.creates or after.deletes, "the lever alone held it back"

@@ -267,7 +267,7 @@ def test_the_cause_of_an_end_at_its_time_is_that_end(left: float, cause: LossCau
     stopping = plan(known.memory, snapshot(replace(STOPPED, expires=expires), wall=EPOCH), limits=mortal(None))
     assert losses(stopping.memory, Contact(), NOW)[name(0)].cause is cause
     gone = plan(known.memory, snapshot(replace(ENDED, cause=cause, expires=expires), wall=EPOCH), limits=mortal(None))
-    assert [close.cause for close in gone.closes] == [cause]
+    assert [close.slot.cause for close in gone.closes] == [cause]
 
 
 @pytest.mark.parametrize(("left", "cause"), [(30.0, LossCause.EXPIRES), (3000.0, LossCause.UNKNOWN)])
@@ -278,4 +278,4 @@ def test_so_is_that_of_a_machine_that_vanishes_then(left: float, cause: LossCaus
     for one in empty:
         made = plan(known, one, limits=mortal(None, mass_loss=0.0))
         known, closes = made.memory, [*closes, *made.closes]
-    assert [close.cause for close in closes] == [cause]
+    assert [close.slot.cause for close in closes] == [cause]

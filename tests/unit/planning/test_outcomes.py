@@ -21,8 +21,8 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning import window
+from provisioner.planning.draft import DELETE_AGAIN
 from provisioner.planning.outcomes import RETRY_DELETE, remember
-from provisioner.planning.returns import DELETE_AGAIN
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -64,14 +64,15 @@ FATES = {
 def test_a_create_that_failed(error: ErrorClass) -> None:
     verdict, submitted = FATES.get(error, (Verdict.FAILED, BEFORE))
     failure = Failure(error, "in the place's words")
-    remembered, closes = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
+    remembered, changed = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
+    closes = [one.slot for one in changed if one.closes]
     one = kept(remembered)
     assert (one.verdict, one.submitted, one.gone, one.accepted) == (verdict, submitted, False, False)
     if verdict is Verdict.FAILED:
         assert (one.delete, one.failure, one.closed) == (DeleteReason.FAILED, failure, NOW)
         assert [(close.name, close.verdict, close.failure) for close in closes] == [(name(0), verdict, failure)]
     else:
-        assert closes == ()
+        assert closes == []
     learned = remembered.pressures["a", TEMPLATE]
     assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
     assert learned.failed == (verdict is Verdict.FAILED and not error.has_no_room)
@@ -86,7 +87,8 @@ def test_a_whole_batch_that_was_refused_backs_off_once(error: ErrorClass, failed
     refusal = Failure(error, "text")
     remembered = memory(record(*(slot(number, accepted=False) for number in range(9))))
     creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(9)]
-    after_, closes = remember(remembered, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
+    after_, changed = remember(remembered, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
+    closes = [one for one in changed if one.closes]
     assert after_.pressures["a", TEMPLATE].level == 1
     assert len(closes) == failed
 

@@ -31,8 +31,8 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_BLOCK
 from provisioner.planning.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
-from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild
+from provisioner.planning.slots import CANCELLED_MESSAGE
 from tests.unit.core import (
     BROKEN,
     NOW,

@@ -21,7 +21,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.planning.refusals import Refusal, held_back, news, waiting
-from tests.unit.core import NOW, STOCKOUT, TEMPLATE, memory, record, running, slot, unsent
+from tests.unit.core import NOW, STOCKOUT, TEMPLATE, memory, record, running, slot, transitions, unsent
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")
 FULL = Refusal("a", TEMPLATE, ErrorClass.STOCKOUT, STOCKOUT.text)
@@ -40,7 +40,7 @@ def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> li
     """What is newly refused where one slot was as ``before`` and is as ``now``."""
     former, memory_now = memory(record(before)) if before else memory(), memory(record(now))
     known, held = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
-    return list(news(former, memory_now, known, held))
+    return list(news(transitions(former, memory_now), known, held))
 
 
 FATES: dict[str, Callable[[Slot], Slot]] = {
@@ -80,10 +80,10 @@ def test_no_refusal_is(now: Slot) -> None:
 
 def test_that_no_node_takes_a_pod_is_a_refusal_once_there_is_none_to_add_or_its_time_is_over() -> None:
     unplaced = evolve(ASKED, failure=STOCKOUT)
-    former, held = memory(record(unplaced)), waiting(memory(record(unplaced)), seen(unplaced))
+    held = waiting(memory(record(unplaced)), seen(unplaced))
 
     assert after(unplaced, no_room=False) == []
-    assert list(news(former, former, {}, held)) == [FULL], "its place has said so since"
+    assert list(news([], {}, held)) == [FULL], "its place has said so since"
     assert after(evolve(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
 
 

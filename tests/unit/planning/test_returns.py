@@ -20,8 +20,8 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.draft import Draft
-from provisioner.planning.returns import DELETE_AGAIN, settle_returns, sought
+from provisioner.planning.draft import DELETE_AGAIN, Draft
+from provisioner.planning.returns import settle_returns, sought
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -110,7 +110,7 @@ def test_a_name_of_ours(
 def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Notice | None) -> None:
     draft = settled(giving_back(name(0)), *empty(), slots=[running(0, Verdict.SUCCEEDED, notice=notice)], told=True)
     [close] = draft.closes
-    assert (close.verdict, close.cause) == (Verdict.RETURNED, notice.cause if notice else None)
+    assert (close.slot.verdict, close.slot.cause) == (Verdict.RETURNED, notice.cause if notice else None)
 
 
 def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:
@@ -119,7 +119,7 @@ def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_
         draft = settled(giving_back(name(1)), slots=slots, told=told)
         ended = RequestStatus.COMPLETE if told else RequestStatus.COMPLETE_WITH_ERROR
         assert draft.requests[REQUEST].ended is ended
-        assert [close.name for close in draft.closes] == [name(1)], "only the named machine is closed"
+        assert [close.slot.name for close in draft.closes] == [name(1)], "only the named machine is closed"
 
 
 def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.backends.gke.pod_size import quantity
+from provisioner.backends.gke.pod_spec import quantity
 from provisioner.hostfactory import templates
 from provisioner.settings import loader
 from provisioner.settings.advice import advice, is_loopback

@@ -37,11 +37,12 @@ def header(text: str) -> str:
 
 
 def basic(password: str) -> str:
+    """A header as browsers send it, which holds no token of ours."""
     return "Basic " + base64.b64encode(f"anyone:{password}".encode()).decode()
 
 
-WRONG = ["", "Bearer", "Bearer x", f"Bearer {TOKEN}x", f"Token {TOKEN}", basic(""), basic("x"), "Basic ???", "Basic"]
-RIGHT = [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", basic(TOKEN)]
+WRONG = ["", "Bearer", "Bearer x", f"Bearer {TOKEN}x", f"Token {TOKEN}", basic(""), basic(TOKEN), "Basic"]
+RIGHT = [f"Bearer {TOKEN}", f"bearer  {TOKEN} "]
 
 
 @pytest.mark.parametrize(("given", "allowed"), [*((one, False) for one in WRONG), *((one, True) for one in RIGHT)])
@@ -176,5 +177,5 @@ def test_the_right_token_is_accepted_however_many_wrong_ones_its_address_has_sen
     wrong = [access.judge("Bearer x", "proxy") for _ in range(LOGINS + 2)]
     assert wrong == [HTTPStatus.UNAUTHORIZED] * LOGINS + [HTTPStatus.TOO_MANY_REQUESTS] * 2
     assert access.judge(header(f"Bearer {TOKEN}"), "proxy") is HTTPStatus.OK
-    assert access.judge("", "proxy") is HTTPStatus.UNAUTHORIZED, "a browser asks its user for the token"
+    assert access.judge("", "proxy") is HTTPStatus.UNAUTHORIZED, "no token is no wrong one"
     assert rejected == ["token"] * LOGINS + ["rate"] * 2

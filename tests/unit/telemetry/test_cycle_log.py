@@ -14,7 +14,6 @@ from provisioner.model import (
     Action,
     Brake,
     BrakeReason,
-    Close,
     Create,
     Delete,
     DeleteReason,
@@ -29,6 +28,7 @@ from provisioner.model import (
 )
 from provisioner.telemetry.cycle_log import CycleLog, facts
 from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snapshot, unobserved
+from tests.unit.core import ended as closed
 
 CREATE = Create(name(0), "a", TEMPLATE, "aaaaaaaaaa")
 DELETE = Delete(name(1), "a", DeleteReason.RETURNED)
@@ -78,10 +78,10 @@ def test_it_counts_what_was_done(report: CycleReport, expected: dict[str, object
         pytest.param(
             replace(
                 QUIET,
-                closes=[
-                    Close(name(0), "a", TEMPLATE, Verdict.FAILED, STOCKOUT),
-                    Close(name(1), "a", TEMPLATE, Verdict.LOST, cause=LossCause.PREEMPTED),
-                    Close(name(2), "b", TEMPLATE, Verdict.WITHDRAWN),
+                transitions=[
+                    closed(0, Verdict.FAILED, STOCKOUT),
+                    closed(1, Verdict.LOST, cause=LossCause.PREEMPTED),
+                    closed(2, Verdict.WITHDRAWN, pool="b"),
                 ],
             ),
             "1 failed in a: stockout; 1 lost in a: preempted; 1 withdrawn in b",
@@ -110,7 +110,7 @@ def test_it_names_the_causes(report: CycleReport, causes: str) -> None:
         pytest.param([QUIET, QUIET], ["DEBUG", "DEBUG"], id="nothing is done"),
         pytest.param([replace(QUIET, plan=Plan(memory(), creates=(CREATE,)))], ["DEBUG"], id="planned, not done yet"),
         pytest.param([ended(Outcome(CREATE)), QUIET], ["INFO", "DEBUG"], id="a machine is made"),
-        pytest.param([replace(QUIET, closes=[Close("a", "a", "T", Verdict.LOST)])], ["INFO"], id="a slot ends"),
+        pytest.param([replace(QUIET, transitions=[closed(0, Verdict.LOST)])], ["INFO"], id="a slot ends"),
         pytest.param(
             [replace(QUIET, deferred=DEFERRED)] * 3 + [QUIET] * 2,
             ["INFO", "DEBUG", "DEBUG", "INFO", "DEBUG"],

@@ -15,7 +15,6 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     Brake,
     BrakeReason,
-    Close,
     Create,
     Delete,
     DeleteReason,
@@ -45,6 +44,7 @@ from tests.unit.core import (
     OTHER,
     REQUEST,
     STOCKOUT,
+    ended,
     giving_back,
     limits,
     machine,
@@ -54,6 +54,7 @@ from tests.unit.core import (
     running,
     slot,
     snapshot,
+    transitions,
     unobserved,
     unsent,
 )
@@ -75,8 +76,10 @@ def metered(directory: Path, reports: Sequence[CycleReport]) -> Metrics:
     metrics = Metrics(CollectorRegistry())
     metrics.configure(LIMITS)
     meter = CycleMeter(metrics, StateDir(directory))
+    former = None
     for one in reports:
-        meter.take(one, LIMITS)
+        meter.take(replace(one, transitions=[*one.transitions, *transitions(former, one.memory)]), LIMITS)
+        former = one.memory
     return metrics
 
 
@@ -108,10 +111,10 @@ STARTS = (slot(1), slot(1, ran=BEFORE + 42), slot(1, ran=BEFORE + 42, notice=Not
 GOING = [running(1, Verdict.RETURNED, closed=NOW - 50), running(2, Verdict.FAILED)]
 GONE = [evolve(one, gone=True) for one in GOING]
 CLOSES = (
-    Close("a", "a", "T", Verdict.FAILED, failure=STOCKOUT),
-    Close("c", "a", "T", Verdict.LOST, cause=LossCause.PREEMPTED),
-    Close("d", "a", "T", Verdict.RETURNED),
-    Close("e", "a", "T", Verdict.RETURNED, cause=LossCause.EVICTED),
+    ended(0, Verdict.FAILED, STOCKOUT),
+    ended(2, Verdict.LOST, cause=LossCause.PREEMPTED),
+    ended(3, Verdict.RETURNED),
+    ended(4, Verdict.RETURNED, cause=LossCause.EVICTED),
 )
 CREATE, DELETE = Create("a", "a", "T", REQUEST), Delete("c", "a", DeleteReason.LOST)
 DONE = Results("a", (Outcome(CREATE), Outcome(CREATE, BROKEN), Outcome(DELETE), Outcome(DELETE, BROKEN)), ())
@@ -197,7 +200,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         {"machine_shutdown_seconds_count pool=a": 1, "machine_shutdown_seconds_sum pool=a": 50},
     ),
     "what ended counts with its class or cause": (
-        [replace(report(memory()), closes=CLOSES)],
+        [replace(report(memory()), transitions=CLOSES)],
         {
             f"slots_failed_total {PAIR} error=stockout": 1,
             f"slots_failed_total {PAIR} error=quota": None,

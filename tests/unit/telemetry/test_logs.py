@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.backends.batch import Call, run_calls
 from provisioner.loop.actors import Batch, ThreadedActors
-from provisioner.loop.cycle_id import CYCLE
+from provisioner.loop.clock import CYCLE
 from provisioner.model import Create, Failure, Outcome
 from provisioner.telemetry.logs import JsonFormatter, TextFormatter
 from tests.support.waiting import until

@@ -28,7 +28,7 @@ from provisioner.model import (
 )
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.refusal_log import AGAIN_SECONDS, RefusalLog
-from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, record, running, slot
+from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, record, running, slot, transitions
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")
 ASKED = slot(0)
@@ -48,6 +48,7 @@ class Told:
         self.metrics = Metrics(CollectorRegistry())
         self.metrics.configure(limits())
         self._refusals = RefusalLog(self.metrics)
+        self._held: Memory | None = None
 
     def cycle(
         self,
@@ -58,6 +59,7 @@ class Told:
         deferred: int = 0,
         looks: Mapping[str, Look] | None = None,
     ) -> None:
+        changed, self._held = transitions(self._held, held), held or self._held
         self._refusals.take(
             CycleReport(
                 number=1,
@@ -67,6 +69,7 @@ class Told:
                 memory=held,
                 plan=Plan(held) if planned and held else None,
                 deferred={("a", TEMPLATE, PendingReason.BACKOFF): deferred} if deferred else {},
+                transitions=changed,
             )
         )
 

@@ -17,7 +17,7 @@ from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.samples import ALL
-from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot, snapshot
+from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot, snapshot, transitions
 
 PRICED = limits(pool("a", price_per_hour=2.0), pool("b", paused=True))
 
@@ -34,7 +34,9 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     held = memory(record(running(0), slot(1), count=3))
     refused = evolve(held.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
     report = CycleReport(1, NOW, 0.5, {"a": snapshot()}, held, Plan(held), {("a", "T", PendingReason.CAP): 1})
-    for one in (report, replace(report, number=2, memory=memory(record(running(0), refused, count=3)))):
+    later_held = memory(record(running(0), refused, count=3))
+    changed = transitions(held, later_held)
+    for one in (report, replace(report, number=2, memory=later_held, transitions=changed)):
         reporter(one)
 
     def value(name: str, **labels: str) -> float | None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.backends.mig import backend as migs
+from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend, request_id
 from provisioner.backends.mig.instances import Member
 from provisioner.model import Delete, DeleteReason
@@ -58,7 +59,7 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
         name(number): Member(name(number), id_, "z", "", "CREATING", None) for number, id_ in ((1, ""), (2, "8"))
     }
     monkeypatch.setattr(backend, "_members", lambda _deadline: members)
-    monkeypatch.setattr(migs._Api, "delete", lambda _api, urls: sent.extend(urls) or {})
+    monkeypatch.setattr(ComputeApi, "delete", lambda _api, _address, urls: sent.extend(urls) or {})
     deletes = [Delete(one, "m", DeleteReason.RETURNED, "7") for one in members]
     assert classes(backend.delete(deletes, lambda: True)) == dict.fromkeys(members)
     assert sent == [f"zones/z/instances/{name(1)}"]
@@ -74,7 +75,7 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
     sent: list[list[str]] = []
     monkeypatch.setattr(backend, "_members", lambda _deadline: members)
-    monkeypatch.setattr(migs._Api, "delete", lambda _api, urls: sent.append(list(urls)) or {})
+    monkeypatch.setattr(ComputeApi, "delete", lambda _api, _address, urls: sent.append(list(urls)) or {})
     outcomes = backend.delete([Delete(one, "m", DeleteReason.TIMED_OUT) for one in zones], lambda: True)
     assert classes(outcomes) == dict.fromkeys(zones)
     addressed = [f"zones/us-central1-{zone}/instances/{name(number)}" for number, zone in ((1, "a"), (3, "b"))]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from provisioner.backends.mig.api import INSTANCE_FIELDS, MEMBER_FIELDS
 from provisioner.backends.mig.instances import (
     Instance,
     Member,
@@ -18,7 +19,6 @@ from provisioner.backends.mig.instances import (
     settled,
     spec,
 )
-from provisioner.backends.mig.reads import INSTANCE_FIELDS, MEMBER_FIELDS
 from provisioner.lab.cloud.compute.mask import compile_fields, select
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
 

@@ -12,8 +12,8 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.mig import project
+from provisioner.backends.mig.api import Json
 from provisioner.backends.mig.project import Projects, SharedList
-from provisioner.backends.mig.reads import Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
 from tests.support.waiting import PATIENCE, until

@@ -1,11 +1,12 @@
-"""Reads groups and instances of one project from the Compute API: raw JSON with field masks, every page or an error.
+"""The calls to the Compute API of one project: raw JSON, lists with field masks, every page or an error.
 
-The typed client, which ``backend`` uses for mutations, needs eighteen times the CPU for the same lists.
+The typed client takes a second and 140 MB to import, and eighteen times the CPU for the same lists.
 Raises BackendError for an unreachable part, a page that fails, a body that is not what was asked for.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,8 @@ INSTANCE_FIELDS = (
 
 PREEMPTED = 'operationType="compute.instances.preempted"'
 OPERATION_FIELDS = "kind,items(targetId,targetLink)"
+OPERATION = "compute#operation"
+"""The kind of what answers a call that changes something."""
 
 HARMLESS_WARNINGS = frozenset(
     {
@@ -118,8 +121,8 @@ def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
     return FollowedCredentials(pool.credentials)
 
 
-class ComputeReads:
-    """The reads of one project. Used by several threads at once."""
+class ComputeApi:
+    """The calls of one project. Used by several threads at once."""
 
     def __init__(
         self,
@@ -177,7 +180,16 @@ class ComputeReads:
     def permissions(self, address: GroupAddress, wanted: Sequence[str], deadline: float) -> frozenset[str]:
         """Those of the wanted permissions that we have on the group; a question that only the beta API answers."""
         url = f"{self._beta}{address.path}/testIamPermissions"
+        self._budget.take(deadline)
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
+
+    def create(self, address: GroupAddress, names: Sequence[str], id_: str) -> Json:
+        """createInstances, with the request id; the operation."""
+        return self._change(address, "create", {"instances": [{"name": name} for name in names]}, requestId=id_)
+
+    def delete(self, address: GroupAddress, urls: Sequence[str]) -> Json:
+        """deleteInstances, of those that are still members by then; the operation."""
+        return self._change(address, "delete", {"instances": list(urls), "skipInstancesOnValidationError": True})
 
     def operation(self, location: str, name: str, deadline: float) -> Json | None:
         """An operation as it is now; None when it cannot be read."""
@@ -231,11 +243,16 @@ class ComputeReads:
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
         """One response, a JSON object of the ``kind`` that is expected."""
+        self._budget.take(deadline)
         return self._send(method, self._url + path, deadline, kind, params=params)
+
+    def _change(self, address: GroupAddress, verb: str, body: Json, **params: str) -> Json:
+        url = f"{self._url}{address.path}/{verb}Instances"
+        self._budget.count()
+        return self._send("POST", url, math.inf, OPERATION, params=params, json=body)
 
     def _send(self, method: str, url: str, deadline: float, kind: str = "", **options: Any) -> Json:
         path = url.removeprefix(self._url)
-        self._budget.take(deadline)
         left = min(deadline - time.monotonic(), self.times.call)
         if left <= 0:
             raise BackendError(ErrorClass.TIMEOUT, f"{path}: no time is left")

@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.model import BrakeReason, Intent, Memory, Request, ReturnRequest
 from provisioner.planning.draft import Draft
-from provisioner.planning.intake import take_in
+from provisioner.planning.records import ingest
 from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, draft_of, intent_of, limits, memory, name, record, slot
 
 KNOWN = memory(record(slot()), generation=7)
@@ -17,7 +17,7 @@ BACK = "ret-bbbbbbbbbb"
 
 def taken(remembered: Memory, intent: Intent) -> Draft:
     draft = draft_of(remembered, limits=limits(request_deadline=60.0, return_deadline=30.0))
-    take_in(draft, intent)
+    ingest(draft, intent)
     return draft
 
 

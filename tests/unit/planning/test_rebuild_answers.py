@@ -10,8 +10,8 @@ from provisioner.model import RequestRecord, RequestStatus, Verdict
 from provisioner.planning.answers import request_answer
 from provisioner.planning.cancellation import cancel
 from provisioner.planning.draft import Draft
+from provisioner.planning.rebuild import recover_answers
 from provisioner.planning.returns import take_back
-from provisioner.planning.settlements import keep_claims
 from tests.unit.core import NOW, REQUEST, draft_of, limits, memory, record, running, unsent
 
 ENDED = record(
@@ -31,7 +31,7 @@ def test_what_was_settled_before_the_loop_died_holds_after_it(settle: Callable[[
     answer = request_answer(draft.record(REQUEST))
     assert answer.text != request_answer(ENDED).text
 
-    kept = keep_claims(memory(ENDED), {REQUEST: answer}, limits(), NOW)
+    kept = recover_answers(memory(ENDED), {REQUEST: answer}, limits(), NOW)
 
     assert request_answer(kept.requests[REQUEST]).text == answer.text
     assert kept.requests[REQUEST].slots == draft.record(REQUEST).slots
@@ -39,4 +39,4 @@ def test_what_was_settled_before_the_loop_died_holds_after_it(settle: Callable[[
 
 def test_a_memory_that_agrees_with_what_was_settled_stays_as_it_is() -> None:
     remembered = memory(ENDED)
-    assert keep_claims(remembered, {REQUEST: request_answer(ENDED)}, limits(), NOW) is remembered
+    assert recover_answers(remembered, {REQUEST: request_answer(ENDED)}, limits(), NOW) is remembered

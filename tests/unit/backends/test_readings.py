@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from provisioner.backends.gke import readings
-from provisioner.backends.gke.readings import Readings
+from provisioner.backends import concurrency
+from provisioner.backends.concurrency import Readings
 
 
 @pytest.mark.parametrize(("seconds", "due_after"), [(0.0, 15.0), (7.0, 15.0), (120.0, 120.0), (float("inf"), None)])
@@ -15,7 +15,7 @@ def test_a_reading_that_is_put_off_begins_no_sooner(
     seconds: float, due_after: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, read, made = 100.0, [], Readings("something")
-    monkeypatch.setattr(readings, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(concurrency, "time", SimpleNamespace(monotonic=lambda: now))
 
     def begun() -> bool:
         before = len(read)

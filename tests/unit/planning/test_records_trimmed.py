@@ -15,9 +15,9 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.cancellation import CANCELLED_MESSAGE
 from provisioner.planning.draft import Draft
-from provisioner.planning.retention import trim
+from provisioner.planning.records import trim
+from provisioner.planning.slots import CANCELLED_MESSAGE
 from tests.unit.core import (
     NOW,
     REQUEST,

@@ -11,8 +11,8 @@ from google.auth.credentials import AnonymousCredentials
 from requests.adapters import BaseAdapter
 
 from provisioner.backends import BackendError
+from provisioner.backends.mig.api import ComputeApi, GroupAddress
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.reads import ComputeReads, GroupAddress
 from provisioner.model import ErrorClass
 
 ADDRESS = GroupAddress("https://compute.example", "p", "zones/r1-a", "mig-a", "r1-a")
@@ -36,37 +36,37 @@ class Busy(BaseAdapter):
         """Close no connection: there is none."""
 
 
-def reading(server: Busy) -> ComputeReads:
-    reads = ComputeReads(
+def reading(server: Busy) -> ComputeApi:
+    api = ComputeApi(
         ADDRESS.root,
         "p",
         AnonymousCredentials(),
         prefix="hf",
         budget=CallBudget(100, 60.0),  # type: ignore[no-untyped-call]
     )
-    reads._session.mount("https://", server)
-    return reads
+    api._session.mount("https://", server)
+    return api
 
 
-def failed(reads: ComputeReads) -> BackendError:
+def failed(api: ComputeApi) -> BackendError:
     with pytest.raises(BackendError) as caught:
-        reads.group(ADDRESS, time.monotonic() + 60.0)
+        api.group(ADDRESS, time.monotonic() + 60.0)
     return caught.value
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_the_time_that_a_response_asks_for_holds_for_every_call_of_the_project(status: int) -> None:
     server = Busy(status, **{"Retry-After": "40"})
-    reads = reading(server)
-    assert failed(reads).retry_after == 40.0
-    assert failed(reads).failure.error is ErrorClass.THROTTLED
+    api = reading(server)
+    assert failed(api).retry_after == 40.0
+    assert failed(api).failure.error is ErrorClass.THROTTLED
     assert server.calls == 1, "the second call was not sent"
 
 
 def test_a_response_that_asks_for_no_time_holds_up_nothing() -> None:
     server = Busy(503)
-    reads = reading(server)
-    assert [failed(reads).failure.error for _ in range(2)] == [ErrorClass.UNAVAILABLE] * 2
+    api = reading(server)
+    assert [failed(api).failure.error for _ in range(2)] == [ErrorClass.UNAVAILABLE] * 2
     assert server.calls == 2
 
 
