@@ -174,9 +174,12 @@ def _accepted(recorded: Recorded, message: str) -> str:
 def get_request_status(call: ScriptCall) -> str:
     """What HF was told of each request that has ended; of the others what the loop published."""
     ids = documents.request_ids(call.document)
-    answers, silent = call.state().poll([name for name in ids if re.fullmatch(OUR_ID, name)])
-    call.facts.update(requests=len(ids), unknown=sum(name not in answers for name in ids))
-    entries = [_entry(name, answers[name], silent) if name in answers else _unknown(name) for name in ids]
+    answers, silent = call.state().poll([*filter(re.compile(OUR_ID).fullmatch, ids)])
+    entries, unknown = [], 0
+    for name in ids:
+        unknown += name not in answers
+        entries.append(_entry(name, answers[name], silent) if name in answers else _unknown(name))
+    call.facts.update(requests=len(ids), unknown=unknown)
     return '{"requests": [' + ", ".join(entries) + "]}"
 
 

@@ -1,15 +1,36 @@
-"""What the host itself can have against the scripts: directories nobody may pass, mounts, SELinux's labels."""
+"""What the host itself can have against the scripts: directories, mounts, SELinux's labels, EGO's ego.conf."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hf_scripts.check_results import CheckResult, fine, fix
 from provisioner.files.owners import group_name, user_name
+
+
+class CheckResult(NamedTuple):
+    """One thing that was looked at."""
+
+    fine: bool
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'fine' if self.fine else 'fix'}: {self.text}"
+
+
+def fine(text: str) -> CheckResult:
+    """The result for what is as it should be."""
+    return CheckResult(True, text)
+
+
+def fix(text: str) -> CheckResult:
+    """The result for what has to be mended; the text says how."""
+    return CheckResult(False, text)
+
 
 HELD_BACK = ("user_home_t", "admin_home_t", "user_tmp_t", "tmp_t", "default_t", "unlabeled_t")
 """Types of homes, of temporary files, and of what no policy knows: services are denied them, as a rule."""
@@ -107,3 +128,29 @@ def _printed(*command: str) -> str:
         [program, *command[1:]], capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
     )
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+EXPIRY = "EGO_DYNAMIC_HOST_TIMEOUT"
+
+
+def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Return the result for the time after which EGO drops a host that has gone; none without an ego.conf to read."""
+    path = _ego_conf(environment)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = re.findall(rf"(?m)^[ \t]*{EXPIRY}[ \t]*=[ \t]*([^\s#]+)", file.read())
+    except OSError:
+        return
+    if found:
+        yield fine(f"{path}: EGO drops a host that has gone after {found[-1]} ({EXPIRY})")
+    else:
+        yield fix(
+            f"{path}: {EXPIRY} is missing, so EGO lists each machine that has gone for ever: "
+            f"add {EXPIRY}=10m, then restart EGO on the management hosts"
+        )
+
+
+def _ego_conf(environment: Mapping[str, str]) -> str:
+    """The file by the variables of EGO's profile, or of HostFactory's: HF_TOP lies beside the kernel's directory."""
+    top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
+    return os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")

@@ -15,8 +15,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 
-from hf_scripts import ego_conf, host, log
-from hf_scripts.check_results import CheckResult, fine, fix
+from hf_scripts import host, log
+from hf_scripts.host import CheckResult, fine, fix
 from provisioner.files.owners import group_name, user_name
 from provisioner.files.regular import HARD_LINK, LINK, refusal_message
 from provisioner.hostfactory import templates
@@ -82,7 +82,7 @@ def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
     yield from host.labels({HERE: "bin_t", conf: "etc_t", state: "var_lib_t"})
     yield from _configuration(conf, directories.environment)
     yield _log(log_path)
-    yield from ego_conf.check_expiry(directories.environment)
+    yield from host.check_expiry(directories.environment)
     usable = list(_state_directory(state))
     yield from usable
     if all(result.fine for result in usable):

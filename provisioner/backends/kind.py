@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from provisioner.backends import Backend, MachineSize
 from provisioner.hostfactory.instance import ProviderConfig
 from provisioner.hostfactory.templates import Template
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import Pool, Site
 from provisioner.schema.problems import Problem
-from provisioner.schema.site import Site
 
 SomePool = TypeVar("SomePool", bound=Pool)
 

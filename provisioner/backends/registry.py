@@ -17,8 +17,7 @@ from provisioner.backends.kind import Kind
 from provisioner.backends.network import prepare
 from provisioner.extras import needing
 from provisioner.model import ErrorClass
-from provisioner.schema.pool import Pool
-from provisioner.schema.site import Site
+from provisioner.schema.pool import Pool, Site
 
 GROUP = "provisioner.backends"
 """The group of entry points under which distributions register kinds."""

@@ -20,9 +20,9 @@ from provisioner import __version__
 from provisioner.backends import BackendError
 from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
 from provisioner.extras import MissingExtra, extra, needing
+from provisioner.files.problem import ConfigError
 from provisioner.hostfactory.instance import DirectoryError, TemplatesError
 from provisioner.names import printable_lines
-from provisioner.schema.config_error import ConfigError
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 

@@ -15,7 +15,7 @@ from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
 from provisioner.names import prefix_of, request_of, short_name
 from provisioner.planning.core.slots import boots_by, slot_named
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
 from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.facts import read_signs, script_calls
@@ -51,14 +51,14 @@ def run(options: argparse.Namespace) -> int:
 class _Sources:
     """What the state files hold, as far as they can be read."""
 
-    state: PeopleState
+    state: State
     memory: Memory | None
     notes: Notes
     caveats: list[str] = field(default_factory=list)
     """What the answer lacks, and why."""
 
 
-def explain(state: PeopleState, id_: str) -> dict[str, Any]:
+def explain(state: State, id_: str) -> dict[str, Any]:
     """The timeline of what has this id.
 
     ``kind`` (None: unknown), ``id`` and ``story``: sentences with ``at``, ``until`` (UTC), ``event`` and ``text``.
@@ -92,7 +92,7 @@ def explain(state: PeopleState, id_: str) -> dict[str, Any]:
 # --- what is known ----------------------------------------------------------------------------------------------------
 
 
-def _read(state: PeopleState) -> _Sources:
+def _read(state: State) -> _Sources:
     caveats: list[str] = []
     memory = _readable(state.memory.read, caveats)
     return _Sources(state, memory, _readable(partial(read_notes, state), caveats) or Notes(), caveats)

@@ -22,7 +22,7 @@ from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.levers import is_done
 from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.state.levers import let_go, pulled
 from provisioner.state.markers import loop_runs
 from provisioner.telemetry.notes import Notes, read_notes
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 class _Here:
     """What a state directory knows by name."""
 
-    def __init__(self, options: argparse.Namespace, state: PeopleState) -> None:
+    def __init__(self, options: argparse.Namespace, state: State) -> None:
         self._options, self._state = options, state
         self.notes = Notes()
         with suppress(StateError):  # people's notes, which the loop writes again

@@ -20,7 +20,7 @@ from provisioner.loop.cycle import Mandate, Reconciler
 from provisioner.model import ErrorClass, Failure, Look, Memory, Snapshot, Unobserved
 from provisioner.settings.tree import Settings
 from provisioner.state.errors import StateMissing
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 LOOK_SECONDS = 30.0
@@ -122,7 +122,7 @@ def _lacking(looks: Mapping[str, Look], memory: Memory) -> dict[str, dict[str, s
     return lacking
 
 
-def clock_of(state: LoopState) -> LoopClock:
+def clock_of(state: State) -> LoopClock:
     """Loop time as the next loop would have it."""
     try:
         return LoopClock(state.memory.read())
@@ -130,7 +130,7 @@ def clock_of(state: LoopState) -> LoopClock:
         return LoopClock()
 
 
-def reconciler(settings: Settings, state: LoopState, clock: LoopClock, epoch: int = 0) -> Reconciler:
+def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
     """A Reconciler that has no pool to act in; it writes as the loop of that ``epoch``."""
     return Reconciler(
         clock=clock,

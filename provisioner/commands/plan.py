@@ -12,7 +12,7 @@ from provisioner.commands.offline import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Look, Memory, PendingReason, Plan, Transition
 from provisioner.settings.tree import Settings
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     return show(options, document, partial(plan_text, named=options.machines), fine=plan_is_fine(document))
 
 
-def preview(settings: Settings, state: LoopState) -> tuple[Mapping[str, Look], Plan | None]:
+def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan | None]:
     """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
     from provisioner.backends.registry import close, make_backends
     from provisioner.commands.offline import clock_of, reconciler

@@ -15,7 +15,7 @@ from provisioner.interrupts import INTERRUPTED, end
 
 if TYPE_CHECKING:
     from provisioner.settings.tree import Settings
-    from provisioner.state.interfaces import LoopState
+    from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def dry_run(settings: Settings, state: LoopState, *, once: bool) -> None:
+def dry_run(settings: Settings, state: State, *, once: bool) -> None:
     """Print the plan of each cycle until interrupted, and carry nothing out. Raises StateError, BackendError."""
     from provisioner.commands.plan import plan_document, preview
 

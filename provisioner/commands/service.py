@@ -25,7 +25,7 @@ from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, Limits, LossCause
 from provisioner.settings.reload import Configuration
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.access import AccessFiles
 from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import EventMetrics, Metrics
@@ -86,7 +86,7 @@ def under_way(frame: FrameType | None) -> dict[str, object]:
 class Service:
     """One provisioner: loop, metrics, health and status page."""
 
-    def __init__(self, configuration: Configuration, state: PeopleState, *, listen: str | None = None) -> None:
+    def __init__(self, configuration: Configuration, state: State, *, listen: str | None = None) -> None:
         """Raises BackendError when a pool's place cannot be reached by its configuration."""
         settings = configuration.settings
         self.registry = CollectorRegistry()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, state_directory
 from provisioner.commands.status_text import printed
 from provisioner.commands.watch import watch
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.facts import read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE if seen.fine else PROBLEM
 
 
-def look(options: argparse.Namespace, state: PeopleState) -> Overview:
+def look(options: argparse.Namespace, state: State) -> Overview:
     """What the files hold, as far as it was asked for. Raises StateError, UsageError for a name that nothing has."""
     whole = overview(read_facts(state))
     _check_name("pool", options.pool, [row.pool for row in whole.pools])

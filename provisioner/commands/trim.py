@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.tree import Settings
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     return show(options, trim_document(left, dry_run=options.dry_run), trim_text)
 
 
-def trim(settings: Settings, state: LoopState, *, dry_run: bool) -> tuple[str, ...] | None:
+def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
     """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
     from provisioner.commands.offline import clock_of, reconciler
 

@@ -19,7 +19,7 @@ from provisioner.model import HOUR, Limits, Memory, format_utc
 from provisioner.names import printable
 from provisioner.planning.allocate.budget import cost, hourly, month_cost, priced
 from provisioner.planning.core.usage import Cell, Usage, month_of, there, used, wall_day
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.notes import read_notes
 
 PARTS = ("day", "template", "pool", "account")
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def usage(state: PeopleState, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
+def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
     """What was used from one day to another, both included. Raises StateError.
 
     ``rows``: the parts that ``by`` names, ``hours`` and ``cost``, by the present prices; ``total``: of all of them.

@@ -179,7 +179,9 @@ def _template(entry: object) -> Template:
     name = entry.get("templateId")
     if not isinstance(name, str) or not re.fullmatch(TEMPLATE_ID, name):
         raise Invalid(".templateId", expected("1 to 64 letters, digits, '_' or '-'", name))
-    fields = {key: value for key, value in entry.items() if key not in OWN_FIELDS}
+    fields = entry.copy()
+    for key in OWN_FIELDS:
+        fields.pop(key, None)
     return Template(
         id=name,
         max_number=_max_number(entry.get("maxNumber")),
@@ -221,7 +223,10 @@ def _attributes(value: object) -> dict[str, tuple[str, str]]:
     """All attributes as HF wants them: memory also from LSF's name for it, one core where none is given."""
     if not isinstance(value, dict):
         raise Invalid(".attributes", expected("an object", value))
-    attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}
+    attributes = {}
+    for name, given in value.items():
+        if given is not None:
+            attributes[name] = tagged(name, given)
     if "mem" in attributes:
         attributes.setdefault("nram", attributes["mem"])
     # Symphony counts slots as ncores x ncpus, and leaves out hosts without both.

@@ -35,9 +35,8 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.schema.fields import DurationOrZero
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import Pool, Site
 from provisioner.schema.problems import Expects, Problem
-from provisioner.schema.site import Site
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from provisioner.model import DAY, Contact, Intent
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def _with_list(contact: Contact, names: Collection[str], now: float) -> Contact:
 class Contacts:
     """Notices HF's calls by the marks that scripts leave, which are only compared for change."""
 
-    def __init__(self, state: LoopState) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
         self._marks: dict[str, int] | None = None
         self._inventory: tuple[tuple[str, ...], int] = ((), 0)

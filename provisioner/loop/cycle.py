@@ -46,7 +46,7 @@ from provisioner.planning.observe.outcomes import remember
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 CycleResult = Literal["ok", "partial", "failed"]
 
@@ -165,7 +165,7 @@ class Reconciler:
         self,
         *,
         clock: Clock,
-        state: LoopState,
+        state: State,
         actors: Actors,
         limits: Limits,
         provisioner: str,

@@ -31,7 +31,7 @@ from provisioner.model import (
 from provisioner.planning.core.slots import missing
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 from provisioner.state.journal import stamp
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Passed:
 class History:
     """Takes in each cycle, in the loop's thread, and writes what is new in it."""
 
-    def __init__(self, state: LoopState, published: Callable[[], Edition | None]) -> None:
+    def __init__(self, state: State, published: Callable[[], Edition | None]) -> None:
         """``published``: what this process has published last; None before it has published anything."""
         self._state = state
         self._published = published

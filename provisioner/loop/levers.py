@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from provisioner.model import Lever, LeverKind, Levers, Limits, format_utc
 from provisioner.planning.core.levers import in_force
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 from provisioner.state.journal import stamp
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ Fact = tuple[str, Lever]
 class HeldLevers:
     """The levers in force. A file that cannot be read changes none; at a start, when none is known, all is stopped."""
 
-    def __init__(self, state: LoopState) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
         self._signature: object = UNREAD
         self._levers: Levers | None = None

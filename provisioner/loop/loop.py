@@ -23,7 +23,7 @@ from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
 from provisioner.state.errors import StateError, StateMissing
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Pace:
 class Setup:
     """What a loop works on, and how fast."""
 
-    state: LoopState
+    state: State
     backends: Mapping[str, Backend]
     """By pool."""
     limits: Limits
@@ -96,7 +96,7 @@ class Setup:
     pace: Pace
 
 
-def check_turn(state: LoopState, epoch: int) -> None:
+def check_turn(state: State, epoch: int) -> None:
     """Raises SupersededError where another process is the loop by now, StateError where nobody can say."""
     # First the lock: a client of NFS that gets one forgets what it has cached, so the epoch is the newest.
     if not state.loop_lock.keep():

@@ -9,7 +9,7 @@ from provisioner.hostfactory import Loss
 from provisioner.model import Contact, Limits, Memory
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.report import answers
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Edition:
 class Publisher:
     """Writes status.json when what it says has changed, or when somebody else has put another in its place."""
 
-    def __init__(self, state: LoopState, check: Callable[[], None]) -> None:
+    def __init__(self, state: State, check: Callable[[], None]) -> None:
         self._state = state
         self._check = check
         """Raises SupersededError when a newer loop may write."""

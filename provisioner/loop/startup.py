@@ -15,7 +15,7 @@ from provisioner.names import request_of
 from provisioner.planning.core.usage import with_usage_of
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
 from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
-from provisioner.state.interfaces import LoopState
+from provisioner.state.interfaces import State
 
 LONE_MEMORY = (
     "memory.json stands without its lock file: it may be an old copy. "
@@ -31,7 +31,7 @@ takes a gap for an hour at most. So hours of a quiet grid are not lost when the 
 class HeldIntent:
     """Intent as the loop last read it."""
 
-    def __init__(self, state: LoopState, provisioner: str, check: Callable[[], None]) -> None:
+    def __init__(self, state: State, provisioner: str, check: Callable[[], None]) -> None:
         self._state = state
         self._provisioner = provisioner
         self._check = check
@@ -90,7 +90,7 @@ class HeldIntent:
 class HeldMemory:
     """Memory as the loop last read or wrote it."""
 
-    def __init__(self, state: LoopState, clock: Clock, check: Callable[[], None]) -> None:
+    def __init__(self, state: State, clock: Clock, check: Callable[[], None]) -> None:
         self._state = state
         self._clock = clock
         self._check = check
@@ -133,7 +133,7 @@ class Beginning:
 class Startup:
     """Takes up the memory of the loop before, or makes it again where it is lost or old."""
 
-    def __init__(self, state: LoopState, clock: Clock, file: HeldMemory) -> None:
+    def __init__(self, state: State, clock: Clock, file: HeldMemory) -> None:
         self._state = state
         self._clock = clock
         self._file = file

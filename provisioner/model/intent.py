@@ -1,9 +1,10 @@
-"""What is wanted, as HostFactory's scripts record it (intent.json)."""
+"""What is wanted: HF's requests (intent.json), and what operators hold back (levers.json)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +37,57 @@ class Intent:
     generation: int
     requests: Mapping[str, Request]
     returns: Mapping[str, ReturnRequest]
+
+
+class LeverKind(StrEnum):
+    """What a person holds the loop back by. The words are those of the commands."""
+
+    PAUSE = "pause"
+    """A pool gets no new machines."""
+    DRAIN = "drain"
+    """Nor does this one, and HF is asked to give its machines back."""
+    CANCEL = "cancel"
+    """An open request ends with what it got; HF is asked to give a machine back."""
+    STOP_ALL = "stop-all"
+    """No machine is made or deleted anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One lever that a person has pulled, or let go of."""
+
+    kind: LeverKind
+    target: str = ""
+    """The pool, the request or the machine; empty where it holds everything."""
+    who: str = ""
+    """The user's name on the host where the command ran."""
+    since: float = 0.0
+    """Epoch seconds of that host. For people; never compared."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Levers:
+    """What levers.json holds."""
+
+    held: tuple[Lever, ...] = ()
+    released: tuple[Lever, ...] = ()
+    """Of each that was let go: by whom, when and why, the last time."""
+
+    def of(self, kind: LeverKind) -> Mapping[str, Lever]:
+        """Those of a kind that are held, by target."""
+        return {lever.target: lever for lever in self.held if lever.kind is kind}
+
+    @property
+    def stop(self) -> Lever | None:
+        """The lever that holds everything."""
+        return next((lever for lever in self.held if lever.kind is LeverKind.STOP_ALL), None)
+
+    def against(self, pool: str) -> Lever | None:
+        """What keeps new machines from a pool."""
+        kinds = (LeverKind.DRAIN, LeverKind.PAUSE)
+        mine = (lever for kind in kinds for lever in self.held if lever.kind is kind and lever.target == pool)
+        return self.stop or next(mine, None)
+
+
+NO_LEVERS = Levers()

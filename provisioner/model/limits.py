@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from provisioner.model.levers import NO_LEVERS, Levers
+from provisioner.model.intent import NO_LEVERS, Levers
 from provisioner.model.words import DAY
 
 

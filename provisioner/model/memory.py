@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from provisioner.model.snapshot import Fingerprint, Notice
 from provisioner.model.words import DESIRED, BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
@@ -106,19 +106,6 @@ else:
         for name, value in changes.items():
             values[_POSITIONS[name]] = value
         return tuple.__new__(Slot, values)
-
-
-def evolving(*names: str) -> Callable[..., Slot]:
-    """``evolving("ip", …)(slot, ip, …)``: as ``evolve``, for a change that is always of the same fields, all given.
-
-    The function is compiled for them, as a named tuple's own are: it takes half the time.
-    """
-    held = ", ".join(f"_{name}" for name in Slot._fields)
-    values = ", ".join(name if name in names else f"_{name}" for name in Slot._fields)
-    source = f"def evolved(slot, {', '.join(names)}):\n    {held} = slot\n    return new(Slot, ({values}))"
-    scope: dict[str, Any] = {"new": tuple.__new__, "Slot": Slot}
-    exec(source, scope)
-    return cast("Callable[..., Slot]", scope["evolved"])
 
 
 @dataclass(frozen=True, slots=True)

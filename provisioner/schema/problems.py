@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from provisioner.files.problem import ConfigError as ConfigError
 from provisioner.files.problem import Problem as Problem
 from provisioner.files.yaml_text import join, parse, read_text, reason_of, syntax_text
-from provisioner.schema.config_error import ConfigError as ConfigError
 
 LONGEST_QUOTE = 60
 """Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""

@@ -25,9 +25,8 @@ from provisioner.schema.fields import (
     Share,
     Text,
 )
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import Compute, Pool, Site
 from provisioner.schema.problems import Expects, Section
-from provisioner.schema.site import Compute, Site
 
 Amount = Annotated[float | None, Field(gt=0), Expects("a number > 0")]
 CountOrZero = Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")]

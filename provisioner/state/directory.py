@@ -1,6 +1,6 @@
 """The state directory: the state of scripts and loop, kept in files.
 
-The scripts import this at each call, so what only the loop needs (model, codec, journal) is imported where it is used.
+The scripts import this at each call, so each part is imported on its first use.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cached_property
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.state import atomic
 from provisioner.state.errors import StateMissing
-from provisioner.state.markers import ConfigMarks, Heartbeat
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.instance import Digests
     from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
     from provisioner.state.intent import IntentStore
-    from provisioner.state.interfaces import PeopleState, ScriptState
+    from provisioner.state.interfaces import ScriptState, State
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
     from provisioner.state.locks import LoopLock
+    from provisioner.state.markers import ConfigMarks, Heartbeat
     from provisioner.state.memory import MemoryStore
     from provisioner.state.status import PoolNotes, StatusStore
 
@@ -35,8 +35,40 @@ STATE_FILES = frozenset(
 """The JSON files of a state directory, which may also be that of the configuration."""
 
 
+PARTS = {
+    "intent": ("intent", "IntentStore", ""),
+    "memory": ("memory", "MemoryStore", ""),
+    "status": ("status", "StatusStore", ""),
+    "notes": ("status", "PoolNotes", NOTES_FILE),
+    "seen": ("hf_activity", "Seen", "seen"),
+    "told": ("hf_activity", "Told", "seen"),
+    "inventory": ("hf_activity", "Inventory", INVENTORY_FILE),
+    "announced": ("hf_activity", "Announced", ANNOUNCED_FILE),
+    "heartbeat": ("markers", "Heartbeat", "heartbeat"),
+    "config": ("markers", "ConfigMarks", "config"),
+    "loop_lock": ("locks", "LoopLock", "loop.lock"),
+    "levers": ("levers", "LeverStore", ""),
+    "journal": ("journal", "Journal", "journal.jsonl"),
+}
+"""By name: module, class, and the place in the directory; empty for a part that takes the directory."""
+
+
 class StateFiles:
     """The files of a state directory, each prepared on first use. Opening it touches nothing. Raises StateMissing."""
+
+    intent: IntentStore
+    memory: MemoryStore
+    status: StatusStore
+    notes: PoolNotes
+    seen: Seen
+    told: Told
+    inventory: Inventory
+    announced: Announced
+    heartbeat: Heartbeat
+    config: ConfigMarks
+    loop_lock: LoopLock
+    levers: LeverStore
+    journal: Journal
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -46,90 +78,21 @@ class StateFiles:
                 f"{path}: no such directory: the working directory is gone. "
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
-        self.heartbeat = Heartbeat(os.path.join(self.path, "heartbeat"))
-        self.config = ConfigMarks(os.path.join(self.path, "config"))
         self._recovery = os.path.join(self.path, "recover")
 
-    @cached_property
-    def intent(self) -> IntentStore:
-        """What HF wants."""
-        from provisioner.state.intent import IntentStore
-
-        return IntentStore(self.path)
-
-    @cached_property
-    def status(self) -> StatusStore:
-        """What scripts print, as the loop published it."""
-        from provisioner.state.status import StatusStore
-
-        return StatusStore(self.path)
-
-    @cached_property
-    def notes(self) -> PoolNotes:
-        """What the loop leaves for operators."""
-        from provisioner.state.status import PoolNotes
-
-        return PoolNotes(os.path.join(self.path, NOTES_FILE))
-
-    @cached_property
-    def seen(self) -> Seen:
-        """When HF polled each request."""
-        from provisioner.state.hf_activity import Seen
-
-        return Seen(os.path.join(self.path, "seen"))
-
-    @cached_property
-    def told(self) -> Told:
-        """The terminal answers that HF was given."""
-        from provisioner.state.hf_activity import Told
-
-        return Told(os.path.join(self.path, "seen"))
-
-    @cached_property
-    def inventory(self) -> Inventory:
-        """The hosts that HF listed."""
-        from provisioner.state.hf_activity import Inventory
-
-        return Inventory(os.path.join(self.path, INVENTORY_FILE))
-
-    @cached_property
-    def announced(self) -> Announced:
-        """The maxNumbers that HF was shown."""
-        from provisioner.state.hf_activity import Announced
-
-        return Announced(os.path.join(self.path, ANNOUNCED_FILE))
-
-    @cached_property
-    def loop_lock(self) -> LoopLock:
-        """Which loop it is."""
-        from provisioner.state.locks import LoopLock
-
-        return LoopLock(os.path.join(self.path, "loop.lock"))
-
-    @cached_property
-    def memory(self) -> MemoryStore:
-        """What the loop must not forget."""
-        from provisioner.state.memory import MemoryStore
-
-        return MemoryStore(self.path)
-
-    @cached_property
-    def levers(self) -> LeverStore:
-        """What people hold back."""
-        from provisioner.state.levers import LeverStore
-
-        return LeverStore(self.path)
-
-    @cached_property
-    def journal(self) -> Journal:
-        """The history of actions."""
-        from provisioner.state.journal import Journal
-
-        return Journal(os.path.join(self.path, "journal.jsonl"))
+    def __getattr__(self, name: str) -> Any:
+        """Prepare a part; a script imports the parts alone that it needs."""
+        if name not in PARTS:
+            raise AttributeError(name)
+        module, kind, place = PARTS[name]
+        prepare = getattr(import_module(f"provisioner.state.{module}"), kind)
+        part = prepare(os.path.join(self.path, place) if place else self.path)
+        setattr(self, name, part)
+        return part
 
 
 class StateDir(StateFiles):
-    """The state directory and what is done with it: a ``ScriptState`` and a ``PeopleState``, thus a ``LoopState``."""
+    """The state directory and what is done with it: a ``ScriptState`` and a ``State``."""
 
     def sizes(self) -> Mapping[str, int]:
         """Bytes of each file that grows with what happens, by its name; without those that are not there."""
@@ -188,31 +151,27 @@ class StateDir(StateFiles):
         return Recorded(id_, self.heartbeat.age_against(self.intent.path))
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Raises as ``Told.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``."""
-        answers, touched = self._polled(list(ids))
+        """Raises as ``Told.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``.
+
+        Each answer is read after its ``seen`` was touched, as the loop looks at ``seen`` once it has published that it
+        cancels: one of the two notices the other.
+        """
+        asked, touched, unmarked = list(ids), 0, []
+        for id_ in asked:
+            if os.path.exists(os.path.join(self.seen.path, id_)):
+                touched = max(touched, self.seen.touch(id_))
+            else:
+                unmarked.append(id_)
+        answers = self._answers(asked)
+        if first_polled := answers.keys() & unmarked:
+            for id_ in first_polled:
+                touched = max(touched, self.seen.touch(id_))
+            answers = self._answers(asked)
         for id_, answer in answers.items():
             if answer is not None and answer.ended:
                 # Before it is printed: whatever becomes of the other files, no later call says anything else.
                 answers[id_] = Answer(self.told.tell(id_, answer.text), ended=True)
         return Polled(answers, self.heartbeat.loop_silent_for(touched) if touched else None)
-
-    def _polled(self, ids: list[str]) -> tuple[dict[str, Answer | None], int]:
-        """The answers of the known ids, each read after its ``seen`` was touched; when that was, in ns (0: never).
-
-        The loop publishes that it cancels, then looks at ``seen``; a script touches ``seen``, then looks at the answer:
-        one of the two notices the other.
-        """
-        touched, unmarked = 0, []
-        for id_ in ids:
-            if os.path.exists(os.path.join(self.seen.path, id_)):
-                touched = max(touched, self.seen.touch(id_))
-            else:
-                unmarked.append(id_)
-        answers = self._answers(ids)
-        first_polled = answers.keys() & unmarked
-        for id_ in first_polled:
-            touched = max(touched, self.seen.touch(id_))
-        return self._answers(ids) if first_polled else answers, touched
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
         """What is settled of the ids; of the others what is published, or None for what is recorded only."""
@@ -224,7 +183,7 @@ class StateDir(StateFiles):
             else:
                 unsettled.append(id_)
         if unsettled:
-            # Before the loop's first cycle there are no answers; intent, read next, tells when the whole state is gone.
+            # Before the loop's first cycle there are no answers; intent, read next, shows when the whole state is gone.
             with suppress(StateMissing):
                 answers |= self.status.read_answers(unsettled)
         if unpublished := set(unsettled) - answers.keys():
@@ -268,5 +227,5 @@ class StateDir(StateFiles):
 
 if TYPE_CHECKING:
 
-    def _implements(state: StateDir) -> tuple[ScriptState, PeopleState]:
+    def _implements(state: StateDir) -> tuple[ScriptState, State]:
         return state, state

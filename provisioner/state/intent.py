@@ -241,6 +241,8 @@ class IntentStore(IntentFile):
         additions = Additions()
         yield additions
         self._check_ready(create_for)
+        if not any(additions.tables.values()):
+            return
         posting, lock = Posting(self.path, additions.tables), DataLock(self.lock_path, wait)
         if lock.try_acquire():
             self._add(posting, lock, create_for)
@@ -285,35 +287,36 @@ class IntentStore(IntentFile):
     def _add(self, posting: Posting, lock: DataLock, create_for: str | None) -> None:
         with lock.held():
             tables = self._current(lock, create_for)
-            rows = self._rows(posting)
-            known = [tables[name].get(key) for name, key, _ in rows]
-            if known == [document for *_, document in rows]:
-                atomic.settle(self.path)  # the writer died before he could remove the posting
-                return
-            if any(known):
+            if not self._join([posting], tables):
+                if all(tables[name].get(key) == document for name, key, document in self._rows(posting)):
+                    atomic.settle(self.path)  # the writer died before he could remove the posting
+                    return
                 raise StateError(
                     f"{self.path}: an id drawn at random is taken already; nothing was written. Try again."
                 )
-            self._write(tables, lock, [posting])
+            self._write(tables, lock)
 
-    def _rows(self, posting: Posting) -> list[tuple[str, str, dict[str, Any]]]:
+    def _rows(self, posting: Posting) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """The documents of a posting, each with its table and its id."""
-        return [(name, key, document) for name in self.tables for key, document in posting.tables.get(name, {}).items()]
+        for name in self.tables:
+            for key, document in posting.tables.get(name, {}).items():
+                yield name, key, document
 
     def _join(self, postings: Iterable[Posting], tables: Tables) -> list[Posting]:
         """Add the documents of the postings; returns those whose ids were all free."""
         joined = []
         for posting in postings:
-            rows = self._rows(posting)
-            if not any(key in tables[name] for name, key, _ in rows):
+            for name, key, _ in self._rows(posting):
+                if key in tables[name]:
+                    break
+            else:
                 joined.append(posting)
-                for name, key, document in rows:
+                for name, key, document in self._rows(posting):
                     tables[name][key] = document
         return joined
 
-    def _write(self, tables: Tables, lock: DataLock, own: Iterable[Posting] = ()) -> None:
-        """Write the tables with their changes, a posting of our own, and what all who wait have posted."""
-        self._join(own, tables)
+    def _write(self, tables: Tables, lock: DataLock) -> None:
+        """Write the tables with their changes, and with what all who wait have posted."""
         generation = generation_of(tables) + 1
         joined = self._join(waiting(self.path, about(tables)), tables)
         for last in [False] * WITHDRAWALS + [True]:

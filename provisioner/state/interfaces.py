@@ -1,4 +1,4 @@
-"""What scripts, loop and people need of the state, however it is kept: three interfaces, for type checkers alone.
+"""What scripts, loop and operators need of the state, however it is kept: two interfaces, for type checkers alone.
 
 Any method may raise StateError; its message names what is wrong and the next step, and the call may be made again.
 """
@@ -60,11 +60,11 @@ class ScriptState(Protocol):
         """The scripts have read HF's two files with this content. Only a hint for people."""
 
 
-# --- the loop ---------------------------------------------------------------------------------------------------------
+# --- loop and operators -----------------------------------------------------------------------------------------------
 
 
-class Kept(Protocol):
-    """One of the three parts of the state: intent, memory, published answers."""
+class Part(Protocol):
+    """A part of the state that is written as a whole: intent, memory, published answers."""
 
     def exists(self) -> bool:
         """True when it is there, whether or not it can be read."""
@@ -75,10 +75,6 @@ class Kept(Protocol):
     def signature(self) -> object:
         """Differs whenever the part does; None while it is missing. Cheap: it is asked for ten times a second."""
 
-
-class Guarded(Kept, Protocol):
-    """Intent or memory, of which an old copy can be told."""
-
     def condition(self) -> Condition:
         """Whether it may be relied on; what is done where it may not stands in errors.py. Reads all of it."""
 
@@ -86,7 +82,7 @@ class Guarded(Kept, Protocol):
         """No writer has left a trace beside it: a person put it there."""
 
 
-class LoopIntent(Guarded, Protocol):
+class IntentPart(Part, Protocol):
     """What HF wants."""
 
     def read_newest(self) -> tuple[Intent, int]:
@@ -98,8 +94,11 @@ class LoopIntent(Guarded, Protocol):
     def remove(self, identifiers: Iterable[str]) -> float:
         """Trims requests and returns, known or not; the seconds it waited for other writers."""
 
+    def read(self) -> Intent:
+        """All of it, also an old copy."""
 
-class LoopMemory(Guarded, Protocol):
+
+class MemoryPart(Part, Protocol):
     """What the loop must not forget."""
 
     def is_older(self) -> bool:
@@ -115,7 +114,7 @@ class LoopMemory(Guarded, Protocol):
         """It is made again: generations go on in a range of their own. Returns how often that has been."""
 
 
-class LoopAnswers(Kept, Protocol):
+class AnswersPart(Part, Protocol):
     """What scripts print: a rendering of memory and intent."""
 
     def read_all(self) -> dict[str, Answer]:
@@ -125,7 +124,7 @@ class LoopAnswers(Kept, Protocol):
         """Publishes answers, lost hosts, and what the caps leave to each template, all at once."""
 
 
-class LoopTold(Protocol):
+class TerminalAnswers(Protocol):
     """What HF was told for good (law: a terminal answer stays)."""
 
     def ids(self) -> frozenset[str]:
@@ -144,7 +143,7 @@ class LoopTold(Protocol):
         """Forget what left the state."""
 
 
-class LoopMarks(Protocol):
+class PollMarkers(Protocol):
     """When HF polled."""
 
     def marks(self) -> dict[str, int]:
@@ -154,7 +153,7 @@ class LoopMarks(Protocol):
         """Forget what left the state."""
 
 
-class LoopHosts(Protocol):
+class ListedHosts(Protocol):
     """The hosts that HF listed."""
 
     def read(self) -> tuple[tuple[str, ...], int] | None:
@@ -188,114 +187,51 @@ class LoopTurn(Protocol):
     def release(self) -> None:
         """The next loop may take over. Safe to call twice."""
 
+    def is_held(self) -> bool:
+        """Some process is the loop now, as far as anybody can tell."""
 
-class LoopSign(Protocol):
+
+class LoopHeartbeat(Protocol):
     """The loop's sign of life."""
 
     def touch(self) -> None:
         """The loop lives."""
 
+    def last(self) -> float | None:
+        """When it lived last, in seconds of the state's own clock; None: never, or unknown."""
 
-class LoopHistory(Protocol):
+    def silent_now(self) -> float | None:
+        """For how long it has given no sign; None: it never gave one, or unknown."""
+
+
+class History(Protocol):
     """What was done. Nothing is decided by it."""
 
     def append(self, entries: Iterable[Mapping[str, object]]) -> None:
         """Adds one line for each."""
 
-
-class LoopLevers(Protocol):
-    """What people hold back."""
-
-    def signature(self) -> object:
-        """As of ``Kept``."""
-
-    def read(self) -> Levers:
-        """All that are held; none before the first was pulled."""
-
-
-class LoopNotes(Protocol):
-    """What people should know of loop and pools."""
-
-    def write(self, notes: Mapping[str, object]) -> None:
-        """Replaces them."""
-
-
-class LoopState(Protocol):
-    """What the loop does with the state: it reads intent and marks, writes memory and answers, trims."""
-
-    @property
-    def path(self) -> str:
-        """Where it is, in words for people."""
-
-    @property
-    def intent(self) -> LoopIntent: ...
-    @property
-    def memory(self) -> LoopMemory: ...
-    @property
-    def status(self) -> LoopAnswers: ...
-    @property
-    def told(self) -> LoopTold: ...
-    @property
-    def seen(self) -> LoopMarks: ...
-    @property
-    def inventory(self) -> LoopHosts: ...
-    @property
-    def loop_lock(self) -> LoopTurn: ...
-    @property
-    def heartbeat(self) -> LoopSign: ...
-    @property
-    def journal(self) -> LoopHistory: ...
-    @property
-    def notes(self) -> LoopNotes: ...
-    @property
-    def levers(self) -> LoopLevers: ...
-
-    def since_intent(self) -> float:
-        """Seconds from intent's last write to the loop's last sign of life; 0 when there is nothing to tell by."""
-
-    def recovery_asked(self) -> bool:
-        """A person asked to release the brake."""
-
-    def recovery_done(self) -> None:
-        """The brake is released, durably."""
-
-
-# --- people -----------------------------------------------------------------------------------------------------------
-
-
-class PeopleIntent(LoopIntent, Protocol):
-    """What HF wants, for commands."""
-
-    def read(self) -> Intent:
-        """All of it, also an old copy."""
-
-
-class PeopleTurn(LoopTurn, Protocol):
-    """Which loop it is, for commands."""
-
-    def is_held(self) -> bool:
-        """Some process is the loop now, as far as anybody can tell."""
-
-
-class PeopleSign(LoopSign, Protocol):
-    """Whether the loop lives. Times are those of the state's own clock, in seconds; None: never, or nobody can say."""
-
-    def last(self) -> float | None:
-        """When it lived last."""
-
-    def silent_now(self) -> float | None:
-        """For how long it has given no sign."""
-
-
-class PeopleHistory(LoopHistory, Protocol):
-    """What was done, for stories."""
-
     def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
         """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
 
 
-class PeopleNotes(LoopNotes, Protocol):
+class HeldLevers(Protocol):
+    """What people hold back."""
+
+    def signature(self) -> object:
+        """As of ``Part``."""
+
+    def read(self) -> Levers:
+        """All that are held; none before the first was pulled."""
+
+    def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
+
+
+class Notes(Protocol):
     """What people should know of loop and pools."""
+
+    def write(self, notes: Mapping[str, object]) -> None:
+        """Replaces them."""
 
     @property
     def path(self) -> str:
@@ -305,14 +241,7 @@ class PeopleNotes(LoopNotes, Protocol):
         """The sections by name; none before a loop ran."""
 
 
-class PeopleLevers(LoopLevers, Protocol):
-    """What people hold back, pulled and let go."""
-
-    def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
-        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
-
-
-class PeopleContents(Protocol):
+class ReadContents(Protocol):
     """Which content of HF's two files scripts and loop have read."""
 
     def note(self, side: Side, digests: Digests) -> None:
@@ -328,23 +257,49 @@ class PeopleContents(Protocol):
         """The files of which the two have read different contents."""
 
 
-class PeopleState(LoopState, Protocol):
-    """What telemetry and commands do with the state: they read all that the loop reads and leaves for people."""
+class State(Protocol):
+    """What loop, telemetry and commands do with the state.
+
+    The loop reads intent and HF's activity, writes memory and answers, and trims; the others read what it leaves.
+    """
 
     @property
-    def intent(self) -> PeopleIntent: ...
+    def path(self) -> str:
+        """Where it is, in words for people."""
+
     @property
-    def loop_lock(self) -> PeopleTurn: ...
+    def intent(self) -> IntentPart: ...
     @property
-    def heartbeat(self) -> PeopleSign: ...
+    def memory(self) -> MemoryPart: ...
     @property
-    def journal(self) -> PeopleHistory: ...
+    def status(self) -> AnswersPart: ...
     @property
-    def notes(self) -> PeopleNotes: ...
+    def told(self) -> TerminalAnswers: ...
     @property
-    def levers(self) -> PeopleLevers: ...
+    def seen(self) -> PollMarkers: ...
     @property
-    def config(self) -> PeopleContents: ...
+    def inventory(self) -> ListedHosts: ...
+    @property
+    def loop_lock(self) -> LoopTurn: ...
+    @property
+    def heartbeat(self) -> LoopHeartbeat: ...
+    @property
+    def journal(self) -> History: ...
+    @property
+    def notes(self) -> Notes: ...
+    @property
+    def levers(self) -> HeldLevers: ...
+    @property
+    def config(self) -> ReadContents: ...
+
+    def since_intent(self) -> float:
+        """Seconds from intent's last write to the loop's last sign of life; 0 when there is nothing to tell by."""
+
+    def recovery_asked(self) -> bool:
+        """A person asked to release the brake."""
+
+    def recovery_done(self) -> None:
+        """The brake is released, durably."""
 
     def sizes(self) -> Mapping[str, int]:
         """Bytes of each part that grows with what happens, by its name."""

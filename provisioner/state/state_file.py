@@ -117,18 +117,16 @@ class StateFile:
         """The error for a file that is not there."""
         return missing(self.path, self.advice)
 
-    def _view(self, name: str) -> StateTable:
-        """One table as it is in the file now, read once."""
-        return self._table(self.load(), name)
+    def _view(self, name: str, tables: Tables | None = None) -> StateTable:
+        """One table as it is in the file now, read once, or as it is in ``tables``."""
+        held = self.load() if tables is None else tables
+        return StateTable(StateStorage(self.path, self.kind, self.advice, held), name)
 
     def _peek(self, name: str) -> StateTable:
         """One table as it is in the file now, read without the last one."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
-        return self._table(tables if name in tables else storage.read(), name)
-
-    def _table(self, tables: Tables, name: str) -> StateTable:
-        return StateTable(StateStorage(self.path, self.kind, self.advice, tables), name)
+        return self._view(name, tables if name in tables else storage.read())
 
     def _unreadable(self, problem: str) -> StateUnreadable:
         return unreadable(self.path, problem, self.advice)

@@ -30,7 +30,10 @@ class StatusStore(StateFile):
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
         """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
-        return {key: self._answer(key, document) for key, document in self._view("answers").pick(identifiers).items()}
+        answers = {}
+        for key, document in self._view("answers").pick(identifiers).items():
+            answers[key] = self._answer(key, document)
+        return answers
 
     def read_all(self) -> dict[str, Answer]:
         """Every answer. Raises as ``read_answers`` does."""

@@ -23,7 +23,7 @@ from provisioner.model import (
 from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.core.levers import counts
 from provisioner.planning.report.answers import unlisted
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ UNTRIED: Mapping[tuple[str, str], Window] = {}
 class CycleMeter:
     """Takes in each cycle, in the loop's thread."""
 
-    def __init__(self, metrics: Metrics, state: PeopleState) -> None:
+    def __init__(self, metrics: Metrics, state: State) -> None:
         self._metrics = metrics
         self._state = state
         self._seen: dict[str, Snapshot] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioner.model import Intent, Memory
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.state.markers import Difference
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.held_levers import held_levers
@@ -62,7 +62,7 @@ class Facts:
     """Epoch seconds when this was read."""
 
 
-def read_facts(state: PeopleState, memory: Memory | None = None) -> Facts:
+def read_facts(state: State, memory: Memory | None = None) -> Facts:
     """What the files hold now; with ``memory``, as the loop of this process holds it, memory.json is not read. Raises
     StateError, also where nothing was ever written.
     """
@@ -87,12 +87,12 @@ def read_facts(state: PeopleState, memory: Memory | None = None) -> Facts:
     )
 
 
-def read_signs(state: PeopleState) -> LifeSigns:
+def read_signs(state: State) -> LifeSigns:
     """Return the signs of life of the loop. Raise StateError."""
     return LifeSigns(state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now())
 
 
-def _refusal(state: PeopleState, holder: Mapping[str, Any]) -> str:
+def _refusal(state: State, holder: Mapping[str, Any]) -> str:
     """What would hinder the loop as well: others may look from a host that mounts the directory read-only."""
     error = state.refusal()
     if error is None or is_denied(error):
@@ -102,7 +102,7 @@ def _refusal(state: PeopleState, holder: Mapping[str, Any]) -> str:
     return f"{error.strerror}. {what_to_do(error)}"
 
 
-def _memory(state: PeopleState) -> tuple[Memory | None, File]:
+def _memory(state: State) -> tuple[Memory | None, File]:
     try:
         memory = state.memory.read()
         older = state.memory.is_older()
@@ -120,7 +120,7 @@ def _memory(state: PeopleState) -> tuple[Memory | None, File]:
     return memory, File()
 
 
-def _intent(state: PeopleState, memory: Memory | None) -> tuple[Intent | None, File]:
+def _intent(state: State, memory: Memory | None) -> tuple[Intent | None, File]:
     try:
         intent, newest = state.intent.read_newest()
     except StateMissing:
@@ -134,7 +134,7 @@ def _intent(state: PeopleState, memory: Memory | None) -> tuple[Intent | None, F
     return intent, File()
 
 
-def script_calls(state: PeopleState) -> ScriptCalls:
+def script_calls(state: State) -> ScriptCalls:
     """HF's calls, in seconds by the file system's clock."""
     marks = state.seen.marks()
     _, listed = state.inventory.read() or ((), 0)

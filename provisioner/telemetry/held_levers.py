@@ -8,11 +8,11 @@ from typing import Any
 from provisioner.model import DESIRED, LeverKind, Memory, format_utc
 from provisioner.planning.core.levers import is_done
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.pool_windows import Document, local
 
 
-def held_levers(state: PeopleState, memory: Memory | None) -> dict[str, Any]:
+def held_levers(state: State, memory: Memory | None) -> dict[str, Any]:
     """``held``: a ``lever`` (pause, drain, cancel, stop-all) each, its ``target`` (pool, request, machine), ``who``,
     ``since``, ``reason``, and how many ``machines`` HostFactory has still to give back (None: it is not asked to).
     ``problem``: why nobody knows which are held; empty where they are known.

@@ -19,7 +19,7 @@ from provisioner.model import (
 )
 from provisioner.state.codec import RecordError, Rules, Shape
 from provisioner.state.errors import StateError, StateUnreadable
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.state.markers import UNSEEN
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Notes:
         }
 
 
-def read_notes(state: PeopleState) -> Notes:
+def read_notes(state: State) -> Notes:
     """Return the notes of the loop. Raise StateUnreadable."""
     document = state.notes.read()
     try:
@@ -108,7 +108,7 @@ STORED = Shape(Notes, [one.name for one in fields(Notes)], Rules())
 class Notebook:
     """Takes in each cycle, in the loop's thread, and writes what people should know when that changes."""
 
-    def __init__(self, state: PeopleState, refused: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, state: State, refused: Callable[[], str] = lambda: "") -> None:
         """``refused``: why the configuration in the files is not in force; empty when it is."""
         self._state = state
         self._refused = refused

@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
 from provisioner.names import RETURN_ID_PREFIX, printable, printable_lines
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.brake_release import time_at
 from provisioner.telemetry.connections import Response
 from provisioner.telemetry.facts import Facts, read_facts
@@ -65,7 +65,7 @@ class StatusPage:
 
     def __init__(
         self,
-        state: PeopleState,
+        state: State,
         memory: Callable[[], Memory | None],
         samples: Samples,
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory
-from provisioner.state.interfaces import PeopleState
+from provisioner.state.interfaces import State
 from provisioner.telemetry.config_watch import ConfigWatch
 from provisioner.telemetry.cycle_log import CycleLog
 from provisioner.telemetry.cycle_meter import CycleMeter
@@ -28,7 +28,7 @@ class Reporter:
     def __init__(
         self,
         metrics: Metrics,
-        state: PeopleState,
+        state: State,
         *,
         limits: Limits,
         refused: Callable[[], str] = lambda: "",

@@ -18,6 +18,7 @@ from hypothesis import given
 from hf_scripts.commands import COMMANDS
 from provisioner.commands.status import printed
 from provisioner.hostfactory import templates
+from provisioner.hostfactory.instance import TemplatesError
 from provisioner.settings import loader
 from provisioner.settings.advice import advice
 from provisioner.state import atomic
@@ -203,7 +204,7 @@ def test_a_configuration_is_taken_or_refused_with_each_mistake(tmp_path: Path, f
     if path.suffix == ".yaml" and chance.randrange(3):
         content = yaml.safe_dump(mutated(yaml.safe_load(content), chance)).encode()
     path.write_bytes(damaged(content, chance))
-    message = refusal(lambda: limits(site.path), loader.ConfigError, templates.TemplatesError)
+    message = refusal(lambda: limits(site.path), loader.ConfigError, TemplatesError)
     assert message or site.path.exists()
 
 

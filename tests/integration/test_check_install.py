@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hf_scripts import installation
-from hf_scripts.check_results import CheckResult, fine
+from hf_scripts.host import CheckResult, fine
 from provisioner.files.owners import user_name
 from provisioner.hostfactory.instance import Directories
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory

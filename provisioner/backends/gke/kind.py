@@ -16,8 +16,8 @@ from provisioner.extras import extra, needing
 from provisioner.files.yaml_text import reason_of
 from provisioner.hostfactory.templates import Template
 from provisioner.model import NEVER, Create
+from provisioner.schema.pool import Site
 from provisioner.schema.problems import Problem
-from provisioner.schema.site import Site
 
 TOO_SHORT = "activeDeadlineSeconds is {:g}, so no pod lives for least_life_seconds ({:g}): lower that setting"
 RESTARTED = (

@@ -11,8 +11,8 @@ from provisioner.backends.kind import Kind, Surroundings
 from provisioner.backends.mig.settings import MigPool
 from provisioner.extras import extra
 from provisioner.hostfactory.templates import Template
+from provisioner.schema.pool import Site
 from provisioner.schema.problems import Problem
-from provisioner.schema.site import Site
 
 COMPUTE_ENDPOINT = "PROVISIONER_COMPUTE_ENDPOINT"
 """Environment variable: the Compute API of every group that names no endpoint of its own."""

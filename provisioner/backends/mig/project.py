@@ -18,7 +18,7 @@ from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import Failure
-from provisioner.schema.site import Compute
+from provisioner.schema.pool import Compute
 
 FRESH = 0.5
 """Part of the pace for which a list serves other pools, too: pools that look out of step cost one more list at most."""

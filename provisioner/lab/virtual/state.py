@@ -1,4 +1,4 @@
-"""What lasts, kept in memory: one object is a ``ScriptState`` and a ``LoopState``, and outlives the loops that use it.
+"""What lasts, kept in memory: one object is a ``ScriptState`` and a ``State``, and outlives the loops that use it.
 
 What files can suffer happens to it when a scenario says so: it is lost, put back old, or cannot be read.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.hostfactory.instance import Digests
 from provisioner.model import NO_LEVERS, Intent, Lever, LeverKind, Levers, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
+from provisioner.state.journal import Excerpt
 from provisioner.state.levers import let_go, pulled
+from provisioner.state.markers import Difference, Side
 
 if TYPE_CHECKING:
-    from provisioner.state.interfaces import LoopState, ScriptState
+    from provisioner.state.interfaces import ScriptState, State
 
 LETTERS = string.ascii_lowercase + string.digits
 UNREADABLE = "The virtual state cannot be read now."
@@ -72,6 +74,9 @@ class VirtualIntent:
         if self.held is None:
             raise StateMissing("The virtual intent is missing.")
         return self.held, self._noted
+
+    def read(self) -> Intent:
+        return self.read_newest()[0]
 
     def note_newest(self, generation: int) -> None:
         self._noted = max(self._noted, generation)
@@ -159,6 +164,12 @@ class VirtualAnswers:
 
     def signature(self) -> object:
         return None if self.answers is None else self._written
+
+    def condition(self) -> Condition:
+        return Condition.FINE if self.exists() else Condition.NEW
+
+    def stands_alone(self) -> bool:
+        return False
 
     def read_all(self) -> dict[str, Answer]:
         if self.answers is None:
@@ -273,6 +284,9 @@ class VirtualTurn:
 
     def release(self) -> None: ...
 
+    def is_held(self) -> bool:
+        return True
+
 
 class VirtualLevers:
     """What people hold back."""
@@ -287,13 +301,19 @@ class VirtualLevers:
     def read(self) -> Levers:
         return self.held
 
+    def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+        before, after = self.held, change(self.held)
+        if anew or after != before:
+            self._write(after)
+        return before, after
+
     def pull(self, lever: Lever) -> None:
         """A person holds something back."""
-        self._write(pulled(self.held, lever))
+        self.change(lambda held: pulled(held, lever))
 
     def release(self, kind: LeverKind, target: str) -> None:
         """A person lets it go."""
-        self._write(let_go(self.held, [kind], Lever(kind, target)))
+        self.change(lambda held: let_go(held, [kind], Lever(kind, target)))
 
     def _write(self, levers: Levers) -> None:
         self.held = levers
@@ -301,13 +321,32 @@ class VirtualLevers:
 
 
 class Unheard:
-    """Heartbeat, journal and notes, which nobody reads in virtual time."""
+    """Heartbeat, journal, notes and configuration markers, which are not kept in virtual time."""
+
+    path = "virtual"
 
     def touch(self) -> None: ...
 
     def append(self, entries: Iterable[Mapping[str, object]]) -> None: ...
 
     def write(self, notes: Mapping[str, object]) -> None: ...
+
+    def note(self, side: Side, digests: Digests) -> None: ...
+
+    def forget_old(self) -> None: ...
+
+    def last(self) -> None: ...
+
+    def silent_now(self) -> None: ...
+
+    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        return Excerpt()
+
+    def read(self) -> dict[Any, Any]:
+        return {}
+
+    def differences(self) -> list[Difference]:
+        return []
 
 
 class VirtualState:
@@ -324,7 +363,7 @@ class VirtualState:
         self.inventory = VirtualHosts()
         self.loop_lock = VirtualTurn()
         self.levers = VirtualLevers()
-        self.heartbeat = self.journal = self.notes = Unheard()
+        self.heartbeat = self.journal = self.notes = self.config = Unheard()
         self.watchers: list[Callable[[], None]] = []
         """Called when HF has recorded something or left a mark, and when a lever was moved."""
         self._shown: Mapping[str, int] = {}
@@ -339,6 +378,11 @@ class VirtualState:
         return False
 
     def recovery_done(self) -> None: ...
+
+    def sizes(self) -> Mapping[str, int]:
+        return {}
+
+    def refusal(self) -> None: ...
 
     # --- people -------------------------------------------------------------------------------------------------------
 
@@ -412,5 +456,5 @@ class VirtualState:
 
 if TYPE_CHECKING:
 
-    def _implements(state: VirtualState) -> tuple[ScriptState, LoopState]:
+    def _implements(state: VirtualState) -> tuple[ScriptState, State]:
         return state, state

@@ -15,7 +15,7 @@ from provisioner.model import (
     RequestStatus,
     Slot,
     Verdict,
-    evolving,
+    evolve,
 )
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import Draft
@@ -25,8 +25,6 @@ NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boo
 
 BLIP = 30.0
 """Seconds for which a machine may be down at its request's deadline without being given up: most recover."""
-
-_judged = evolving("verdict")
 
 
 def time_over(draft: Draft, record: RequestRecord) -> str:
@@ -116,6 +114,6 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
     if pending(record) or down(record) or missing(record) > 0:
         return
     running = _running(record)
-    draft.put(record.id, *[_judged(slot, Verdict.SUCCEEDED) for slot in running])
+    draft.put(record.id, *[evolve(slot, verdict=Verdict.SUCCEEDED) for slot in running])
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
     draft.update(record.id, ended=status, ended_at=draft.now)

@@ -21,7 +21,6 @@ from provisioner.model import (
     Snapshot,
     Verdict,
     evolve,
-    evolving,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import SOON, Draft
@@ -43,12 +42,6 @@ PUNCTUAL = 60.0
 
 LATE_CREATE = 60.0
 """Seconds for which a create without a good answer may still be under way: longer than any call."""
-
-
-_followed = evolving(
-    *("seen", "accepted", "submitted", "absent", "ran", "fingerprint", "ip", "public_ip", "launched"),
-    *("failure", "notice", "cause", "gated", "lifted", "strayed", "expires", "down"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +224,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
     begins = not told and machine.phase is RUNNING
     # What HF was told of a machine that runs is never told differently.
     shown: Slot | Machine = slot if told else machine
-    changed = _followed(
+    changed = evolve(
         slot,
         seen=True,
         accepted=True,

@@ -24,7 +24,7 @@ from provisioner.lab.cloud.compute.vms import Vm
 from provisioner.lab.cloud.world import Fault
 from provisioner.loop.cycle import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
-from provisioner.schema.site import Compute
+from provisioner.schema.pool import Compute
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud

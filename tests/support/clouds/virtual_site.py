@@ -33,7 +33,7 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
-from provisioner.schema.site import Compute
+from provisioner.schema.pool import Compute
 from provisioner.state import batched_writes
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing

@@ -9,8 +9,8 @@ from provisioner.backends import Backend, MachineSize
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.lab.fake import FakeBackend, FakePlace, FakePool
 from provisioner.schema.fields import Text
+from provisioner.schema.pool import Site
 from provisioner.schema.problems import Problem
-from provisioner.schema.site import Site
 
 
 class YardPool(FakePool):

@@ -30,7 +30,21 @@ from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_failures, pool_line
 from provisioner.telemetry.unmet import unmet_lines
 from tests.support.desk import ONE_POOL, facts
-from tests.unit.core import NOW, OTHER, REQUEST, STOCKOUT, TEMPLATE, limits, memory, pool, record, running, slot, unsent
+from tests.unit.core import (
+    BROKEN,
+    NOW,
+    OTHER,
+    REQUEST,
+    STOCKOUT,
+    TEMPLATE,
+    limits,
+    memory,
+    pool,
+    record,
+    running,
+    slot,
+    unsent,
+)
 
 FULL = Window(4, level=2, blocked_at=NOW - 240, retry_at=NOW + 3600, probing=True, failure=STOCKOUT)
 TWO_POOLS = limits(pool("a"), pool("b", paused=True))
@@ -126,6 +140,19 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         ONE_POOL,
         {"unmet": {}, "ended": True},
         rf"2: no loop has said why since {TIME} \(100 s\)",
+    ),
+    "a loop that has published nothing, of machines that are down and not of those that were given up": (
+        memory(record(running(0, down=NOW - 1), running(1), count=9, withheld=4)),
+        ONE_POOL,
+        {"unmet": {}, "ended": True},
+        rf"4: no loop has said why since {TIME} \(100 s\)",
+    ),
+    "a cap over all templates, and who holds it": (
+        memory(record(running(0), count=2), record(running(0, request=OTHER), id_=OTHER, template="U")),
+        limits(pool("a", max_machines=9, max_machines_total=2)),
+        {},
+        rf"1 in a: cap of 2 since {TIME} \(100 s\): max_machines_total, over all templates; "
+        rf"held by {REQUEST} \(1\), {OTHER} \(1\)",
     ),
     "calls that are under way": (
         memory(record(count=1)),
@@ -280,3 +307,8 @@ def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
     last = pool_failures(held)["a", TEMPLATE]
     assert last == (STOCKOUT, NOW - 50, NOW - 70, False)
     assert pool_failures(memory(record(running()))) == {}
+
+
+def test_a_machine_that_starts_in_place_of_one_that_failed_is_named_with_the_failure() -> None:
+    (line,) = lines(overview(facts(memory(record(slot(seen=True, tried=BROKEN, tries=1))))))
+    assert re.match(r"1 in a: starting, other since .*: ImagePullBackOff; ", line)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from provisioner.files.problem import ConfigError
 from provisioner.lab.virtual.scenario_file import read
-from provisioner.schema.config_error import ConfigError
 from tests.unit.lab.virtual.test_ledger import TINY
 
 # Read as a file of its own, which is one scenario by the file's name, or several by theirs.
