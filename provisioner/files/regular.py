@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from contextlib import ExitStack
+from contextvars import ContextVar
 
 LOG_MODE = 0o640
 """Mode of a file that is created for people: the scripts' log, a trace."""
@@ -19,6 +20,9 @@ ASIDE_SUFFIX = ".new"
 
 CHANGES = 3
 """How often a file is opened and its names are counted while a writer of ours may give or remove one."""
+
+READS_LINKED = ContextVar("reads_linked", default=False)
+"""True while ``read_own`` reads a file that has other names, too: copies of a directory may share their files."""
 
 
 class NoFileError(OSError):
@@ -97,7 +101,8 @@ def read_regular(path: str, *, most: int | None = None) -> bytes:
 
 def read_own(path: str) -> bytes:
     """The content of a file that only we make. Raises OSError as ``open_own``."""
-    return _content(open_own(path, os.O_RDONLY), None)
+    opened = _open_unfollowed if READS_LINKED.get() else open_own
+    return _content(opened(path, os.O_RDONLY), None)
 
 
 def _content(descriptor: int, most: int | None) -> bytes:
