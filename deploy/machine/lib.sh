@@ -99,17 +99,29 @@ ego() {
     in_time "$1" "${ego_libraries[@]}" "${@:2}"
 }
 
+# end_all PID: ends a process and all that it runs, as far as the kernel lists that. A stopped one begins no more children
+# while they are read.
+end_all() {
+    local each children=()
+    kill -STOP "$1"
+    read -r -a children <"/proc/$1/task/$1/children"
+    for each in "${children[@]}"; do end_all "$each"; done
+    kill -KILL "$1"
+} 2>/dev/null
+
 # attended COMMAND...: runs it in a child, and ends the child once a signal has come, as `must_end` says then. This shell only
 # waits: one with a trap may lose a signal that comes while it expands $(...) or <(...) (bash 5.2: "trap: unexpected EOF").
+# Before the child has a number the trap cannot end it, and before `wait` a signal interrupts no wait: each case is covered.
 must_end=
 attended() {
-    local child code=0
-    trap must_end=yes TERM INT
+    local child='' code=0
+    trap 'must_end=yes; [ -z "$child" ] || end_all "$child"' TERM INT
     { trap : PIPE; "$@"; } & # a child has the traps of its parent no more
     child=$!
-    wait "$child" || code=$?
+    [ -z "$must_end" ] || end_all "$child"
+    wait "$child" 2>/dev/null || code=$?
     trap '' TERM INT
-    [ -z "$must_end" ] || { kill -KILL "$child" && wait "$child"; } 2>/dev/null
+    [ -z "$must_end" ] || wait "$child" 2>/dev/null
     return "$code"
 }
 
