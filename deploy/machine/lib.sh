@@ -22,8 +22,9 @@
 : "${HF_SYSTEMD:=/run/systemd/system}" # is there where systemd runs
 : "${HF_SECRETS_SERVER:=https://secretmanager.googleapis.com}"
 
-# It uses unset variables and programs that fail: no option of the shell makes that the end of the script.
-if [ -r "$HF_EGO_PROFILE" ]; then
+# It uses unset variables and programs that fail: no option of the shell makes that the end of the script. A shell that only
+# waits for one that needs EGO does without (hf_later).
+if [ -z "${hf_later:-}" ] && [ -r "$HF_EGO_PROFILE" ]; then
     hf_options=()
     for hf_option in errexit nounset pipefail; do
         if [[ -o $hf_option ]]; then hf_options+=(-o "$hf_option"); else hf_options+=(+o "$hf_option"); fi
@@ -36,7 +37,7 @@ fi
 # Its libraries are for EGO's programs alone: older than the system's, they can break curl, getent or runuser.
 ego_libraries=()
 [ -z "${LD_LIBRARY_PATH:-}" ] || ego_libraries=(env "LD_LIBRARY_PATH=$LD_LIBRARY_PATH")
-unset LD_LIBRARY_PATH
+[ -n "${hf_later:-}" ] || unset LD_LIBRARY_PATH
 ego_conf=${EGO_CONFDIR:-${EGO_TOP:+$EGO_TOP/kernel/conf}} # where EGO's ego.conf and hosts are; empty if unknown
 
 # A start-up script's log is a pipe, whose reader ends when the machine is told to: a line is lost then, and no script.
@@ -315,6 +316,7 @@ fit_to_join() {
 join() {
     local ends step=0
     fit_to_join || return
+    : >"$HF_READY_FILE.joins" # from now on EGO may have this machine
     ends=$(($(now) + HF_JOIN_SECONDS))
     check_image
     know_master
