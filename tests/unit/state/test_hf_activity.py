@@ -17,8 +17,8 @@ import pytest
 
 from provisioner.hostfactory import Answer
 from provisioner.model import BrakeReason
-from provisioner.planning.answers import RETURNED_EARLY
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
+from provisioner.planning.report.answers import RETURNED_EARLY
 from provisioner.state import atomic
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreadable, StateUnwritable
 from provisioner.state.hf_activity import Inventory, Seen, Told
@@ -197,6 +197,15 @@ def test_a_full_disk_settles_nothing_and_leaves_nothing(told: Told, monkeypatch:
     with pytest.raises(StateUnwritable, match="No space left"):
         told.tell("a", ONE)
     assert files(told) == []
+
+
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.parametrize("call", ["lstat", "open"])
+def test_an_entry_that_is_stale_once_is_read_again(told: Told, monkeypatch, call: str) -> None:
+    told.tell("a", ONE)
+    monkeypatch.setattr(os, call, failing(getattr(os, call), errno.ESTALE))
+    assert settled(told) == ONE
+    assert told.tell("a", OTHER) == ONE
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n"])
