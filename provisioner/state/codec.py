@@ -327,7 +327,13 @@ class MemoryCodec:
         rules = Rules(_columns(tables.get("memory", {}).get("columns", {})))
         whole = dict(tables.get("memory", {}).get("memory", {}))
         whole |= {name: dict(tables.get(name, {})) for name in (*OWN_TABLES, USAGE)}
-        return cast(Memory, rules.shape(Memory).from_document(whole))
+        memory = cast(Memory, rules.shape(Memory).from_document(whole))
+        keyed: list[tuple[str, Mapping[Any, Any]]] = [("id", memory.requests), ("id", memory.returns)]
+        for name, held in keyed + [("number", record.slots) for record in memory.requests.values()]:
+            for key, record in held.items():
+                if getattr(record, name) != key:
+                    raise RecordError(f"{str(key)[:60]}: has the {name} {str(getattr(record, name))[:60]!r}")
+        return memory
 
 
 def _columns(named: Mapping[str, Any]) -> Mapping[str, list[str]]:

@@ -67,6 +67,11 @@ def filled(kind: type, **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[An
     return st.builds(kind, **{name: chosen.get(name, ...) for name in get_type_hints(kind)})
 
 
+def keyed(name: str, records: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Records by that field of theirs."""
+    return st.lists(records, max_size=2).map(lambda drawn: {getattr(record, name): record for record in drawn})
+
+
 def mappings(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.dictionaries(keys, values, max_size=2)
 
@@ -79,8 +84,8 @@ def memories() -> st.SearchStrategy[Any]:
     )
     return filled(
         Memory,
-        requests=mappings(TEXT, filled(RequestRecord, count=COUNT, slots=mappings(st.integers(0, 999), slots))),
-        returns=mappings(TEXT, filled(ReturnRecord)),
+        requests=keyed("id", filled(RequestRecord, count=COUNT, slots=keyed("number", slots))),
+        returns=keyed("id", filled(ReturnRecord)),
         pressures=mappings(st.tuples(TEXT, TEXT), filled(Window)),
     )
 
@@ -109,7 +114,7 @@ def test_a_change_of_one_slot_comes_back_too(memory: Memory, data: st.DataObject
         return
     key, number = data.draw(st.sampled_from(keys))
     record = memory.requests[key]
-    slots = {**record.slots, number: data.draw(filled(Slot))}
+    slots = {**record.slots, number: data.draw(filled(Slot, number=st.just(number)))}
     changed = dataclasses.replace(memory, requests={**memory.requests, key: dataclasses.replace(record, slots=slots)})
     assert MemoryCodec().decode(stored(codec, changed)) == changed
 
@@ -147,6 +152,9 @@ DAMAGE = {
     "a slot that is no row": (("requests", "a", "slots", "0"), {}, "a: slots: 0: Slot: expected a list"),
     "a row that is too long": (("requests", "a", "slots", "0"), [None] * 99, "expected a list of up to"),
     "a row that is too short": (("requests", "a", "slots", "0"), ["n"], "a: slots: 0: .*missing"),
+    "a slot of another number": (("requests", "a", "slots", "1"), ["n", 0, "p", "open", 1.0], "1: has the number '0'"),
+    "a request of another id": (("requests", "a", "id"), "b", "a: has the id 'b'"),
+    "a return of another id": (("returns", "ret-a", "id"), "b", "ret-a: has the id 'b'"),
     "slots that are a list": (("requests", "a", "slots"), [], "slots: expected an object"),
     "a slot number that is none": (("requests", "a", "slots", "x"), ["n", 0, "p", "open", 1.0], "key 'x' is not JSON"),
     "names that are a text": (("returns", "ret-a", "names"), "ab", "ret-a: names: expected a list"),
