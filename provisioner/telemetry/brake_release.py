@@ -49,7 +49,7 @@ def _times(ripe: list[float], before: tuple[float, ...], limits: Limits | None, 
     times = [at for at in before if at > now - HOUR]
     cap = limits.orphan_cap_per_hour if limits else 0
     for at in ripe:
-        if not cap:
+        if cap <= 0:
             yield None
             continue
         due = max(at, now)

@@ -30,7 +30,7 @@ def test_no_more_go_in_any_hour_than_the_cap_allows() -> None:
     assert times(held) == dict(zip("abcde", ends, strict=True)), "one went within the last hour"
 
 
-@pytest.mark.parametrize("limits", [None, replace(LIMITS, orphan_cap_per_hour=0)], ids=["unknown limits", "a cap of 0"])
+@pytest.mark.parametrize("limits", [None, *(replace(LIMITS, orphan_cap_per_hour=cap) for cap in (0, -1))])
 def test_when_nobody_knows_or_never_no_time_is_told(limits: Limits | None) -> None:
     assert times(memory(orphans={"a": 0.0}), limits) == {"a": None}
 
