@@ -9,7 +9,9 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import threading
 import time
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -142,6 +144,30 @@ class _Response(http.client.HTTPResponse):
         self.allowance.allow(BODY_BYTES)
 
 
+_lookups: dict[Any, Future[Any]] = {}
+_lookups_lock = threading.Lock()
+
+
+def _lookup(*question: Any) -> Future[Any]:
+    """Return the result to come of ``getaddrinfo``, which has no time-out: one thread looks up a name for all calls."""
+
+    def look_up() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(*question))
+        except Exception as error:
+            found.set_exception(error)
+        with _lookups_lock:
+            del _lookups[question]
+
+    with _lookups_lock:
+        if question in _lookups:
+            return _lookups[question]
+        found: Future[Any] = Future()
+        threading.Thread(target=look_up, name="lookup", daemon=True).start()
+        _lookups[question] = found
+        return found
+
+
 class _Bounded(urllib3.connection.HTTPConnection):
     """A connection whose time-outs are the time of a whole call: connecting (by a proxy and TLS), request, response."""
 
@@ -180,12 +206,14 @@ class _Bounded(urllib3.connection.HTTPConnection):
         self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]
 
     def _new_conn(self) -> socket.socket:
-        """Connect to the first address that accepts it: ``CONNECT_SECONDS`` for each, within the time of the call."""
+        """Connect to the first address that accepts it; each has an equal part of the time that the call has left."""
         name, whole = self._dns_host, self.timeout
+        addresses = self._addresses()
         failure: Exception = self._allowance.late()
         try:
-            for address in self._addresses():
-                self._dns_host, self.timeout = address, min(CONNECT_SECONDS, self._allowance.seconds())
+            while addresses:
+                part = self._allowance.seconds() / len(addresses)
+                self._dns_host, self.timeout = addresses.pop(0), min(CONNECT_SECONDS, part)
                 try:
                     connected = super()._new_conn()
                 except (urllib3.exceptions.ConnectTimeoutError, urllib3.exceptions.NewConnectionError) as error:
@@ -200,8 +228,12 @@ class _Bounded(urllib3.connection.HTTPConnection):
     def _addresses(self) -> list[str]:
         """The addresses of the host. Raises an error of urllib3 if it has none."""
         family = urllib3.util.connection.allowed_gai_family()
+        lookup = _lookup(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
         try:
-            found = socket.getaddrinfo(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
+            found = lookup.result(self._allowance.seconds())
+        except TimeoutError as error:
+            text = f"{self.host}: the time of the call has ended before an address of this name was found"
+            raise urllib3.exceptions.ConnectTimeoutError(self, text) from error
         except socket.gaierror as error:
             raise urllib3.exceptions.NameResolutionError(self.host, self, error) from error
         except UnicodeError as error:
