@@ -154,7 +154,7 @@ def _lookup(*question: Any) -> Future[Any]:
     def look_up() -> None:
         try:
             found.set_result(socket.getaddrinfo(*question))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - each call that waits raises it
             found.set_exception(error)
         with _lookups_lock:
             del _lookups[question]
