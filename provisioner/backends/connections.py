@@ -69,6 +69,10 @@ class LargeResponse(urllib3.exceptions.HTTPError):
     """A response is larger than it may be."""
 
 
+class LargeBody(LargeResponse):
+    """The body of a response is what is larger than it may be."""
+
+
 class Allowance:
     """The time and the bytes that a response has left."""
 
@@ -76,6 +80,7 @@ class Allowance:
         """``call``: address, method and path, for people. ``began``: the monotonic time of the request."""
         self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
         self._deadline = began + self._seconds
+        self.too_large = LargeResponse
         self.allow(HEAD_BYTES)
 
     def allow(self, size: int) -> None:
@@ -105,7 +110,7 @@ class Allowance:
 
     def large(self, size: str) -> LargeResponse:
         """The error for a response, or a part of one, of more than ``size``."""
-        return LargeResponse(f"{self._call}: the response, or a part of it, has more than {size}")
+        return self.too_large(f"{self._call}: the response, or a part of it, has more than {size}")
 
 
 class _Source(io.RawIOBase):
@@ -141,6 +146,7 @@ class _Response(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
+        self.allowance.too_large = LargeBody
         self.allowance.allow(BODY_BYTES)
 
 
