@@ -35,7 +35,7 @@ help:
 	@echo 'make image  the container image, by buildah, podman or docker; make image-base renews the digest of its base'
 	@echo 'make sbom   what an installation consists of, as CycloneDX, into build/sbom.cdx.json'
 	@echo 'make lock   fit the locks to setup.cfg (LOCK_ARGS=--upgrade: the newest versions)'
-	@echo 'make house  rooms, floors, and what in them is bigger than it should be, as a table'
+	@echo 'make house  rooms, floors, what in them is bigger than it should be, and what one request enters, as a table'
 	@echo 'make simulate    the loop in virtual time under every fault, judged and compared, into build/simulation (SEEDS=5; hours for many)'
 	@echo 'make bench  speed and memory, as tables'
 	@echo 'make bench-kube  the same of the gke backend, on a real Kubernetes API server (ten minutes)'

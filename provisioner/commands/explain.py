@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from provisioner.commands.options import Document, add_shared, show, state_directory
 from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot, format_utc
 from provisioner.names import prefix_of, request_of, short_name
-from provisioner.planning.slots import boots_by, slot_named
+from provisioner.planning.core.slots import boots_by, slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt

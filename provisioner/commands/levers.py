@@ -19,7 +19,7 @@ from provisioner.files.owners import user_name
 from provisioner.hostfactory.instance import DirectoryError
 from provisioner.model import DESIRED, Lever, LeverKind, Levers, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.planning.levers import is_done
+from provisioner.planning.core.levers import is_done
 from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import State

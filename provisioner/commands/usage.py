@@ -17,8 +17,8 @@ from provisioner.commands.options import FINE, Document, UsageError, add_shared,
 from provisioner.loop.clock import LoopClock
 from provisioner.model import HOUR, Limits, Memory, format_utc
 from provisioner.names import printable
-from provisioner.planning.budget import cost, hourly, month_cost, priced
-from provisioner.planning.usage import Cell, Usage, month_of, there, used, wall_day
+from provisioner.planning.allocate.budget import cost, hourly, month_cost, priced
+from provisioner.planning.core.usage import Cell, Usage, month_of, there, used, wall_day
 from provisioner.state.interfaces import State
 from provisioner.telemetry.notes import read_notes
 

@@ -40,11 +40,11 @@ from provisioner.model import (
     Unmet,
     Unobserved,
 )
-from provisioner.planning.orphans import without_brake
-from provisioner.planning.outcomes import remember
+from provisioner.planning.collect.orphans import without_brake
+from provisioner.planning.finish.returns import sought
+from provisioner.planning.observe.outcomes import remember
+from provisioner.planning.observe.trust import format_distrust
 from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
-from provisioner.planning.returns import sought
-from provisioner.planning.trust import format_distrust
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import State
 

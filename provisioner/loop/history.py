@@ -28,8 +28,8 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.answers import is_reported_running
-from provisioner.planning.slots import missing
+from provisioner.planning.core.slots import missing
+from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import stamp

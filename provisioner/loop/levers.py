@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from provisioner.model import Lever, LeverKind, Levers, Limits, format_utc
-from provisioner.planning.levers import in_force
+from provisioner.planning.core.levers import in_force
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import stamp

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from provisioner.hostfactory import Loss
 from provisioner.model import Contact, Limits, Memory
-from provisioner.planning import answers
-from provisioner.planning.draft import Draft
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.report import answers
 from provisioner.state.interfaces import State
 
 

@@ -12,8 +12,8 @@ from provisioner.hostfactory import Answer
 from provisioner.loop.clock import Clock
 from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Snapshot
 from provisioner.names import request_of
-from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
-from provisioner.planning.usage import with_usage_of
+from provisioner.planning.core.usage import with_usage_of
+from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
 from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import State
 

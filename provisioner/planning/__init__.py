@@ -1,5 +1,5 @@
 """What is to be done, decided purely: no module here does I/O, reads a clock or logs.
 
-From what is wanted, seen and remembered, the limits in force and the loop time, ``make_plan`` makes what to do, why,
-and what to remember: from the same arguments always the same plan.
+``make_plan`` makes it of what is wanted, seen and remembered; its rooms stand on four floors: ``core``; ``observe`` and
+``allocate``; ``finish``, ``collect`` and ``report``; ``plan`` and ``recover``.
 """

@@ -10,22 +10,22 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from provisioner.model import Contact, Intent, Limits, Look, Memory, Plan, Snapshot
-from provisioner.planning.cancellation import cancel_asked, cancel_unpolled, note_told
-from provisioner.planning.capacity import Capacity
-from provisioner.planning.cleanup import delete_closed
-from provisioner.planning.deadlines import close_overdue, conclude, time_over
-from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.levers import stopped
-from provisioner.planning.lifetime import offer_ending
-from provisioner.planning.observation import reflect
-from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
-from provisioner.planning.records import ingest, trim
-from provisioner.planning.returns import settle_returns
-from provisioner.planning.scheduling import ask
-from provisioner.planning.trust import distrust
-from provisioner.planning.turns import in_turn, turns
-from provisioner.planning.unmet import find_unmet
-from provisioner.planning.usage import count_usage
+from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.allocate.scheduling import ask
+from provisioner.planning.allocate.turns import in_turn, turns
+from provisioner.planning.collect.cleanup import delete_closed
+from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
+from provisioner.planning.collect.records import ingest, trim
+from provisioner.planning.core.draft import SOON, Draft
+from provisioner.planning.core.levers import stopped
+from provisioner.planning.core.usage import count_usage
+from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpolled, note_told
+from provisioner.planning.finish.deadlines import close_overdue, conclude, time_over
+from provisioner.planning.finish.lifetime import offer_ending
+from provisioner.planning.finish.returns import settle_returns
+from provisioner.planning.observe.observation import reflect
+from provisioner.planning.observe.trust import distrust
+from provisioner.planning.report.unmet import find_unmet
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,10 +135,7 @@ class Announced:
         self.path = path
 
     def read(self) -> dict[str, int]:
-        """maxNumber by templateId; nothing before the first call.
-
-        Raises StateMissing without a state directory, and StateUnreadable.
-        """
+        """maxNumber by templateId; empty before the first call. Raises StateMissing or StateUnreadable."""
         advice = "Remove it while HostFactory is stopped: it is made again."
         if not os.path.isdir(os.path.dirname(self.path)):
             raise missing(self.path, "")

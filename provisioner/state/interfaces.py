@@ -15,8 +15,6 @@ from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
 from provisioner.state.markers import Difference, ReadContent, Side
 
-# --- scripts ----------------------------------------------------------------------------------------------------------
-
 
 class ScriptState(Protocol):
     """What HF's scripts do with the state: they record, leave marks and read what the loop has published.
@@ -58,9 +56,6 @@ class ScriptState(Protocol):
 
     def note_read(self, digests: Digests) -> None:
         """The scripts have read HF's two files with this content. Only a hint for people."""
-
-
-# --- loop and operators -----------------------------------------------------------------------------------------------
 
 
 class Part(Protocol):
@@ -258,10 +253,7 @@ class ReadContents(Protocol):
 
 
 class State(Protocol):
-    """What loop, telemetry and commands do with the state.
-
-    The loop reads intent and HF's activity, writes memory and answers, and trims; the others read what it leaves.
-    """
+    """What loop, telemetry and commands do with the state: the loop writes and trims, others read what it leaves."""
 
     @property
     def path(self) -> str:

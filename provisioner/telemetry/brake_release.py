@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provisioner.model import DESIRED, HOUR, Limits, Memory, RequestRecord, format_utc
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.telemetry.notes import Notes
 
 

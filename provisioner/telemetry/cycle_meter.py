@@ -21,8 +21,8 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import NO_TEMPLATE, split_name
-from provisioner.planning.answers import unlisted
-from provisioner.planning.levers import counts
+from provisioner.planning.core.levers import counts
+from provisioner.planning.report.answers import unlisted
 from provisioner.state.interfaces import State
 from provisioner.telemetry.metrics import Metrics
 

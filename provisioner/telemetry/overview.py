@@ -20,7 +20,7 @@ from provisioner.model import (
     Verdict,
     format_utc,
 )
-from provisioner.planning.answers import UNLISTED_AFTER
+from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
 from provisioner.state.markers import UNSEEN, loop_runs
 from provisioner.telemetry import notes as notebook

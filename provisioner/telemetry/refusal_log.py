@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import LONG_AGO, ErrorClass, Memory, Snapshot
-from provisioner.planning.refusals import Refusal, held_back, news, waiting
+from provisioner.planning.report.refusals import Refusal, held_back, news, waiting
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from provisioner.model import HOUR, Limits, Memory, PendingReason
-from provisioner.planning.budget import hourly, month_cost, priced
-from provisioner.planning.usage import month_of
+from provisioner.planning.allocate.budget import hourly, month_cost, priced
+from provisioner.planning.core.usage import month_of
 from provisioner.telemetry.pool_windows import Document, lasting, local, past
 
 

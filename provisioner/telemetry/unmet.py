@@ -14,7 +14,7 @@ from provisioner.model import (
     Unmet,
 )
 from provisioner.names import NO_TEMPLATE, printable
-from provisioner.planning.unmet import TOTAL
+from provisioner.planning.report.unmet import TOTAL
 from provisioner.telemetry.notes import Notes
 from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, coming, lasting, local, past
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import LONG_AGO, Limits, Memory
-from provisioner.planning.budget import hourly, month_cost, priced
-from provisioner.planning.usage import by_pool, span, there
+from provisioner.planning.allocate.budget import hourly, month_cost, priced
+from provisioner.planning.core.usage import by_pool, span, there
 from provisioner.telemetry.metrics import UsageMetrics
 
 EVERY = 60.0

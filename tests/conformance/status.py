@@ -19,7 +19,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import machine_name
-from provisioner.planning import answers as rendering
+from provisioner.planning.report import answers as rendering
 from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names, template
 from tests.support.waiting import until
 

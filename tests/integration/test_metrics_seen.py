@@ -426,7 +426,9 @@ def test_machines_that_nobody_may_touch_or_lists(
         seen.becomes(1, "machines_unlisted", pool=POOL)
 
         seen.becomes(0, "slots_set_aside")
-        monkeypatch.setattr("provisioner.planning.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
+        monkeypatch.setattr(
+            "provisioner.planning.core.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict}
+        )
         hf.give_back(machines[2])
         seen.becomes(1, "slots_set_aside")
         assert hf.cloud("running") == sorted(machines)

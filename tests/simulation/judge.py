@@ -33,11 +33,11 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import split_name
-from provisioner.planning.answers import AGED, RETURNED_EARLY
-from provisioner.planning.draft import TRANSITIONS
-from provisioner.planning.levers import DRAINED, GIVEN_UP
-from provisioner.planning.orphans import FEW_ORPHANS, ORPHAN_SHARE
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.collect.orphans import FEW_ORPHANS, ORPHAN_SHARE
+from provisioner.planning.core.draft import TRANSITIONS
+from provisioner.planning.core.levers import DRAINED, GIVEN_UP
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
+from provisioner.planning.report.answers import AGED, RETURNED_EARLY
 from provisioner.state.errors import StateMissing
 from tests.simulation.laws import Law
 

@@ -32,10 +32,10 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import split_name
-from provisioner.planning.answers import losses, request_answer
-from provisioner.planning.draft import TRANSITIONS
-from provisioner.planning.levers import in_force
+from provisioner.planning.core.draft import TRANSITIONS
+from provisioner.planning.core.levers import in_force
 from provisioner.planning.plan import World, make_plan, perceive
+from provisioner.planning.report.answers import losses, request_answer
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -37,8 +37,13 @@ from provisioner.model import (
     Unobserved,
     Verdict,
 )
-from provisioner.planning import answers, capacity, observation, orphans, plan, returns
-from provisioner.planning.draft import Draft
+from provisioner.planning import plan
+from provisioner.planning.allocate import capacity
+from provisioner.planning.collect import orphans
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.finish import returns
+from provisioner.planning.observe import observation
+from provisioner.planning.report import answers
 from tests.simulation.laws import Law
 from tests.simulation.story import VirtualClock
 from tests.simulation.test_disasters import Disasters

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from provisioner.model import BrakeReason, Memory
-from provisioner.planning.usage import by_pool, used
+from provisioner.planning.core.usage import by_pool, used
 from provisioner.state.archive import Dump, unpack
 from provisioner.state.codec import MemoryCodec
 from provisioner.state.dump import take

@@ -13,8 +13,9 @@ from provisioner.lab.virtual.run import play
 from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import catalogue
 from provisioner.model import ErrorClass
-from provisioner.planning import trust, window
-from provisioner.planning.capacity import Capacity
+from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.core import window
+from provisioner.planning.observe import trust
 
 Switch = Callable[[pytest.MonkeyPatch], None]
 

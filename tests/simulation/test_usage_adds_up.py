@@ -12,8 +12,8 @@ from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import scenarios
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory, Snapshot
-from provisioner.planning.budget import cost
-from provisioner.planning.usage import by_pool, used
+from provisioner.planning.allocate.budget import cost
+from provisioner.planning.core.usage import by_pool, used
 from provisioner.telemetry.usage_meter import seconds
 
 STORY: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from provisioner.lab.virtual.run import Provisioner, Stage, play
 from provisioner.lab.virtual.scenario import Scenario
-from provisioner.planning.usage import by_pool, used
+from provisioner.planning.core.usage import by_pool, used
 
 QUIET_SECONDS = 600.0
 """At the end of a run: where all is well again, nothing is called for any more."""

@@ -34,12 +34,12 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import machine_name
-from provisioner.planning.capacity import Capacity
-from provisioner.planning.draft import Draft
+from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.allocate.scheduling import ask
+from provisioner.planning.allocate.turns import turns
+from provisioner.planning.core.draft import Draft
 from provisioner.planning.plan import World, make_plan
-from provisioner.planning.scheduling import ask
-from provisioner.planning.turns import turns
-from provisioner.planning.unmet import find_unmet
+from provisioner.planning.report.unmet import find_unmet
 
 NOW = 10_000.0
 """Loop time of a test's plan."""

@@ -13,7 +13,7 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.files.owners import user_name
 from provisioner.model import Lever, Limits, Memory, RequestStatus, Verdict
-from provisioner.planning.levers import in_force
+from provisioner.planning.core.levers import in_force
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes

@@ -561,7 +561,7 @@ def test_a_forbidden_transition_sets_its_slot_aside_and_the_cycle_goes_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id_ = bench.succeed(3)
-    monkeypatch.setattr("provisioner.planning.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
+    monkeypatch.setattr("provisioner.planning.core.draft.TRANSITIONS", {verdict: frozenset() for verdict in Verdict})
     victim = next(iter(bench.place.machines))
     bench.give_back(victim)
     bench.request(2, "U")

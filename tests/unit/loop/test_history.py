@@ -31,7 +31,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import machine_name
-from provisioner.planning import answers
+from provisioner.planning.report import answers
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import Journal, when
 from tests.support.cycle_bench import Bench

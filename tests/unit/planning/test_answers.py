@@ -27,7 +27,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.answers import (
+from provisioner.planning.report.answers import (
     HINDERED,
     NOT_OURS,
     RETURNED_EARLY,

@@ -21,7 +21,7 @@ from provisioner.model import (
     TemplateLimits,
     Verdict,
 )
-from provisioner.planning.budget import hourly, month_cost, spent
+from provisioner.planning.allocate.budget import hourly, month_cost, spent
 from tests.unit.core import (
     NOW,
     OTHER,

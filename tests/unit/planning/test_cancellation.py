@@ -19,8 +19,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.cancellation import cancel_unpolled, note_told
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
+from provisioner.planning.finish.cancellation import cancel_unpolled, note_told
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -20,8 +20,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.cleanup import DELETE_LATEST, UNHEEDED, delete_closed
-from provisioner.planning.draft import DELETE_AGAIN, Draft
+from provisioner.planning.collect.cleanup import DELETE_LATEST, UNHEEDED, delete_closed
+from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from tests.unit.core import (
     BEFORE,
     NOW,

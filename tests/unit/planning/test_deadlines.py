@@ -25,8 +25,8 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.answers import request_answer
-from provisioner.planning.deadlines import BLIP, NOT_BOOTED
+from provisioner.planning.finish.deadlines import BLIP, NOT_BOOTED
+from provisioner.planning.report.answers import request_answer
 from tests.unit.core import (
     BEFORE,
     BROKEN,

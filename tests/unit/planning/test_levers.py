@@ -31,10 +31,10 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.answers import AGED, STUCK, available, losses, request_answer, return_answer
-from provisioner.planning.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
-from provisioner.planning.rebuild import Evidence, rebuild
-from provisioner.planning.slots import BY_A_PERSON
+from provisioner.planning.core.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
+from provisioner.planning.core.slots import BY_A_PERSON
+from provisioner.planning.recover.rebuild import Evidence, rebuild
+from provisioner.planning.report.answers import AGED, STUCK, available, losses, request_answer, return_answer
 from tests.unit.core import (
     BEFORE,
     BROKEN,

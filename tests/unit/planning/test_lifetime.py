@@ -26,8 +26,8 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.answers import AGED, losses
-from provisioner.planning.lifetime import LAST_CALL, OFFERED_SHARE
+from provisioner.planning.finish.lifetime import LAST_CALL, OFFERED_SHARE
+from provisioner.planning.report.answers import AGED, losses
 from tests.unit.core import (
     BEFORE,
     NOW,

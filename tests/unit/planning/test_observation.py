@@ -26,9 +26,9 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.planning.draft import Draft
-from provisioner.planning.observation import ENDED, LATE_CREATE, REPLACED, STRAYED, VANISHED, reflect
-from provisioner.planning.slots import missing
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.slots import missing
+from provisioner.planning.observe.observation import ENDED, LATE_CREATE, REPLACED, STRAYED, VANISHED, reflect
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -21,9 +21,9 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.draft import DELETE_AGAIN, Draft
-from provisioner.planning.observation import reflect
-from provisioner.planning.orphans import adopt, find_orphans, find_unlisted
+from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
+from provisioner.planning.core.draft import DELETE_AGAIN, Draft
+from provisioner.planning.observe.observation import reflect
 from tests.unit.core import (
     BEFORE,
     NOW,

@@ -20,9 +20,9 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.planning import window
-from provisioner.planning.draft import DELETE_AGAIN
-from provisioner.planning.outcomes import RETRY_DELETE, remember
+from provisioner.planning.core import window
+from provisioner.planning.core.draft import DELETE_AGAIN
+from provisioner.planning.observe.outcomes import RETRY_DELETE, remember
 from tests.unit.core import (
     BEFORE,
     NOW,

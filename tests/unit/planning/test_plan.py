@@ -36,8 +36,8 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.planning import window
-from provisioner.planning.draft import DELETE_AGAIN, TRANSITIONS
+from provisioner.planning.core import window
+from provisioner.planning.core.draft import DELETE_AGAIN, TRANSITIONS
 from provisioner.planning.plan import World, make_plan
 from tests.bench import bench_plan
 from tests.unit.core import (

@@ -30,9 +30,9 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import SLOT_BLOCK
-from provisioner.planning.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
-from provisioner.planning.rebuild import Evidence, distrusted, fresh, rebuild
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
+from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild
+from provisioner.planning.report.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
 from tests.unit.core import (
     BROKEN,
     NOW,

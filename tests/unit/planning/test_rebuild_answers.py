@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from provisioner.model import RequestRecord, RequestStatus, Verdict
-from provisioner.planning.answers import request_answer
-from provisioner.planning.cancellation import cancel
-from provisioner.planning.draft import Draft
-from provisioner.planning.rebuild import recover_answers
-from provisioner.planning.returns import take_back
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.finish.cancellation import cancel
+from provisioner.planning.finish.returns import take_back
+from provisioner.planning.recover.rebuild import recover_answers
+from provisioner.planning.report.answers import request_answer
 from tests.unit.core import NOW, REQUEST, draft_of, limits, memory, record, running, unsent
 
 ENDED = record(

@@ -15,9 +15,9 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.draft import Draft
-from provisioner.planning.records import trim
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.collect.records import trim
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from tests.unit.core import (
     NOW,
     REQUEST,

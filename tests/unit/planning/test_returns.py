@@ -20,8 +20,8 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.draft import DELETE_AGAIN, Draft
-from provisioner.planning.returns import settle_returns, sought
+from provisioner.planning.core.draft import DELETE_AGAIN, Draft
+from provisioner.planning.finish.returns import settle_returns, sought
 from tests.unit.core import (
     BEFORE,
     NOW,

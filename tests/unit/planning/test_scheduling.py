@@ -28,10 +28,10 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning import scheduling
-from provisioner.planning.draft import Draft
-from provisioner.planning.scheduling import MOST_LINES, SLOW, ask
-from provisioner.planning.slots import Gap, gaps, missing
+from provisioner.planning.allocate import scheduling
+from provisioner.planning.allocate.scheduling import MOST_LINES, SLOW, ask
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.slots import Gap, gaps, missing
 from tests.unit.core import (
     BEFORE,
     BROKEN,

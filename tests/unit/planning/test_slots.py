@@ -26,10 +26,10 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.planning.answers import request_answer
-from provisioner.planning.deadlines import NOT_BOOTED
-from provisioner.planning.outcomes import remember
-from provisioner.planning.slots import Gap, gaps, missing
+from provisioner.planning.core.slots import Gap, gaps, missing
+from provisioner.planning.finish.deadlines import NOT_BOOTED
+from provisioner.planning.observe.outcomes import remember
+from provisioner.planning.report.answers import request_answer
 from tests.unit.core import (
     BROKEN,
     NOW,

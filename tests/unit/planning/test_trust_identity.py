@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.lab.fake import Mark
 from provisioner.model import BrakeReason, Contact, Memory, Plan
-from provisioner.planning.trust import REMEMBERED, SETTLED, SNAPSHOTS
+from provisioner.planning.observe.trust import REMEMBERED, SETTLED, SNAPSHOTS
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
 

@@ -28,7 +28,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.trust import FEW
+from provisioner.planning.observe.trust import FEW
 from provisioner.telemetry.cycle_log import CycleLog
 from tests.support.cycle_bench import Bench
 from tests.unit.core import (

@@ -18,9 +18,9 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.draft import Draft
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.observe.trust import configured_places, format_distrust, trust
 from provisioner.planning.plan import World, make_plan
-from provisioner.planning.trust import configured_places, format_distrust, trust
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
 RUNNING = Slot("hf-aaaaaaaaaa-000000", 0, "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)

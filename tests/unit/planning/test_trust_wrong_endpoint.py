@@ -22,8 +22,8 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.orphans import without_brake
-from provisioner.planning.trust import format_distrust
+from provisioner.planning.collect.orphans import without_brake
+from provisioner.planning.observe.trust import format_distrust
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, REQUEST, SEEN, limits, machine, memory, name, plan, pool, record, running, snapshot
 

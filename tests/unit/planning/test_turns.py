@@ -24,8 +24,8 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.outcomes import remember
-from provisioner.planning.turns import turns
+from provisioner.planning.allocate.turns import turns
+from provisioner.planning.observe.outcomes import remember
 from tests.unit.core import (
     BEFORE,
     NOW,

@@ -26,7 +26,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning.unmet import TOTAL
+from provisioner.planning.report.unmet import TOTAL
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import ErrorClass, Failure, Window
-from provisioner.planning import window
+from provisioner.planning.core import window
 from tests.unit.core import BROKEN, NOW, STOCKOUT, limits, pool
 
 LIMITS = limits(backoff_first=5.0, backoff_last=1800.0)

@@ -17,8 +17,8 @@ import pytest
 
 from provisioner.hostfactory import Answer
 from provisioner.model import BrakeReason
-from provisioner.planning.answers import RETURNED_EARLY
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
+from provisioner.planning.report.answers import RETURNED_EARLY
 from provisioner.state import atomic
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreadable, StateUnwritable
 from provisioner.state.hf_activity import Inventory, Seen, Told

@@ -15,7 +15,7 @@ import pytest
 from provisioner.hostfactory import Answer
 from provisioner.model import Brake, BrakeReason, Intent, Memory, RequestStatus, Verdict
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning.answers import request_answer, return_answer
+from provisioner.planning.report.answers import request_answer, return_answer
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateMissing, StateTooNew, StateUnreadable, StateUnwritable
 from provisioner.state.intent import IntentStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.telemetry.brake_release import ScriptCalls, Waiting, forgotten, owned, waiting
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 

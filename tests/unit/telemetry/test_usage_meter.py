@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Budget, Limits, Memory, evolve
-from provisioner.planning.draft import Draft
-from provisioner.planning.usage import count_usage
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.usage import count_usage
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.usage_meter import UsageMeter
 from tests.unit.core import NOW, REQUEST, limits, memory, pool, record, slot, snapshot

@@ -18,10 +18,10 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.planning.draft import DELETE_AGAIN, Draft
-from provisioner.planning.levers import why_stopped
-from provisioner.planning.slots import slot_named
-from provisioner.planning.trust import proven_absent
+from provisioner.planning.core.draft import DELETE_AGAIN, Draft
+from provisioner.planning.core.levers import why_stopped
+from provisioner.planning.core.slots import slot_named
+from provisioner.planning.observe.trust import proven_absent
 
 
 def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:

@@ -24,7 +24,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import prefix_of
-from provisioner.planning.slots import slot_named
+from provisioner.planning.core.slots import slot_named
 
 DRAINED = Loss(3600, "drained")
 """What HF is told of a machine in a pool that is drained. It runs until HF gives it back, so the hour stays one."""

@@ -17,9 +17,9 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.planning.capacity import Capacity, pool_trouble
-from provisioner.planning.draft import Draft
-from provisioner.planning.slots import boots_by, down, missing, pending
+from provisioner.planning.allocate.capacity import Capacity, pool_trouble
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.slots import boots_by, down, missing, pending
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 

@@ -25,7 +25,7 @@ from provisioner.model import (
     format_utc,
 )
 from provisioner.names import split_name
-from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.core.draft import SOON, Draft
 
 FEW = 5
 """Machines that may be missing at once without distrust: HF gets over them, and a node holds as many."""

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, PoolLimits, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning import window
-from provisioner.planning.budget import Purse
-from provisioner.planning.draft import Draft
+from provisioner.planning.allocate.budget import Purse
+from provisioner.planning.core import window
+from provisioner.planning.core.draft import Draft
 
 
 @dataclass(frozen=True, slots=True)

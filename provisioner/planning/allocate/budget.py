@@ -13,8 +13,8 @@ from functools import cached_property
 
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import HOUR, Limits, Memory
-from provisioner.planning.draft import Draft
-from provisioner.planning.usage import Cell, Usage, month_of, there
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.usage import Cell, Usage, month_of, there
 
 PART = 1e-6
 """Of a machine: prices are no binary fractions, and ten times 0.1 is to fit into 1."""

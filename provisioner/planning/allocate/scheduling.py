@@ -20,11 +20,11 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import machine_name
-from provisioner.planning.budget import spent
-from provisioner.planning.capacity import Capacity, pool_trouble
-from provisioner.planning.draft import SOON, Deferral, Draft
-from provisioner.planning.levers import why_none
-from provisioner.planning.slots import UNTRIED, Gap, gaps, pending
+from provisioner.planning.allocate.budget import spent
+from provisioner.planning.allocate.capacity import Capacity, pool_trouble
+from provisioner.planning.core.draft import SOON, Deferral, Draft
+from provisioner.planning.core.levers import why_none
+from provisioner.planning.core.slots import UNTRIED, Gap, gaps, pending
 
 MOST_LINES = 1000
 """Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""

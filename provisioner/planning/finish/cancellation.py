@@ -17,11 +17,11 @@ from provisioner.model import (
     ReturnRecord,
     Verdict,
 )
-from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.levers import told
-from provisioner.planning.returns import revoke
-from provisioner.planning.scheduling import give_up
-from provisioner.planning.slots import BY_A_PERSON, CANCELLED_MESSAGE, down, gaps, pending
+from provisioner.planning.allocate.scheduling import give_up
+from provisioner.planning.core.draft import SOON, Draft
+from provisioner.planning.core.levers import told
+from provisioner.planning.core.slots import BY_A_PERSON, CANCELLED_MESSAGE, down, gaps, pending
+from provisioner.planning.finish.returns import revoke
 
 
 def note_told(draft: Draft, contact: Contact) -> None:

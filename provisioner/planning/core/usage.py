@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from provisioner.model import DAY, Memory, Slot, evolve
-from provisioner.planning.draft import Draft
+from provisioner.planning.core.draft import Draft
 
 Cell = tuple[str, str, str]
 """Template, pool and account."""

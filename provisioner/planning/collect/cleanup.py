@@ -16,7 +16,7 @@ from provisioner.model import (
     Slot,
     evolve,
 )
-from provisioner.planning.draft import DELETE_AGAIN, Draft
+from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 DELETE_LATEST = 300.0
 """Most seconds between two deletes of a machine that stays."""

@@ -19,8 +19,8 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.planning.draft import Draft
-from provisioner.planning.slots import missing, pending
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.slots import missing, pending
 
 OFFERED_SHARE = 0.1
 """Share of a template's machines that may be offered at a time: a grid computes with so much less while others boot."""

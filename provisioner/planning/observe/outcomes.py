@@ -22,8 +22,8 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.planning import window
-from provisioner.planning.draft import DELETE_AGAIN, Draft
+from provisioner.planning.core import window
+from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 RETRY_DELETE = 10.0
 """Seconds until a delete that failed is sent again."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from provisioner.model import DESIRED, BrakeReason, Contact, Intent, RequestRecord, ReturnRecord
-from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.slots import CANCELLED_MESSAGE
+from provisioner.planning.core.draft import SOON, Draft
+from provisioner.planning.core.slots import CANCELLED_MESSAGE
 
 
 def ingest(draft: Draft, intent: Intent) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from provisioner.model import DESIRED, Failure, LossCause, Phase, RequestRecord, Slot, Window, evolve
-from provisioner.planning import window
-from provisioner.planning.draft import SOON, Draft
+from provisioner.planning.core import window
+from provisioner.planning.core.draft import SOON, Draft
 
 OTHERS_DOING = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
 """Causes, announced or found, that say nothing of what a machine runs: a deletion is somebody's decision. An unknown

@@ -33,7 +33,7 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import split_name
-from provisioner.planning import window
+from provisioner.planning.core import window
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
     # A slot stays open, also while its machine runs, until its request gets its terminal answer:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from provisioner.model import LONG_AGO, NEVER, Create, RequestRecord
-from provisioner.planning.slots import missing, pending
+from provisioner.planning.core.slots import missing, pending
 
 
 def turns(records: Iterable[RequestRecord]) -> list[str]:

@@ -23,9 +23,9 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import split_name
-from provisioner.planning.draft import DELETE_AGAIN, Draft
-from provisioner.planning.levers import stopped
-from provisioner.planning.trust import check_identity, proven_absent
+from provisioner.planning.core.draft import DELETE_AGAIN, Draft
+from provisioner.planning.core.levers import stopped
+from provisioner.planning.observe.trust import check_identity, proven_absent
 
 FEW_ORPHANS = 5
 """Up to so many orphans of a pool latch no brake."""

@@ -36,12 +36,12 @@ from provisioner.model import (
     evolve,
 )
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
-from provisioner.planning.answers import HINDERED, NOT_OURS, RETURNED_EARLY, failure_of, request_answer
-from provisioner.planning.cancellation import cancel
-from provisioner.planning.draft import Draft
-from provisioner.planning.returns import take_back
-from provisioner.planning.slots import CANCELLED_MESSAGE, tells_cancel
-from provisioner.planning.trust import apart, is_mass
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.slots import CANCELLED_MESSAGE, tells_cancel
+from provisioner.planning.finish.cancellation import cancel
+from provisioner.planning.finish.returns import take_back
+from provisioner.planning.observe.trust import apart, is_mass
+from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, failure_of, request_answer
 
 LIVES = 10**SLOT_DIGITS // SLOT_BLOCK - 1
 """So many memories in a row get slot numbers of their own: more than are lost while one request is open."""

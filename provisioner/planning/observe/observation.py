@@ -22,10 +22,10 @@ from provisioner.model import (
     Verdict,
     evolve,
 )
-from provisioner.planning import window
-from provisioner.planning.draft import SOON, Draft
-from provisioner.planning.early_loss import EarlyLosses
-from provisioner.planning.trust import SHARE, waits
+from provisioner.planning.core import window
+from provisioner.planning.core.draft import SOON, Draft
+from provisioner.planning.observe.early_loss import EarlyLosses
+from provisioner.planning.observe.trust import SHARE, waits
 
 PENDING, RUNNING, STOPPING, GONE = Phase.PENDING, Phase.RUNNING, Phase.STOPPING, Phase.GONE
 """Read once: to look a phase up costs a fifth of comparing a slot with its machine, and each plan compares them all."""

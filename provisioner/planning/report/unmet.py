@@ -20,10 +20,10 @@ from provisioner.model import (
     Unmet,
     Verdict,
 )
-from provisioner.planning.budget import spent
-from provisioner.planning.capacity import Capacity
-from provisioner.planning.draft import Deferral, Draft
-from provisioner.planning.slots import boots_by
+from provisioner.planning.allocate.budget import spent
+from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.core.draft import Deferral, Draft
+from provisioner.planning.core.slots import boots_by
 
 TOTAL = "max_machines_total, over all templates"
 """The text of the reason if that cap is used up."""

@@ -27,10 +27,10 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.capacity import tightest_cap
-from provisioner.planning.draft import Draft
-from provisioner.planning.levers import asked_back
-from provisioner.planning.slots import slot_named
+from provisioner.planning.allocate.capacity import tightest_cap
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.levers import asked_back
+from provisioner.planning.core.slots import slot_named
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
 """Once told as succeeded, always told so (law: a terminal answer stays)."""

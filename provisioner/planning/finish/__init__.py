@@ -1,0 +1,1 @@
+"""How requests, returns and machines end: given back, too late, cancelled, too old."""

@@ -1,0 +1,1 @@
+"""What is reported: answers to HostFactory, why requests miss machines, refusals."""
