@@ -77,8 +77,8 @@ class CycleReport:
     """Why this cycle could not do its work."""
     lock_wait: float | None = None
     """Seconds this cycle waited for intent's lock, if it needed it."""
-    unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
-    """Machines of each open request that do not run, as the last plan met them."""
+    unmet: Mapping[str, tuple[Unmet, ...]] | None = None
+    """Machines of each open request that do not run, as the last plan met them; None before the first plan."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
     """Pools whose newest snapshot may not be acted upon."""
     ahead: float = 0.0
@@ -226,7 +226,7 @@ class Reconciler:
             memory=self.memory,
             plan=plan,
             deferred=self._planned.plan.deferred,
-            unmet=self._planned.plan.unmet,
+            unmet=None if self._planned.plan is NO_PLAN else self._planned.plan.unmet,
             distrusted=self._startup.distrusted or self._planned.plan.distrusted,
             ahead=self._clock.wall() - now,
             results=results,

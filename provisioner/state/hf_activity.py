@@ -254,8 +254,6 @@ class Told:
 
     def _read(self, id_: str, position: int) -> Entry | None:
         path = self._path(id_, position)
-        if facts_of(path) is None:
-            return None
         try:
             kind, _, text = read_whole(path, ADVICE).partition(b"\n")
         except StateMissing:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,7 @@ class Notebook:
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.paused)),
             orphans=self._orphans(report.memory, report.shown),
             limits=limits,
-            unmet=report.unmet,
+            unmet=self._published_unmet() if report.unmet is None else report.unmet,
         )
         if notes == self._written:
             return
@@ -158,6 +159,14 @@ class Notebook:
             if str(error) != self._refused_write:
                 log.warning("Notes for people were not written", extra={"error": str(error)})
             self._refused_write = str(error)
+
+    def _published_unmet(self) -> Mapping[str, tuple[Unmet, ...]]:
+        """Return the unmet machines that were published last, if need be by the loop before this one."""
+        if self._written is not None:
+            return self._written.unmet
+        with suppress(StateError):
+            return read_notes(self._state).unmet
+        return {}
 
     def _judge_deletes(self, done: Results, wall: float) -> None:
         """A delete that a pool takes ends the refusal of its deletes."""

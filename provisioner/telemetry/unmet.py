@@ -51,7 +51,7 @@ class UnmetDocuments:
 
     def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._notes.unmet.get(record.id, ())
-        running = sum([slot.ran is not None and slot.down is None for slot in record.slots.values()])
+        running = sum([slot.is_with_hf and slot.down is None for slot in record.slots.values()])
         missing = record.count - record.withheld - running - sum(one.machines for one in published)
         unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read)] if missing > 0 else []
         return [self._entry(one, record.template) for one in (*published, *unknown)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from provisioner.model import (
     DESIRED,
+    NEVER,
     DeleteReason,
     ErrorClass,
     Failure,
@@ -73,6 +74,7 @@ def reflect(draft: Draft) -> None:
     news = News(EarlyLosses(draft))
     absent: list[tuple[RequestRecord, Slot]] = []
     machines = {name: snapshot.machines for name, snapshot in draft.snapshots.items()}
+    elsewhere = {name for name, distrusted in draft.distrusted.items() if distrusted.until == NEVER}
     for record in draft.records():
         for slot in record.slots.values():
             there = machines.get(slot.pool)
@@ -81,7 +83,7 @@ def reflect(draft: Draft) -> None:
             machine = there.get(slot.name)
             if machine is not None:
                 explained.append(slot.pool)
-                if not _unchanged(slot, machine):
+                if slot.pool not in elsewhere and not _unchanged(slot, machine):
                     _present(draft, record, slot, machine, news)
             elif not slot.gone:
                 absent.append((record, slot))

@@ -19,6 +19,7 @@ from provisioner.model import (
     Limits,
     LossCause,
     Memory,
+    Phase,
     PoolLimits,
     Slot,
     Snapshot,
@@ -81,9 +82,12 @@ def trust(draft: Draft) -> dict[str, Distrusted]:
             snapshot = draft.snapshots.get(slot.pool)
             if snapshot is None or not slot.is_with_hf:
                 continue
-            running[slot.pool] += 1
-            if slot.name not in snapshot.machines:
+            machine = snapshot.machines.get(slot.name)
+            if machine is None:
                 absent[slot.pool].append(slot)
+            elif machine.phase is Phase.GONE:  # its end is seen, so it raises no bound for those that are missing
+                continue
+            running[slot.pool] += 1
     for pool in draft.snapshots.keys() - distrusted.keys():
         if (found := _judge(draft, pool, running[pool], absent[pool])) is not None:
             distrusted[pool] = found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +99,18 @@ def test_a_memory_that_goes_while_the_loop_runs_is_written_again_although_nothin
         os.truncate(bench.state.intent.path, 100)
     bench.reconciler.cycle(looks)
     assert bench.state.memory.read().requests == before, "`recover` makes intent again from it"
+
+
+@pytest.mark.parametrize("loses", [Path.unlink, lambda path: os.truncate(path, 100)], ids=["missing", "unreadable"])
+def test_a_loop_that_starts_without_intent_leaves_the_published_reasons_to_stand(
+    bench: Bench, loses: Callable[[Path], None]
+) -> None:
+    id_ = bench.request(3)
+    assert list(bench.cycle().unmet or ()) == [id_]
+    loses(Path(bench.state.intent.path))
+    assert list(bench.cycle().unmet or ()) == [id_], "as it was planned last"
+    bench.restarted()
+    assert bench.cycle().unmet is None
 
 
 def test_what_falls_due_is_planned_for_although_every_look_says_the_same(bench: Bench) -> None:

@@ -23,6 +23,7 @@ from provisioner.model import (
     LossCause,
     Memory,
     Notice,
+    Phase,
     Plan,
     RequestStatus,
     Snapshot,
@@ -106,6 +107,14 @@ def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
     last = planned(memory(record(*slots, count=2)), look(()), look((), SEEN + 5))
     assert not last.distrusted
     assert verdicts(last)[8:10] == [Verdict.FAILED] * 2
+
+
+def test_machines_that_are_shown_as_gone_make_no_room_for_those_that_are_missing() -> None:
+    known = planned(grid(100), look(range(85))).memory
+    shown = [machine(number, Phase.GONE if number < 75 else Phase.RUNNING) for number in range(85)]
+    last = planned(known, snapshot(*shown, began=SEEN + 5))
+    assert (last.distrusted["a"].missing, last.distrusted["a"].expected) == (15, 25)
+    assert verdicts(last).count(Verdict.LOST) == 75
 
 
 def gone_for(cause: LossCause) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,10 @@ from provisioner.model import (
     BrakeReason,
     DistrustReason,
     ErrorClass,
+    Fingerprint,
     LossCause,
     Memory,
+    Phase,
     Plan,
     RequestStatus,
     Snapshot,
@@ -25,7 +28,21 @@ from provisioner.model import (
 from provisioner.planning.collect.orphans import without_brake
 from provisioner.planning.observe.trust import format_distrust
 from tests.support.cycle_bench import Bench
-from tests.unit.core import NOW, REQUEST, SEEN, limits, machine, memory, name, plan, pool, record, running, snapshot
+from tests.unit.core import (
+    NOW,
+    REQUEST,
+    SEEN,
+    limits,
+    machine,
+    memory,
+    name,
+    plan,
+    pool,
+    record,
+    running,
+    slot,
+    snapshot,
+)
 
 ELSEWHERE = "zzzzzzzzzz"
 LIMITS = limits(pool("a", early_loss=0.0), pool("b"))
@@ -111,6 +128,26 @@ def test_another_place_of_the_same_name_is_never_believed(count: int, others: Co
     back = planned(last.memory, look(range(count), began=SEEN + HOUR, answered_by="one"))
     assert not back.distrusted
     assert not back.memory.astray
+
+
+FOREIGN = Fingerprint(uid="foreign")
+
+
+@pytest.mark.parametrize("shown", [{"fingerprint": FOREIGN}, {"phase": Phase.GONE}], ids=["other uids", "gone"])
+def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown: dict[str, Any]) -> None:
+    known = grid(answered_by={"a": "one"})
+    machines = [machine(number, **shown) for number in range(10)]
+    last = planned(known, snapshot(*machines, answered_by="two"))
+    assert last.distrusted["a"].reason is DistrustReason.WRONG_ENDPOINT
+    assert lost(last) == 0
+    back = planned(last.memory, look(range(10), began=SEEN + 5, answered_by="one"))
+    assert (lost(back), back.deletes, back.distrusted) == (0, (), {})
+
+
+def test_a_look_from_elsewhere_ends_no_open_request() -> None:
+    known = memory(record(*(slot(number, seen=True) for number in range(5))), answered_by={"a": "one"})
+    last = planned(known, snapshot(*(machine(number, fingerprint=FOREIGN) for number in range(5)), answered_by="two"))
+    assert last.memory.requests == known.requests
 
 
 def test_a_pool_without_machines_may_move() -> None:

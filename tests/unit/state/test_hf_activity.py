@@ -199,6 +199,15 @@ def test_a_full_disk_settles_nothing_and_leaves_nothing(told: Told, monkeypatch:
     assert files(told) == []
 
 
+@pytest.mark.usefixtures("no_pauses")
+@pytest.mark.parametrize("call", ["lstat", "open"])
+def test_an_entry_that_is_stale_once_is_read_again(told: Told, monkeypatch, call: str) -> None:
+    told.tell("a", ONE)
+    monkeypatch.setattr(os, call, failing(getattr(os, call), errno.ESTALE))
+    assert settled(told) == ONE
+    assert told.tell("a", OTHER) == ONE
+
+
 @pytest.mark.parametrize("content", [b"", b"{}\n"])
 def test_an_entry_that_is_none_is_named_and_nothing_is_said(told: Told, content: bytes) -> None:
     told.tell("a", ONE)

@@ -50,7 +50,7 @@ class Desk:
         held: Memory | None = None,
         problem: str = "",
         outcomes: tuple[Outcome, ...] = (),
-        unmet: Mapping[str, tuple[Unmet, ...]] = MappingProxyType({}),
+        unmet: Mapping[str, tuple[Unmet, ...]] | None = MappingProxyType({}),
     ) -> Notes:
         """What stands in the file after another cycle."""
         results = (Results("a", outcomes, ()),) if outcomes else ()
@@ -125,6 +125,20 @@ def test_unmet_machines_are_published_with_each_cycle(desk: Desk) -> None:
     unmet = {REQUEST: (waits, Unmet("b", PendingReason.STARTING, 1)), OTHER: (Unmet("a", PendingReason.CAP, 1),)}
     published = desk.cycle(unmet=unmet).unmet
     assert (dict(published), list(published)) == (unmet, [REQUEST, OTHER])
+    assert desk.cycle().unmet == {}
+
+
+def test_unmet_machines_stay_published_until_a_loop_has_planned(desk: Desk) -> None:
+    assert desk.cycle(unmet=None).unmet == {}, "no loop has published any"
+    unmet = {REQUEST: (Unmet("a", PendingReason.CAP, 1),)}
+    desk.cycle(unmet=unmet)
+    desk.notebook = Notebook(desk.state)
+    for problem in ("intent.json is missing", "intent.json cannot be read"):
+        assert desk.cycle(problem=problem, unmet=None).unmet == unmet
+    Path(desk.state.notes.path).write_text("{")
+    desk.notebook = Notebook(desk.state)
+    assert desk.cycle(unmet=None).unmet == {}, "what cannot be read is written again"
+    assert desk.cycle(unmet=unmet).unmet == unmet
     assert desk.cycle().unmet == {}
 
 

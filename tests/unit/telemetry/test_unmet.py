@@ -147,6 +147,12 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         {"unmet": {}, "ended": True},
         rf"4: no loop has said why since {TIME} \(100 s\)",
     ),
+    "a loop that has published nothing, of machines that ran and have ended": (
+        memory(record(*(running(n, Verdict.FAILED, failure=BROKEN) for n in range(3)), running(3), count=6)),
+        ONE_POOL,
+        {"unmet": {}, "ended": True},
+        rf"5: no loop has said why since {TIME} \(100 s\)",
+    ),
     "a cap over all templates, and who holds it": (
         memory(record(running(0), count=2), record(running(0, request=OTHER), id_=OTHER, template="U")),
         limits(pool("a", max_machines=9, max_machines_total=2)),
