@@ -109,7 +109,10 @@ class Distrusted:
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Machines that a request wants and that do not run, of one pool and for one reason. Times are loop time."""
+    """Machines that a request wants and that do not run, of one pool and for one reason. Times are loop time.
+
+    Memory's window says what the pool backs off from, and, for a window or back-off without ``since``, since when.
+    """
 
     pool: str
     """The pool where they are, or would go first."""
