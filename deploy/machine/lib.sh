@@ -22,8 +22,9 @@
 : "${HF_SYSTEMD:=/run/systemd/system}" # is there where systemd runs
 : "${HF_SECRETS_SERVER:=https://secretmanager.googleapis.com}"
 
-# It uses unset variables and programs that fail: no option of the shell makes that the end of the script.
-if [ -r "$HF_EGO_PROFILE" ]; then
+# It uses unset variables and programs that fail: no option of the shell makes that the end of the script. A shell that only
+# waits for one that needs EGO does without (hf_later).
+if [ -z "${hf_later:-}" ] && [ -r "$HF_EGO_PROFILE" ]; then
     hf_options=()
     for hf_option in errexit nounset pipefail; do
         if [[ -o $hf_option ]]; then hf_options+=(-o "$hf_option"); else hf_options+=(+o "$hf_option"); fi
@@ -36,7 +37,7 @@ fi
 # Its libraries are for EGO's programs alone: older than the system's, they can break curl, getent or runuser.
 ego_libraries=()
 [ -z "${LD_LIBRARY_PATH:-}" ] || ego_libraries=(env "LD_LIBRARY_PATH=$LD_LIBRARY_PATH")
-unset LD_LIBRARY_PATH
+[ -n "${hf_later:-}" ] || unset LD_LIBRARY_PATH
 ego_conf=${EGO_CONFDIR:-${EGO_TOP:+$EGO_TOP/kernel/conf}} # where EGO's ego.conf and hosts are; empty if unknown
 
 # A start-up script's log is a pipe, whose reader ends when the machine is told to: a line is lost then, and no script.
@@ -99,17 +100,29 @@ ego() {
     in_time "$1" "${ego_libraries[@]}" "${@:2}"
 }
 
+# end_all PID: ends a process and all that it runs, as far as the kernel lists that. A stopped one begins no more children
+# while they are read.
+end_all() {
+    local each children=()
+    kill -STOP "$1"
+    read -r -a children <"/proc/$1/task/$1/children"
+    for each in "${children[@]}"; do end_all "$each"; done
+    kill -KILL "$1"
+} 2>/dev/null
+
 # attended COMMAND...: runs it in a child, and ends the child once a signal has come, as `must_end` says then. This shell only
 # waits: one with a trap may lose a signal that comes while it expands $(...) or <(...) (bash 5.2: "trap: unexpected EOF").
+# Before the child has a number the trap cannot end it, and before `wait` a signal interrupts no wait: each case is covered.
 must_end=
 attended() {
-    local child code=0
-    trap must_end=yes TERM INT
+    local child='' code=0
+    trap 'must_end=yes; [ -z "$child" ] || end_all "$child"' TERM INT
     { trap : PIPE; "$@"; } & # a child has the traps of its parent no more
     child=$!
-    wait "$child" || code=$?
+    [ -z "$must_end" ] || end_all "$child"
+    wait "$child" 2>/dev/null || code=$?
     trap '' TERM INT
-    [ -z "$must_end" ] || { kill -KILL "$child" && wait "$child"; } 2>/dev/null
+    [ -z "$must_end" ] || wait "$child" 2>/dev/null
     return "$code"
 }
 
@@ -303,6 +316,7 @@ fit_to_join() {
 join() {
     local ends step=0
     fit_to_join || return
+    : >"$HF_READY_FILE.joins" # from now on EGO may have this machine
     ends=$(($(now) + HF_JOIN_SECONDS))
     check_image
     know_master

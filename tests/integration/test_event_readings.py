@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.gke import pod_events
+from provisioner.backends.gke import api
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.namespace import Namespaces
@@ -148,7 +148,7 @@ def test_why_a_node_does_not_prepare_its_pods_is_told_and_no_more_once_it_has(
 
 
 def test_long_lists_are_read_in_pages(simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_events, "PAGE", 2)
+    monkeypatch.setattr(api, "PAGE", 2)
     bench = Bench(simulator, tmp_path, pods=5)
     until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told of all")
     assert bench.calls() == 3 * len(OF_NO_NODE)

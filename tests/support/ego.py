@@ -28,6 +28,8 @@ case "$(basename "$0") $*" in
 "egosh ego start"*)
     [ ! -e "$EGO/refuses-start" ] || { rm "$EGO/refuses-start"; echo 'No memory yet' >&2; exit 1; }
     [ ! -e "$EGO/wants-root" ] || { echo 'Only root may do this' >&2; exit 1; }
+    [ ! -e "$EGO/start-waits" ] || echo $$ >"$EGO/asks"
+    while [ -e "$EGO/start-waits" ]; do sleep 0.1; done
     while [ -e "$EGO/keeps-output" ]; do sleep 0.2; done &
     [ ! -e "$EGO/leaves-daemon" ] ||
         sh -c 'while [ -d "/proc/$1" ]; do sleep 0.05; done; touch "$EGO/daemon-ended"' daemon $$ &
