@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provisioner.model import (
+    DESIRED,
     ErrorClass,
     Memory,
     PendingReason,
     RequestRecord,
     Unmet,
+    Verdict,
     Window,
 )
 from provisioner.names import NO_TEMPLATE, printable
@@ -30,6 +32,9 @@ HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReaso
 
 BY_WINDOW = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF})
 """Reasons that memory's window explains once for all requests."""
+
+MET = DESIRED | {Verdict.CANCELLED}
+"""The verdicts of slots in whose place no machine is wanted."""
 
 UNTRIED = Window(0)
 """The window where memory has none."""
@@ -61,7 +66,9 @@ class UnmetDocuments:
 
     def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._notes.unmet.get(record.id, ())
-        running = sum([slot.is_with_hf and slot.down is None for slot in record.slots.values()])
+        running = sum(
+            [slot.ran is not None and slot.down is None and slot.verdict in MET for slot in record.slots.values()]
+        )
         missing = record.count - record.withheld - running - sum(one.machines for one in published)
         unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read)] if missing > 0 else []
         return [self._entry(one, record) for one in (*published, *unknown)]

@@ -155,7 +155,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"4: no loop has said why since {TIME} \(100 s\)",
     ),
     "a loop that has published nothing, of machines that ran and have ended": (
-        memory(record(*(running(n, Verdict.FAILED, failure=BROKEN) for n in range(3)), running(3), count=6)),
+        memory(record(running(0, Verdict.FAILED), running(1, Verdict.CANCELLED), running(2), count=7)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
         rf"5: no loop has said why since {TIME} \(100 s\)",
