@@ -87,7 +87,7 @@ def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, st
         try:
             return backend.observe(now, sought)
         except BackendError as error:
-            refused += error.failure.error.needs_operator
+            refused += error.failure.error.stays_unseen
             pause = max(1.0, error.retry_after or 0.0)
             if refused > 1 or time.monotonic() + pause >= deadline:
                 return Unobserved(backend.pool, now, error.failure)

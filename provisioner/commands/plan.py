@@ -10,7 +10,8 @@ from typing import Any
 
 from provisioner.commands.offline import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Look, Memory, PendingReason, Plan, Transition
+from provisioner.model import NEVER, ErrorClass, Failure, Look, Memory, PendingReason, Plan, Transition
+from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.tree import Settings
 from provisioner.state.interfaces import State
 
@@ -24,7 +25,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns PROBLEM when a pool was not seen. Raises StateError, BackendError."""
+    """Returns PROBLEM when a pool was not seen, or what was seen is not trusted. Raises StateError, BackendError."""
     looks, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, looks)
     return show(options, document, partial(plan_text, named=options.machines), fine=plan_is_fine(document))
@@ -49,11 +50,14 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
 
     ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty: no request's)
     and ``reason``. ``deferred``: how many ``machines`` of a pool and template. ``text``: the cloud's words, where it
-    has said any.
+    has said any. ``pools``: what each holds; or the ``error`` and ``text`` of one that was not seen, or is not trusted.
     """
     pools = {name: seen.facts for name, seen in looks.items()}
     if plan is None:
         return {"pools": pools, "creates": [], "deletes": [], "closes": [], "deferred": []}
+    for name, distrusted in plan.distrusted.items():
+        error = ErrorClass.INVALID if distrusted.until == NEVER else ErrorClass.UNAVAILABLE
+        pools[name] = Failure(error, format_distrust(name, distrusted, plan.memory.wall_of(0.0))).facts
     templates = {slot.name: record.template for record, slot in plan.memory.slots}
     return {
         "pools": pools,
@@ -94,7 +98,7 @@ def _obstacle(memory: Memory, pool: str, template: str, reason: PendingReason) -
 
 
 def plan_is_fine(document: Document) -> bool:
-    """True when every pool was seen: of one that was not, the plan says nothing."""
+    """True when every pool was seen and is trusted: the plan says nothing of another one."""
     return not any("error" in seen for seen in document["pools"].values())
 
 

@@ -235,7 +235,7 @@ class Loop:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
             looks = self._looks({}).values()
-            if not any(isinstance(look, Unobserved) and not look.failure.error.needs_operator for look in looks):
+            if not any(isinstance(look, Unobserved) and not look.failure.error.stays_unseen for look in looks):
                 return
             time.sleep(self._pace.intent_poll)
 

@@ -105,7 +105,7 @@ class Observer:
         if self._told is not failure.error and not self._ended:
             self._told = failure.error
             log.log(
-                logging.ERROR if failure.error.needs_operator else logging.WARNING,
+                logging.ERROR if failure.error.stays_unseen else logging.WARNING,
                 "Pool cannot be seen",
                 extra={"pool": self._backend.pool, **failure.facts},
             )

@@ -120,7 +120,7 @@ class Unmet:
     text: str = ""
     """The cloud's words, or the name of a cap over all templates."""
     since: float | None = None
-    """Since when the reason holds, if that is known; else since when the machines are wanted."""
+    """Since when the reason holds, or else the machines are wanted; None where memory's window says since when."""
     next_try: float | None = None
     """When they, or others in their place, are asked for again. None: as soon as the reason is gone."""
     spills_to: str = ""

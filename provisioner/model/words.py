@@ -155,6 +155,11 @@ class ErrorClass(StrEnum):
         """The place does not take the machine, or has no room for it."""
         return self.has_no_room or self.needs_operator
 
+    @property
+    def stays_unseen(self) -> bool:
+        """An observation that fails with it fails again until an operator fixes the cause; INVALID may pass there."""
+        return self in (ErrorClass.DENIED, ErrorClass.NOT_FOUND)
+
 
 class LossCause(StrEnum):
     """Why a succeeded machine is lost."""

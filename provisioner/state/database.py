@@ -18,7 +18,7 @@ from provisioner.files.regular import open_own
 from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of what the databases hold. A file with a higher one is refused."""
 
 BLOCK = 65_536

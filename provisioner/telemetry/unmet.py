@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from provisioner.model import (
+    DESIRED,
+    ErrorClass,
     Memory,
     PendingReason,
     RequestRecord,
     Unmet,
+    Verdict,
+    Window,
 )
 from provisioner.names import NO_TEMPLATE, printable
 from provisioner.planning.report.unmet import TOTAL
@@ -26,6 +29,18 @@ QUIET = frozenset({PendingReason.UNKNOWN, PendingReason.UNANSWERED, PendingReaso
 
 HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReason.UNSENT})
 """Reasons that last as long as the failures of the pool."""
+
+BY_WINDOW = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF})
+"""Reasons that memory's window explains once for all requests."""
+
+MET = DESIRED | {Verdict.CANCELLED}
+"""The verdicts of slots in whose place no machine is wanted."""
+
+UNTRIED = Window(0)
+"""The window where memory has none."""
+
+PUBLISHED = ("pool", "reason", "machines", "spills_to", "behind", "bound")
+"""The facts of an entry that its document has as they are."""
 
 
 class UnmetDocuments:
@@ -51,33 +66,44 @@ class UnmetDocuments:
 
     def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._notes.unmet.get(record.id, ())
-        running = sum([slot.is_with_hf and slot.down is None for slot in record.slots.values()])
+        running = sum(
+            [slot.ran is not None and slot.down is None and slot.verdict in MET for slot in record.slots.values()]
+        )
         missing = record.count - record.withheld - running - sum(one.machines for one in published)
         unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read)] if missing > 0 else []
-        return [self._entry(one, record.template) for one in (*published, *unknown)]
+        return [self._entry(one, record) for one in (*published, *unknown)]
 
-    def _entry(self, one: Unmet, template: str) -> dict[str, Any]:
-        error, text, since = one.error, one.text, one.since
-        last = self._failures.get((one.pool, template))
-        if one.reason is PendingReason.UNSEEN:
-            text = self._notes.unseen.get(one.pool, "its newest observation is too old or in doubt")
-        elif last and one.reason in HELD_BACK and (error is last.failure.error or self._waits_for_room(one)):
-            error, text, since = last.failure.error, text or last.failure.text, last.since
-        holders = self._holders_of(one, template) if one.reason is PendingReason.CAP else {}
-        return asdict(one) | {
+    def _entry(self, one: Unmet, record: RequestRecord) -> dict[str, Any]:
+        error, text, since, next_try = self._because(one, record)
+        holders = self._holders_of(one, record.template) if one.reason is PendingReason.CAP else {}
+        return {name: getattr(one, name) for name in PUBLISHED} | {
             "error": error,
             "text": text,
             **past(self._memory, "since", since, self._now),
-            **coming(self._memory, "next_try", one.next_try, self._now),
+            **coming(self._memory, "next_try", next_try, self._now),
             **coming(self._memory, "spills_at", one.spills_at, self._now),
+            "elsewhere": dict(one.elsewhere),
             "holders": dict(holders),
             "braked": self._memory.brake is not None and bool(holders.get("")),
             "quiet": one.reason in QUIET and error is None,
         }
 
-    def _waits_for_room(self, one: Unmet) -> bool:
-        """True for machines that wait behind a machine for which the pool has no room."""
-        return one.reason is PendingReason.BACKOFF and one.error is None
+    def _because(self, one: Unmet, record: RequestRecord) -> tuple[ErrorClass | None, str, float | None, float | None]:
+        """Return the class and words of the failure behind the reason, since when it holds, and the next try."""
+        error, text, since, next_try = one.error, one.text, one.since, one.next_try
+        if one.reason is PendingReason.UNSEEN:
+            text = self._notes.unseen.get(one.pool, "its newest observation is too old or in doubt")
+        window = self._memory.pressures.get((one.pool, record.template), UNTRIED)
+        if one.reason in BY_WINDOW and since is None:
+            since = record.read if window.closed_since is None else window.closed_since
+            next_try = (window.retry_at or None) if one.reason is PendingReason.BACKOFF else None
+        if one.reason in BY_WINDOW and (failure := window.backs_off_from):
+            error, text, since = failure.error, failure.text, window.blocked_at
+        last = self._failures.get((one.pool, record.template))
+        waits_for_room = one.reason is PendingReason.BACKOFF and error is None
+        if last and one.reason in HELD_BACK and (error is last.failure.error or waits_for_room):
+            error, text, since = last.failure.error, text or last.failure.text, last.since
+        return error, text, since, next_try
 
     def _holders_of(self, one: Unmet, template: str) -> Mapping[str, int]:
         """Return the users of the cap of a template, or of all templates, the largest first."""

@@ -14,6 +14,7 @@ import pytest
 from provisioner.commands.cli import COMMANDS, commands_of, parser
 from provisioner.commands.cli import Command as CommandParser
 from provisioner.commands.levers import VERBS
+from provisioner.state.database import SCHEMA
 from tests.support.pages import ROOT, Command, commands, of, pages
 
 SECTIONS = re.split(r"(?m)^## ", (ROOT / "docs" / "commands.md").read_text())[1:]
@@ -47,6 +48,10 @@ def test_each_command_has_a_call_and_says_what_its_exit_code_means() -> None:
         shown = [call for command in of("", section) if not command.inline for call in command.calls]
         assert any(call[:2] == ["provisioner", name] for call in shown), name
         assert EXITS.search(section) or name in VERBS, name
+
+
+def test_the_page_of_backups_names_the_version_in_which_the_state_is_written() -> None:
+    assert f"`meta.state.schema`, now {SCHEMA})" in (ROOT / "docs" / "backup.md").read_text()
 
 
 @pytest.fixture(scope="module")

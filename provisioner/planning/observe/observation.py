@@ -71,10 +71,9 @@ class End:
 def reflect(draft: Draft) -> None:
     """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
     explained: list[str] = []
-    news = News(EarlyLosses(draft))
+    news, elsewhere = News(EarlyLosses(draft)), _elsewhere(draft)
     absent: list[tuple[RequestRecord, Slot]] = []
     machines = {name: snapshot.machines for name, snapshot in draft.snapshots.items()}
-    elsewhere = {name for name, distrusted in draft.distrusted.items() if distrusted.until == NEVER}
     for record in draft.records():
         for slot in record.slots.values():
             there = machines.get(slot.pool)
@@ -83,7 +82,7 @@ def reflect(draft: Draft) -> None:
             machine = there.get(slot.name)
             if machine is not None:
                 explained.append(slot.pool)
-                if slot.pool not in elsewhere and not _unchanged(slot, machine):
+                if not _unchanged(slot, machine) and slot.pool not in elsewhere:
                     _present(draft, record, slot, machine, news)
             elif not slot.gone:
                 absent.append((record, slot))
@@ -99,6 +98,11 @@ def reflect(draft: Draft) -> None:
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > counts[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
+
+
+def _elsewhere(draft: Draft) -> Set[str]:
+    """Return the pools for which another place may answer, with machines of the same names."""
+    return {pool for pool, distrusted in draft.distrusted.items() if distrusted.until == NEVER}
 
 
 def _lose_down(draft: Draft, news: News) -> None:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from typing import Any
 
 from provisioner.model import (
     DESIRED,
     ErrorClass,
-    Failure,
     PendingReason,
     RequestRecord,
     Slot,
-    TemplateLimits,
     Unmet,
     Verdict,
 )
@@ -24,6 +22,7 @@ from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.core.draft import Deferral, Draft
 from provisioner.planning.core.slots import boots_by
+from provisioner.planning.core.window import blocked
 
 TOTAL = "max_machines_total, over all templates"
 """The text of the reason if that cap is used up."""
@@ -48,11 +47,10 @@ def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mappin
         record = draft.record(id_)
         if record.ended is not None:
             continue
-        unmet = list(_of_slots(draft, record))
+        unmet = list(_of_slots(draft, record)) if record.slots else []
         if deferral := draft.deferrals.get(id_):
             asks_first = first.setdefault((deferral.pool, record.template), id_)
-            one = _deferred(draft, capacity, record, deferral)
-            unmet.append(one if asks_first == id_ else replace(one, behind=asks_first))
+            unmet.append(_deferred(draft, capacity, record, deferral, "" if asks_first == id_ else asks_first))
         if unmet:
             found[id_] = tuple(unmet)
     return found
@@ -68,10 +66,9 @@ def _of_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
         if reason := _reason(draft, slot):
             failure = None if reason is PendingReason.UNSEEN else slot.failure or slot.tried
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
-    template = draft.limits.templates.get(record.template)
-    for (pool, reason, error), slots in groups.items():
-        one = Unmet(pool, reason, len(slots), error, since=min([slot.asked_at for slot in slots]))
-        yield _with_spill(draft, _explained(draft, record, one, slots), slots, template)
+    for (pool, reason, _), slots in groups.items():
+        explanation = _explanation(draft, record.template, reason, slots)
+        yield Unmet(pool, reason, len(slots), **explanation, **_spill(draft, record.template, reason, slots))
 
 
 def _reason(draft: Draft, slot: Slot) -> PendingReason | None:
@@ -94,77 +91,77 @@ def _reason(draft: Draft, slot: Slot) -> PendingReason | None:
     return PendingReason.STARTING if slot.seen or slot.accepted else PendingReason.UNANSWERED
 
 
-def _explained(draft: Draft, record: RequestRecord, one: Unmet, slots: list[Slot]) -> Unmet:
-    """Add the failure behind the reason, and when the machines are asked for again."""
-    if one.reason is PendingReason.UNSEEN:
-        return replace(one, error=ErrorClass.UNAVAILABLE)
-    if failure := slots[0].failure or slots[0].tried:
-        one = _because(one, failure)
-    if one.reason in (PendingReason.SET_ASIDE, PendingReason.GIVEN_UP):
-        return one
-    window = draft.window(one.pool, record.template)
-    if one.reason is PendingReason.UNSENT:
-        one = replace(one, next_try=max(draft.now, window.retry_at))
-    else:
-        pool = draft.pool(one.pool)
-        one = replace(one, next_try=min([boots_by(slot, slot.asked_at, pool) for slot in slots]))
-    if window.backs_off_from is None or slots[0].failure is not None:
-        return one
-    return _because(one, window.backs_off_from, window.blocked_at)
+def _explanation(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
+    """Return the failure behind the reason, since when it holds, and when the machines are asked for again."""
+    since = min([slot.asked_at for slot in slots])
+    if reason is PendingReason.UNSEEN:
+        return {"error": ErrorClass.UNAVAILABLE, "since": since}
+    failure, next_try, pool = slots[0].failure or slots[0].tried, None, slots[0].pool
+    if reason not in (PendingReason.SET_ASIDE, PendingReason.GIVEN_UP):
+        window = draft.window(pool, template)
+        if reason is PendingReason.UNSENT:
+            next_try = max(draft.now, window.retry_at)
+        else:
+            next_try = min([boots_by(slot, slot.asked_at, draft.pool(pool)) for slot in slots])
+        if window.backs_off_from is not None and slots[0].failure is None:
+            failure, since = window.backs_off_from, window.blocked_at
+    because = {"error": failure.error, "text": failure.text} if failure else {}
+    return {**because, "since": since, "next_try": next_try}
 
 
-def _because(one: Unmet, failure: Failure, since: float | None = None) -> Unmet:
-    return replace(one, error=failure.error, text=failure.text, since=one.since if since is None else since)
-
-
-def _with_spill(draft: Draft, one: Unmet, slots: list[Slot], template: TemplateLimits | None) -> Unmet:
-    """Add the pool that is asked instead, and when."""
-    pools = template.pools if template else ()
-    after = pools[pools.index(one.pool) + 1 :] if one.pool in pools else ()
-    if not after or one.reason not in SPILLS:
-        return one
+def _spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
+    """Return the pool that is asked instead, and when."""
+    pool = slots[0].pool
+    after = _pools_after(draft, template, pool)
+    if not after or reason not in SPILLS:
+        return {}
     if slots[0].failure is not None and slots[0].failure.error.has_no_room:
-        return replace(one, spills_to=after[0])
+        return {"spills_to": after[0]}
     asked = min([slot.asked_at if slot.lifted is None else slot.lifted for slot in slots])
-    return replace(one, spills_to=after[0], spills_at=asked + draft.pool(one.pool).spill_after)
+    return {"spills_to": after[0], "spills_at": asked + draft.pool(pool).spill_after}
+
+
+def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
+    """Return the pools of a template that are asked after one of them."""
+    known = draft.limits.templates.get(template)
+    pools = known.pools if known else ()
+    return pools[pools.index(pool) + 1 :] if pool in pools else ()
 
 
 # --- machines without a slot ------------------------------------------------------------------------------------------
 
 
-def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral) -> Unmet:
+def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
     """Return the machines that no pool takes, at the pool that they wait for or else the first."""
     reasons = {
         pool: PendingReason.UNSEEN if reason is PendingReason.BACKOFF and pool not in draft.snapshots else reason
         for pool, reason in deferral.reasons.items()
     }
-    pool, reason = deferral.pool, reasons.pop(deferral.pool)
-    one = Unmet(pool, reason, deferral.machines, since=record.read, elsewhere=reasons)
+    pool, template = deferral.pool, record.template
+    reason = reasons.pop(pool)
+    facts: dict[str, Any] = {"since": record.read}
     if reason is PendingReason.UNSEEN:
-        return replace(one, error=ErrorClass.UNAVAILABLE)
-    if reason is PendingReason.BUDGET:
-        return replace(one, text=spent(draft.limits))
-    if reason is PendingReason.CAP:
-        cap = capacity.cap(pool, record.template)
-        return replace(one, bound=cap and cap.size, text=TOTAL if cap and cap.total else "")
-    window = draft.window(pool, record.template)
-    if reason is not PendingReason.PAUSED and window.backs_off_from is not None:
-        one = _because(one, window.backs_off_from, window.blocked_at)
-    if reason is PendingReason.WINDOW:
-        return _behind_window(draft, capacity, record, one)
-    blocked = reason is PendingReason.BACKOFF and window.retry_at > draft.now
-    return replace(one, next_try=window.retry_at) if blocked else one
+        facts["error"] = ErrorClass.UNAVAILABLE
+    elif reason is PendingReason.BUDGET:
+        facts["text"] = spent(draft.limits)
+    elif reason is PendingReason.CAP:
+        cap = capacity.cap(pool, template)
+        facts |= {"bound": cap and cap.size, "text": TOTAL if cap and cap.total else ""}
+    elif reason is PendingReason.WINDOW:
+        facts = _behind_window(draft, capacity, pool, template, reasons)
+    elif reason is PendingReason.BACKOFF and blocked(draft.window(pool, template), draft.now):
+        facts = {}
+    return Unmet(pool, reason, deferral.machines, behind=behind, elsewhere=reasons, **facts)
 
 
-def _behind_window(draft: Draft, capacity: Capacity, record: RequestRecord, one: Unmet) -> Unmet:
-    """Add the width of the window, unless earlier calls are under way, and when the next pool is asked."""
-    window = draft.window(one.pool, record.template)
+def _behind_window(
+    draft: Draft, capacity: Capacity, pool: str, template: str, elsewhere: Mapping[str, PendingReason]
+) -> dict[str, Any]:
+    """Return the width of the window, unless earlier calls are under way, and when the next pool is asked."""
+    window = draft.window(pool, template)
+    facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": 1 if window.probing else window.window}
+    after = _pools_after(draft, template, pool)
+    if not after or elsewhere.keys() >= set(after):
+        return facts
     closed = draft.now if window.closed_since is None else window.closed_since
-    if one.pool not in capacity.busy:
-        one = replace(one, bound=1 if window.probing else window.window)
-    one = one if one.error else replace(one, since=closed)
-    pools = draft.limits.templates[record.template].pools
-    after = pools[pools.index(one.pool) + 1 :]
-    if not after or one.elsewhere.keys() >= set(after):
-        return one
-    return replace(one, spills_to=after[0], spills_at=closed + draft.pool(one.pool).spill_after)
+    return {**facts, "spills_to": after[0], "spills_at": closed + draft.pool(pool).spill_after}

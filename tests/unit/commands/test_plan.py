@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.commands.plan import plan_document, plan_text
-from provisioner.model import Create, Delete, DeleteReason, LossCause, PendingReason, Plan, Verdict, Window
+from provisioner.commands.plan import plan_document, plan_is_fine, plan_text
+from provisioner.model import (
+    NEVER,
+    Create,
+    Delete,
+    DeleteReason,
+    Distrusted,
+    DistrustReason,
+    LossCause,
+    PendingReason,
+    Plan,
+    Verdict,
+    Window,
+)
 from tests.unit.core import REQUEST, STOCKOUT, TEMPLATE, ended, memory, name, record, slot, snapshot, unobserved
 
 MANY = 10_000
@@ -70,3 +82,34 @@ def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
     assert shown.splitlines() == [
         "The next cycle has nothing to do.", "  pool a: 0 machines", "  pool b: UNSEEN, no route to host"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("distrusted", "error", "said"),
+    [
+        pytest.param(
+            Distrusted(DistrustReason.POOL_MOVED, 0.0, NEVER, detail="is now there, but has machines in here"),
+            "invalid",
+            "UNSEEN, pools.a is now there, but has machines in here: put that back and start again",
+            id="moved",
+        ),
+        pytest.param(
+            Distrusted(DistrustReason.WRONG_ENDPOINT, 0.0, NEVER, detail="is two now"),
+            "invalid",
+            "UNSEEN, pools.a is two now (since 1970-01-01T00:00:00Z)",
+            id="of another endpoint",
+        ),
+        pytest.param(
+            Distrusted(DistrustReason.MASS_LOSS, 0.0, 60.0, 9, 10),
+            "unavailable",
+            "UNSEEN, 9 of 10 machines are missing since 1970-01-01T00:00:00Z",
+            id="that lacks many machines",
+        ),
+    ],
+)
+def test_why_a_pool_is_not_trusted_is_said(distrusted: Distrusted, error: str, said: str) -> None:
+    document = plan_document(Plan(HELD, distrusted={"a": distrusted}), {"a": snapshot(), "b": snapshot(pool="b")})
+    shown = plan_text(document).splitlines()[1:]
+    assert (shown[0].startswith(f"  pool a: {said}"), shown[1]) == (True, "  pool b: 0 machines"), shown
+    assert document["pools"]["a"]["error"] == error
+    assert not plan_is_fine(document)

@@ -48,7 +48,12 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
 
 @pytest.mark.parametrize(
     ("error", "level"),
-    [(ErrorClass.THROTTLED, "WARNING"), (ErrorClass.DENIED, "ERROR"), (ErrorClass.INVALID, "ERROR")],
+    [
+        (ErrorClass.THROTTLED, "WARNING"),
+        (ErrorClass.DENIED, "ERROR"),
+        (ErrorClass.NOT_FOUND, "ERROR"),
+        (ErrorClass.INVALID, "WARNING"),
+    ],
 )
 def test_why_a_pool_cannot_be_seen_is_logged_once(
     error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture

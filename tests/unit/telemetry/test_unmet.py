@@ -26,6 +26,7 @@ from provisioner.model import (
     evolve,
     format_utc,
 )
+from provisioner.telemetry.notes import STORED
 from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_failures, pool_line
 from provisioner.telemetry.unmet import unmet_lines
@@ -106,6 +107,12 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         {},
         rf"3 in a: window of 2 since {TIME} \(\d+ s\); spills over to b in 6\d min",
     ),
+    "a probe, in the words of the failure that it follows": (
+        memory(record(slot(seen=True), count=4), pressures={("a", TEMPLATE): replace(FULL, retry_at=NOW - 3)}),
+        ONE_POOL,
+        {},
+        rf"3 in a: window of 1, stockout since {TIME} \(4 min\): ZONE_RESOURCE_POOL_EXHAUSTED",
+    ),
     "a pool that is blind": (
         memory(record(count=2)),
         ONE_POOL,
@@ -148,7 +155,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         rf"4: no loop has said why since {TIME} \(100 s\)",
     ),
     "a loop that has published nothing, of machines that ran and have ended": (
-        memory(record(*(running(n, Verdict.FAILED, failure=BROKEN) for n in range(3)), running(3), count=6)),
+        memory(record(running(0, Verdict.FAILED), running(1, Verdict.CANCELLED), running(2), count=7)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
         rf"5: no loop has said why since {TIME} \(100 s\)",
@@ -219,6 +226,16 @@ def test_json_has_the_same_facts() -> None:
             "quiet": False,
         }
     ]
+
+
+def test_what_a_pool_backs_off_from_is_not_published_again_for_each_request() -> None:
+    """The loop writes the notes with each change, and ten thousand requests may wait behind one window."""
+    held = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
+    notes = facts(held).notes
+    later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))
+    again = facts(replace(held, pressures={("a", TEMPLATE): later})).notes
+    assert len(json.dumps(STORED.document(notes)["unmet"])) < 100 * 100
+    assert again.unmet == notes.unmet, "nor written again when the next try fails"
 
 
 def test_who_waits_behind_another_is_told() -> None:
