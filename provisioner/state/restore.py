@@ -121,7 +121,9 @@ class _Saved:
             raise StateUnreadable(f"{dump.source}: {error}. {ADVICE}") from error
         for name in ("requests", "returns"):  # what was leaving the files stays away: what was told of it may be gone
             records = (memory or {}).get(name, {})
-            intent[name] = {id_: one for id_, one in intent[name].items() if not records.get(id_, {}).get("trimmed")}
+            intent[name] = {
+                id_: one for id_, one in intent.get(name, {}).items() if not records.get(id_, {}).get("trimmed")
+            }
         if status is not None:
             # Of a request that went on HF may have had more: without an answer it counts as told of all that runs.
             answers = {id_: answer for id_, answer in status["answers"].items() if answer.get("ended")}

@@ -313,3 +313,15 @@ def test_a_dump_of_a_directory_in_which_no_loop_has_run_yet_comes_back(tmp_path:
     os.mkdir(new.path)
     restore(new, unpack("stdin", pack(Manifest(FORMAT, "1", "demo", "then"), files)), "demo", replaces=False)
     assert new.intent.read().requests[id_].count == 3
+
+
+@pytest.mark.parametrize("name", ["requests", "returns"])
+def test_a_dump_whose_intent_lacks_a_table_is_restored_without_records(tmp_path: Path, name: str) -> None:
+    golden = shutil.copytree(GOLDEN / "state", tmp_path / "old")
+    intent = json.loads((golden / "intent.json").read_text())
+    del intent[name]
+    (golden / "intent.json").write_text(json.dumps(intent))
+    (tmp_path / "new").mkdir()
+    new = StateDir(tmp_path / "new")
+    restore(new, unpack("dump", take(StateDir(golden))[1]), "demo", replaces=False)
+    assert not getattr(new.intent.read(), name)
