@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ NAME_BYTES = 255
 DOCUMENT_BYTES = 16 * 1024 * 1024
 """Bytes of a document at most: a list of a hundred thousand hosts whose names and ids have 50 characters each."""
 
-MOST_VALUES = 10 * MAX_NAMES
+MOST_VALUES = 7 * MAX_NAMES
 """Values of a document that is parsed as a whole, as commas and brackets count them: more fill memory."""
 
 UID_PARTS = [8, 4, 4, 4, 12]
@@ -246,7 +246,7 @@ def request_ids(document: Document) -> list[str]:
 def hosts(document: Document) -> Hosts:
     """The machines of requestReturnMachines."""
     sent = listed(document)
-    given = _hosts(document, _entries(document, "machines")) if sent is None else sent
+    given = _hosts_of_whole(document) if sent is None else sent
     if len(given.names) > MAX_NAMES:
         raise document.refused(
             "machines", f"has {len(given.names)} entries, and at most {MAX_NAMES} can be returned at once"
@@ -258,25 +258,38 @@ def listed(document: Document) -> Hosts | None:
     """The machines of getReturnRequests; None when HF sent no list, which is not an empty one."""
     if len(document.content) > PIECE:
         # Malformed, or not written as HF writes: parsed whole it is accepted, or refused by its exact place.
-        with suppress(ValueError, RecursionError, Refused):
-            return _hosts(document, chain.from_iterable(_in_pieces(document.content, "machines")))
-    return None if document.root.get("machines") is None else _hosts(document, _entries(document, "machines"))
+        with suppress(ValueError, RecursionError):
+            return _hosts(document, chain.from_iterable(_in_pieces(document.content, "machines")), _placeless)
+    return None if document.root.get("machines") is None else _hosts_of_whole(document)
 
 
-def _hosts(document: Document, entries: Iterable[dict[str, object]]) -> Hosts:
+def _placeless(index: int) -> str:
+    """Raise ValueError for a wrong entry of a piece: its place is found after the pieces have left the memory."""
+    raise ValueError(f"machines[{index}]")
+
+
+def _hosts_of_whole(document: Document) -> Hosts:
+    return _hosts(document, _entries(document, "machines"), partial(_place, document, "machines"))
+
+
+def _hosts(document: Document, entries: Iterable[dict[str, object]], place: Callable[[int], str]) -> Hosts:
     names, machines = sent = Hosts([], [])
     for index, entry in enumerate(entries):
         name, machine = entry.get("name") or "", entry.get("machineId") or ""
-        if not (isinstance(name, str) and isinstance(machine, str) and (short := short_name(_telling(name, machine)))):
-            raise _no_host(document, _place(document, "machines", index), entry)
+        if not (
+            isinstance(name, str)
+            and isinstance(machine, str)
+            and (short := short_name(_telling(name, machine)[: NAME_BYTES + 1]))  # a longer one is refused below
+        ):
+            raise _no_host(document, place(index), entry)
         names.append(name)
         machines.append(short)
     for key, texts in (("name", names), ("machineId", machines)):
         # One pass in C, as there may be a hundred thousand; the one that is too long is looked for if there is one.
         if max(map(len, texts), default=0) > NAME_BYTES or not all(map(str.isascii, texts)):
             for index, text in enumerate(texts):
-                if text:
-                    _text(document, f"{_place(document, 'machines', index)}.{key}", text)
+                if _is_too_long(text):
+                    _text(document, f"{place(index)}.{key}", text)
     return sent
 
 
@@ -352,9 +365,13 @@ def _text(document: Document, where: str, value: object) -> str:
     """A name or an id. Raises Refused for what is none, or is too long to be kept and printed."""
     if not isinstance(value, str) or not value:
         raise document.expected(where, "a text", value)
-    if len(value.encode("utf-8", "surrogatepass")) > NAME_BYTES:
+    if _is_too_long(value):
         raise document.expected(where, f"at most {NAME_BYTES} bytes", value)
     return value
+
+
+def _is_too_long(text: str) -> bool:
+    return len(text[: NAME_BYTES + 1].encode("utf-8", "surrogatepass")) > NAME_BYTES
 
 
 def _count(document: Document, value: object) -> int:

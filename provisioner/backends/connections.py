@@ -9,7 +9,9 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import threading
 import time
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -67,6 +69,10 @@ class LargeResponse(urllib3.exceptions.HTTPError):
     """A response is larger than it may be."""
 
 
+class LargeBody(LargeResponse):
+    """The body of a response is what is larger than it may be."""
+
+
 class Allowance:
     """The time and the bytes that a response has left."""
 
@@ -74,6 +80,7 @@ class Allowance:
         """``call``: address, method and path, for people. ``began``: the monotonic time of the request."""
         self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
         self._deadline = began + self._seconds
+        self.too_large = LargeResponse
         self.allow(HEAD_BYTES)
 
     def allow(self, size: int) -> None:
@@ -103,7 +110,7 @@ class Allowance:
 
     def large(self, size: str) -> LargeResponse:
         """The error for a response, or a part of one, of more than ``size``."""
-        return LargeResponse(f"{self._call}: the response, or a part of it, has more than {size}")
+        return self.too_large(f"{self._call}: the response, or a part of it, has more than {size}")
 
 
 class _Source(io.RawIOBase):
@@ -139,7 +146,32 @@ class _Response(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
+        self.allowance.too_large = LargeBody
         self.allowance.allow(BODY_BYTES)
+
+
+_lookups: dict[Any, Future[Any]] = {}
+_lookups_lock = threading.Lock()
+
+
+def _lookup(*question: Any) -> Future[Any]:
+    """Return the result to come of ``getaddrinfo``, which has no time-out: one thread looks up a name for all calls."""
+
+    def look_up() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(*question))
+        except Exception as error:  # noqa: BLE001 - each call that waits raises it
+            found.set_exception(error)
+        with _lookups_lock:
+            del _lookups[question]
+
+    with _lookups_lock:
+        if question in _lookups:
+            return _lookups[question]
+        found: Future[Any] = Future()
+        threading.Thread(target=look_up, name="lookup", daemon=True).start()
+        _lookups[question] = found
+        return found
 
 
 class _Bounded(urllib3.connection.HTTPConnection):
@@ -180,12 +212,14 @@ class _Bounded(urllib3.connection.HTTPConnection):
         self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]
 
     def _new_conn(self) -> socket.socket:
-        """Connect to the first address that accepts it: ``CONNECT_SECONDS`` for each, within the time of the call."""
+        """Connect to the first address that accepts it; each has an equal part of the time that the call has left."""
         name, whole = self._dns_host, self.timeout
+        addresses = self._addresses()
         failure: Exception = self._allowance.late()
         try:
-            for address in self._addresses():
-                self._dns_host, self.timeout = address, min(CONNECT_SECONDS, self._allowance.seconds())
+            while addresses:
+                part = self._allowance.seconds() / len(addresses)
+                self._dns_host, self.timeout = addresses.pop(0), min(CONNECT_SECONDS, part)
                 try:
                     connected = super()._new_conn()
                 except (urllib3.exceptions.ConnectTimeoutError, urllib3.exceptions.NewConnectionError) as error:
@@ -200,8 +234,12 @@ class _Bounded(urllib3.connection.HTTPConnection):
     def _addresses(self) -> list[str]:
         """The addresses of the host. Raises an error of urllib3 if it has none."""
         family = urllib3.util.connection.allowed_gai_family()
+        lookup = _lookup(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
         try:
-            found = socket.getaddrinfo(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
+            found = lookup.result(self._allowance.seconds())
+        except TimeoutError as error:
+            text = f"{self.host}: the time of the call has ended before an address of this name was found"
+            raise urllib3.exceptions.ConnectTimeoutError(self, text) from error
         except socket.gaierror as error:
             raise urllib3.exceptions.NameResolutionError(self.host, self, error) from error
         except UnicodeError as error:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from google.auth.exceptions import GoogleAuthError
+
 from provisioner.backends import BackendError
-from provisioner.backends.connections import LargeResponse
+from provisioner.backends.connections import LargeBody
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
@@ -61,11 +63,11 @@ def seconds(value: Any) -> float:
 
 
 def smaller_page(limit: int, error: BackendError) -> int:
-    """Return half the limit of a list's page that was too large. Raise any other error."""
+    """Return half the limit of a list's page whose body was too large. Raise any other error, as a token server's."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, LargeResponse):
+    while cause is not None and not isinstance(cause, LargeBody | GoogleAuthError):
         cause = cause.__cause__
-    if cause is None:
+    if not isinstance(cause, LargeBody):
         raise error
     if limit > 1:
         return limit // 2

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import Any
 
+from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
+
 WITHHELD = "(withheld)"
 
 HOLDERS = frozenset({"pools", "templates"})
@@ -47,11 +49,14 @@ OPENS = re.compile(r"[\"'|>+{\[(\\\s-]*")
 PAIR = re.compile(r"(?i)\bvalue[\\\"']*\s*[:=]\s*")
 """The half of a pair of name and value that counts where a name is near."""
 
+MACHINE = rf"[a-z0-9-]*(?<=-)[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}(?![\w-])"
+"""The end of a machine name, whatever its prefix begins with."""
+
 ISSUED = re.compile(
-    r"\b(?:ya29\.|AIza|eyJ|gh[a-z]_|github_pat_|AKIA|GOCSPX-|hv[bs]\.|glpat-|xox[a-z]-)[\w.~+/=-]{8,}"
-    r"|\bsk-[\w-]{20,}|(?<![\w-])[0-9a-f]{40}(?![\w-])"
+    r"(?:\b(?:ya29\.|AIza|eyJ|gh[a-z]_|github_pat_|AKIA|GOCSPX-|hv[bs]\.|glpat-|xox[a-z]-)(?=[\w.~+/=-]{8})"
+    rf"|(?<![\w-])sk-(?=[\w-]{{20}}))(?!{MACHINE})[\w.~+/=-]+|(?<![\w-])[0-9a-f]{{40}}(?![\w-])"
 )
-"""Tokens by how their issuers begin them, as no name of a machine does, and those of 40 hexadecimal digits."""
+"""Tokens by how their issuers begin them, and those of 40 hexadecimal digits."""
 
 TOKENS = (
     re.compile(r"(?<=://)[^\s\"'<>]*@"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import ExitStack
+from contextvars import ContextVar
 
 LOG_MODE = 0o640
 """Mode of a file that is created for people: the scripts' log, a trace."""
@@ -17,7 +19,10 @@ ASIDE_SUFFIX = ".new"
 """Ends the name of a file that is written aside, beside the file whose place it takes."""
 
 CHANGES = 3
-"""How often the names of a file are counted while a writer of ours may give or remove one."""
+"""How often a file is opened and its names are counted while a writer of ours may give or remove one."""
+
+READS_LINKED = ContextVar("reads_linked", default=False)
+"""True while ``read_own`` reads a file that has other names, too: copies of a directory may share their files."""
 
 
 class NoFileError(OSError):
@@ -43,16 +48,22 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 
 def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
     """As ``open_regular`` a file that only we make, which is no link: what one leads to is somebody else's."""
+    for _ in range(CHANGES):  # opened anew each time: NFS brings the link count at the open
+        with ExitStack() as opened:
+            opened.callback(os.close, descriptor := _open_unfollowed(path, flags, mode))
+            if not _has_foreign_name(path, descriptor):
+                opened.pop_all()
+                return descriptor
+    raise NoFileError(errno.EMLINK, HARD_LINK)
+
+
+def _open_unfollowed(path: str, flags: int, mode: int = LOG_MODE) -> int:
     try:
-        descriptor = open_regular(path, flags | os.O_NOFOLLOW, mode)
+        return open_regular(path, flags | os.O_NOFOLLOW, mode)
     except OSError as error:
         if error.errno == errno.ELOOP and os.path.islink(path):
             raise NoFileError(errno.ELOOP, LINK) from error
         raise
-    if _has_foreign_name(path, descriptor):
-        os.close(descriptor)
-        raise NoFileError(errno.EMLINK, HARD_LINK)
-    return descriptor
 
 
 def _has_foreign_name(path: str, descriptor: int) -> bool:
@@ -61,15 +72,12 @@ def _has_foreign_name(path: str, descriptor: int) -> bool:
     A file that is made only if there is none has two names for an instant, and keeps both if its writer is killed.
     """
     directory, name = os.path.split(path)
-    for _ in range(CHANGES):
-        facts = os.fstat(descriptor)  # before the names: one that is removed meanwhile makes another turn
-        if facts.st_nlink <= 1:
-            return False
-        with os.scandir(directory or ".") as entries:
-            inodes = [entry.inode() for entry in entries if entry.name == name or is_aside(entry.name, name)]
-        if inodes.count(facts.st_ino) >= facts.st_nlink:
-            return False
-    return True
+    facts = os.fstat(descriptor)  # before the names: one that is removed meanwhile makes another turn
+    if facts.st_nlink <= 1:
+        return False
+    with os.scandir(directory or ".") as entries:
+        inodes = [entry.inode() for entry in entries if entry.name == name or is_aside(entry.name, name)]
+    return inodes.count(facts.st_ino) < facts.st_nlink
 
 
 def is_aside(entry: str, name: str) -> bool:
@@ -81,10 +89,8 @@ def refusal_message(path: str) -> str:
     """Why ``open_own`` refuses what is in the place of a file of ours; empty if it does not."""
     try:
         os.close(open_own(path, os.O_RDONLY))
-    except NoFileError as error:
-        return str(error.strerror)
-    except OSError:  # missing, or another user's
-        pass
+    except OSError as error:  # others say that it is missing, or another user's
+        return str(error.strerror) if isinstance(error, NoFileError) else ""
     return ""
 
 
@@ -95,7 +101,8 @@ def read_regular(path: str, *, most: int | None = None) -> bytes:
 
 def read_own(path: str) -> bytes:
     """The content of a file that only we make. Raises OSError as ``open_own``."""
-    return _content(open_own(path, os.O_RDONLY), None)
+    opened = _open_unfollowed if READS_LINKED.get() else open_own
+    return _content(opened(path, os.O_RDONLY), None)
 
 
 def _content(descriptor: int, most: int | None) -> bytes:

@@ -14,15 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.regular import (
-    ASIDE_SUFFIX,
-    HARD_LINK,
-    LINK,
-    NoFileError,
-    is_aside,
-    open_own,
-    read_own,
-)
+from provisioner.files.regular import ASIDE_SUFFIX, HARD_LINK, LINK, NoFileError, is_aside, open_own, read_own
 from provisioner.state.errors import (
     STALE,
     Disturbed,
@@ -59,7 +51,8 @@ def pauses() -> list[float]:
 def read_whole(path: str, advice: str) -> bytes:
     """The content of one inode, without a lock. ``advice``: what a person does when it is missing or unreadable.
 
-    Raises StateMissing or StateUnreadable. A file that was replaced on the server meanwhile (ESTALE) is opened again.
+    Raises StateMissing or StateUnreadable. A file that was replaced on the server meanwhile (ESTALE) is opened again,
+    and so is one with another name: a cache may keep the name under which it was made.
     """
     for pause in [*pauses(), None]:
         try:
@@ -67,11 +60,11 @@ def read_whole(path: str, advice: str) -> bytes:
         except FileNotFoundError as error:
             raise missing(path, advice) from error
         except OSError as error:
-            if error.strerror in (LINK, HARD_LINK):
+            if error.strerror == LINK or (error.strerror == HARD_LINK and pause is None):
                 raise StateLinked(not_ours(path, error.strerror)) from error
             if is_denied(error):
                 raise denied(path) from error
-            if error.errno != errno.ESTALE or pause is None:
+            if error.errno not in (errno.ESTALE, errno.EMLINK) or pause is None:
                 hint = f"{STALE}." if error.errno == errno.ESTALE else advice
                 raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {hint}") from error
             time.sleep(pause)

@@ -9,9 +9,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
 
 from provisioner import __version__
+from provisioner.files.regular import HARD_LINK, READS_LINKED, refusal_message
 from provisioner.state.archive import FORMAT, TOLD, Manifest, Saved, pack
 from provisioner.state.atomic import facts_of, read_whole
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
@@ -29,11 +31,18 @@ def take(state: StateDir) -> tuple[Manifest, bytes]:
 
     The databases are read under the locks of those who write them: what memory knows, intent has.
     """
+    return copy_context().run(_take, state)
+
+
+def _take(state: StateDir) -> tuple[Manifest, bytes]:
+    READS_LINKED.set(True)
     intent = state.intent.read()
     files: tuple[StateFile, ...] = (state.intent, state.memory, state.levers)
     with ExitStack() as locks:
         for file in files:
-            if file.existed():
+            # Every writer refuses a lock that has another name, and to sign it would alter another file.
+            linked = map(refusal_message, (file.lock_path, f"{file.lock_path}.turn"))
+            if file.existed() and HARD_LINK not in linked:
                 locks.enter_context(DataLock(file.lock_path))
         for file in files:
             _check(file)
@@ -56,7 +65,5 @@ def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:
     for name in names:
         path = os.path.join(state.path, name)
         if (facts := facts_of(path)) is not None:
-            try:
+            with suppress(StateMissing):  # it left meanwhile, by a trim or a rotation
                 yield name, Saved(read_whole(path, ""), facts.st_mtime_ns)
-            except StateMissing:
-                continue  # it left meanwhile, by a trim or a rotation

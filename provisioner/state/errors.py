@@ -108,7 +108,8 @@ def unwritable(path: str, error: OSError) -> StateUnwritable:
 def not_ours(path: str, message: str) -> str:
     """The text for a link, or for what is no file, in the place of a file of ours; ``message`` is `open_own`'s."""
     advice = (
-        f"`cp -p {path} COPY && mv COPY {path}` keeps the content, and leaves the other name its file."
+        f"Remove the other name, which `find DIR -xdev -samefile {path}` lists if it is below DIR. "
+        f"To keep both: `cp -p {path} COPY && mv COPY {path}`."
         if message == HARD_LINK
         else "Move it away. (A directory may be linked.)"
     )

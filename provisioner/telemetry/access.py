@@ -42,6 +42,9 @@ NOBODY_ASKED = AccessFiles()
 LOGINS, LOGIN_SECONDS = 10, 60.0
 """Wrong tokens that a client may send in so many seconds; further wrong ones are refused by a status of their own."""
 
+WRONG_SECONDS = 1.0
+"""Pause before the response to each further wrong token: it slows guesses down and holds no thread."""
+
 LOGGED = 20
 """Clients whose wrong tokens are logged by name in ``LOGIN_SECONDS``; the others are only counted."""
 

@@ -74,6 +74,8 @@ class Response:
     type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    pause: float = 0.0
+    """Seconds before it is sent."""
 
 
 class Connections(httputil.HTTPServerConnectionDelegate):
@@ -251,6 +253,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 response = self._refusal(start, headers) or await self._response(start.path, headers)
+                await asyncio.sleep(response.pause)
                 self._shared.open.hold(self._stream, len(response.body))
                 fields = {"Content-Type": response.type, "Content-Length": str(len(response.body))}
                 await self._connection.write_headers(

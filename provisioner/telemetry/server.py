@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from provisioner.settings.advice import is_loopback
-from provisioner.telemetry.access import NOBODY_ASKED, Access, AccessError, AccessFiles, is_meant
+from provisioner.telemetry.access import NOBODY_ASKED, WRONG_SECONDS, Access, AccessError, AccessFiles, is_meant
 from provisioner.telemetry.connections import TEXT, Connections, Question, Response
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ REFUSALS = {
         TEXT,
         b"Many wrong tokens came from this address, and this is another one.\n",
         {"Retry-After": "60"},
+        WRONG_SECONDS,
     ),
 }
 """The responses to who may not read."""
@@ -139,7 +140,9 @@ class Server:
         response = self._fixed_path(question.path, question.accept) or self._page(question.path, question.query)
         if response is None:
             return Response(HTTPStatus.NOT_FOUND, TEXT, f"there are {PATHS}\n".encode())
-        return replace(response, body=f"{response.status.phrase}\n".encode()) if verdict in REFUSALS else response
+        if verdict in REFUSALS:
+            return replace(response, body=f"{response.status.phrase}\n".encode(), pause=REFUSALS[verdict].pause)
+        return response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:
         """What programs ask for; ``accept`` chooses the format of the metrics."""

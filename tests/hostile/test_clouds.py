@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import requests
 import urllib3
+from google.auth.exceptions import GoogleAuthError
 
 from provisioner.backends import Backend, BackendError, connections, google_auth
 from provisioner.backends.gke import api as gke_api
@@ -37,6 +38,7 @@ from provisioner.backends.mig.api import ComputeApi, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.responses import smaller_page
 from provisioner.commands import service
 from provisioner.model import Create, ErrorClass
 from tests.conformance.stage import SECONDS, Case, Grid, stage
@@ -301,6 +303,33 @@ def test_a_page_that_is_too_large_is_asked_for_again_by_half_of_its_objects(
     with heavy.cloud as cloud:
         assert listed(cloud.address) == [f"{number:03}" for number in range(600)]
     assert heavy.asked == [(0, 500), (0, 250), *((begin, 125) for begin in range(0, 600, 125))]
+
+
+def test_a_list_of_an_api_server_has_a_time_also_if_each_page_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BODY_BYTES", 1 << 16)
+    heavy = HeavyList(600, 0)
+
+    def monotonic() -> float:
+        return gke_api.LIST_SECONDS * len(heavy.asked) / 2
+
+    monkeypatch.setattr(gke_api, "time", SimpleNamespace(monotonic=monotonic))
+    with heavy.cloud as cloud, pytest.raises(BackendError, match="has not ended within 300 s"):
+        kube_list(cloud.address)
+    assert [limit for _, limit in heavy.asked] == [500, 250, 125]
+
+
+@EVERY_LIST
+def test_a_head_that_is_too_large_fails_the_look_at_once(listed: Any) -> None:
+    with HostileCloud(BOUNDLESS["a flood of 100 Continue"]) as cloud, pytest.raises(BackendError, match="256 KiB"):
+        listed(cloud.address)
+    assert len(cloud.asked) == 1
+
+
+def test_a_token_that_is_too_large_makes_no_page_smaller() -> None:
+    refused, error = GoogleAuthError("no token"), BackendError(ErrorClass.UNAVAILABLE, "no Google token")
+    refused.__cause__, error.__cause__ = connections.LargeBody("a token"), refused
+    with pytest.raises(BackendError, match="no Google token"):
+        smaller_page(500, error)
 
 
 @EVERY_LIST

@@ -127,6 +127,15 @@ def refused(do: Callable[[], object]) -> BackendError:
     return caught.value
 
 
+def test_the_scheme_of_a_kubeconfigs_server_may_have_any_case(guard: Guard, tmp_path: Path) -> None:
+    server = guard.address.replace("https", "HTTPS")
+    guard.tokens.add("t1")
+    connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", server, {"token": "t1"}))).get(
+        "/api/v1/namespaces/n/pods"
+    )
+    assert guard.heard == ["t1"]
+
+
 @pytest.mark.parametrize(
     "user",
     [

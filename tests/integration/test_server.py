@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
+import select
 import shutil
 import socket
 import ssl
@@ -25,7 +27,7 @@ from provisioner.model import Limits, PoolLimits, TemplateLimits
 from provisioner.telemetry import access, connections
 from provisioner.telemetry.access import NOBODY_ASKED, AccessFiles
 from provisioner.telemetry.metrics import Metrics
-from provisioner.telemetry.server import Health, ListenError, Server
+from provisioner.telemetry.server import PROBES, Health, ListenError, Server
 from tests.support.status_page import TIDY, grid, page, served
 from tests.support.waiting import PATIENCE, until
 
@@ -33,6 +35,7 @@ LIMITS = Limits(prefix="hf", pools={"pool": PoolLimits("pool")}, templates={"T":
 SECONDS = 5 * PATIENCE
 TOKEN = "s3cret-täken"
 BEARER = {"Authorization": f"Bearer {TOKEN}".encode()}
+WRONG = {"Authorization": "Bearer x"}
 PATHS = ("/", "/status.json", "/status", "/metrics", f"/pool/{TIDY}", "/nothing")
 Start = Callable[..., Server]
 
@@ -287,6 +290,39 @@ def test_wrong_tokens_are_counted_and_soon_refused_as_too_many_and_the_right_one
     with from_address(server, "127.0.0.2") as other:
         other.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n")
         assert other.makefile("rb").readline().startswith(b"HTTP/1.1 401 "), "other clients are not concerned"
+
+
+@pytest.mark.parametrize("path", ["/status", "/readyz"])
+def test_of_many_wrong_tokens_the_last_are_answered_after_a_pause_that_holds_up_no_other(
+    start: Start, token: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, end = list[float](), threading.Event()
+
+    async def pause(seconds: float) -> None:
+        if seconds == access.WRONG_SECONDS:
+            paused.append(seconds)
+            while not end.is_set():
+                await sleep(0.01)
+        else:
+            await sleep(seconds)
+
+    sleep, refused = asyncio.sleep, path not in PROBES
+    server = start(files=AccessFiles(token))
+    with ExitStack() as stack:
+        stack.callback(end.set)
+        for _ in range(access.LOGINS):
+            response = requests.get(server.url + path, headers=WRONG, timeout=SECONDS)
+            assert response.status_code == (401 if refused else 200)
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        lines = [stack.enter_context(from_address(server)) for _ in range(connections.WORKERS + 1)]
+        for line in lines:
+            line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n".encode())
+        until(lambda: len(paused) == len(lines), SECONDS)
+        assert requests.get(server.url + path, headers=BEARER, timeout=SECONDS).status_code == 200
+        assert not any(select.select(lines, [], [], 0.0))
+        end.set()
+        statuses = [line.makefile("rb").readline().split()[1] for line in lines]
+    assert statuses == [b"429" if refused else b"200"] * len(lines)
 
 
 # --- bounds on what comes from outside --------------------------------------------------------------------------------

@@ -166,6 +166,8 @@ class KubeApi:
         following: Mapping[str, str | int] = {}
         limit, deadline = PAGE, time.monotonic() + LIST_SECONDS
         for _ in range(MOST_PAGES):
+            if time.monotonic() > deadline:
+                raise BackendError(ErrorClass.TIMEOUT, f"{path}: the list has not ended within {LIST_SECONDS:g} s")
             try:
                 page = self.get(path, {**query, "limit": limit, **following}, accept=accept)
             except BackendError as error:
@@ -175,8 +177,6 @@ class KubeApi:
             mark = (page.get("metadata") or {}).get("continue")
             if not mark:
                 return
-            if time.monotonic() > deadline:
-                raise BackendError(ErrorClass.TIMEOUT, f"{path}: the list has not ended within {LIST_SECONDS:g} s")
             following = {"continue": str(mark)}
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 import threading
 import time
@@ -352,8 +353,15 @@ def _user(path: Path, context: str | None) -> tuple[Mapping[str, Any], Path]:
 
 
 def _load_kubeconfig(path: Path, context: str | None, configuration: Any) -> None:
-    """Fill in what the official client makes of a kubeconfig without its plugins and token files."""
+    """Fill in what the official client makes of a kubeconfig without its plugins and token files.
+
+    The client takes authorities and certificates for a server of ``https`` in lower case alone.
+    """
     merged = _merged(path)
+    for cluster in merged["clusters"].value:
+        settings = cluster.safe_get("cluster") or {}
+        if isinstance(server := settings.get("server"), str):
+            settings["server"] = re.sub(r"^\w+://", lambda scheme: scheme[0].lower(), server)
     for user in merged["users"].value:
         for name in ("exec", "tokenFile"):
             (user.safe_get("user") or {}).pop(name, None)

@@ -101,6 +101,10 @@ def test_a_secret_is_masked_in_a_text(shape: str) -> None:
     [
         "hf-0123456789-000001 is lost: preempted",
         "sk-0123456789-000001",
+        "sk-grid-prod-0123456789-000001",
+        "hf-sk-prod-bratislava-0123456789-000001 was deleted",
+        "hf-sk-prod-bratislava-0123456789",
+        "glpat-grid-0123456789-000001.c.grid.internal is lost",
         "the risk-based and task-oriented checks-that-are-long-enough-to-count",
         "token_file: /etc/token",
         "pools.a.credentials: /etc/federation.json: no such file",

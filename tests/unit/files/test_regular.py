@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import log
+from provisioner.files.regular import read_own, refusal_message
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.instance import Directories
 from provisioner.lab.trace import TraceError, read_trace
 from provisioner.model import Memory
+from provisioner.state import atomic
 from provisioner.state.atomic import create_whole, read_whole
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateLinked
@@ -119,7 +121,8 @@ def test_a_hard_link_in_place_of_a_file_is_refused_by_name_and_not_opened(
         words = str(error)
     if words:
         assert words.startswith(f"{path}: has another name (a hard link)")
-        assert f"cp -p {path} COPY && mv COPY {path}" in words
+        assert f"`find DIR -xdev -samefile {path}`" in words
+        assert f"`cp -p {path} COPY && mv COPY {path}`" in words
     else:
         assert f"{name} {USES[name].index(use)}" in REPLACES
         assert path.stat().st_nlink == 1
@@ -133,6 +136,11 @@ def test_what_mends_a_hard_link_is_what_the_message_says(state: StateDir, victim
     with pytest.raises(StateLinked, match=f"`cp -p {path} COPY && mv COPY {path}`"):
         state.intent.read()
     os.replace(shutil.copy2(path, path.with_name("COPY")), path)
+    assert len(state.intent.read().requests) == 1
+    os.link(path, victim.with_name("another"))
+    with pytest.raises(StateLinked, match=f"Remove the other name, which `find DIR -xdev -samefile {path}`"):
+        state.intent.read()
+    victim.with_name("another").unlink()
     assert len(state.intent.read().requests) == 1
 
 
@@ -155,6 +163,69 @@ def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> N
         until(lambda path=path: os.path.exists(path), 30, every=0, what="the file is made")  # type: ignore[misc]
         assert read_whole(path, "") == b"whole"
     writer.join()
+
+
+@pytest.fixture
+def made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file whose name aside another host removes while this host counts: an open file keeps the count it had."""
+    path, aside = tmp_path / "made", tmp_path / "made.17-abcd.new"
+    aside.write_bytes(b"whole")
+    os.link(aside, path)
+    opened, counted, listed = os.open, os.fstat, os.scandir
+    counts: dict[int, os.stat_result] = {}
+
+    def open_anew(name: str, *args: int) -> int:
+        descriptor = opened(name, *args)
+        counts[descriptor] = counted(descriptor)
+        return descriptor
+
+    def list_later(directory: str) -> object:
+        aside.unlink(missing_ok=True)
+        return listed(directory)
+
+    monkeypatch.setattr(os, "open", open_anew)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: counts.get(descriptor) or counted(descriptor))
+    monkeypatch.setattr(os, "scandir", list_later)
+    return str(path)
+
+
+def test_a_count_from_a_cache_is_asked_for_anew(made_elsewhere: str) -> None:
+    assert read_own(made_elsewhere) == b"whole"
+
+
+def test_a_check_reports_no_other_name_that_a_cache_remembers(made_elsewhere: str) -> None:
+    assert refusal_message(made_elsewhere) == ""
+
+
+def test_a_count_that_a_cache_keeps_for_a_moment_is_awaited(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(state.path) / "made"
+    path.write_bytes(b"whole")
+    other = path.with_name("other")
+    os.link(path, other)
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 3:
+            other.unlink()
+
+    monkeypatch.setattr(atomic.time, "sleep", pause)
+    assert read_whole(str(path), "") == b"whole"
+    assert paused == atomic.pauses()[:3]
+
+
+def test_a_file_that_is_refused_is_closed(state: StateDir, victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(directory: str) -> object:
+        raise PermissionError(13, directory)
+
+    path = Path(state.path) / "linked"
+    os.link(victim, path)
+    for listed in (os.scandir, refuse):
+        monkeypatch.setattr(os, "scandir", listed)
+        before = sorted(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError):
+            read_own(str(path))
+        assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 @EACH_USE

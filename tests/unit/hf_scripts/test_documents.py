@@ -6,6 +6,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,40 @@ def test_as_many_machines_as_a_return_may_name_fit_into_a_document(hf: Here, com
     hf.input.write_text(json.dumps({"machines": [{"name": name, "machineId": name} for name in names]}))
     code, out = hf.ask(command, "-f", str(hf.input))
     assert code == 0, out
+
+
+def filled(begin: str, entry: str, end: str) -> bytes:
+    """A document of almost the greatest size: the entry as often as it fits in."""
+    count = (documents.DOCUMENT_BYTES - len((begin + end).encode())) // len(entry.encode())
+    return (begin + count * entry + end).encode()
+
+
+WIDE = "\N{GRINNING FACE}"
+"""A character by which each one of a text takes four bytes in memory."""
+
+LARGE = {
+    "a name without end": lambda: filled('{"machines":[{"name":"', "a", WIDE + '"}]}'),
+    "names that are too long": lambda: filled('{"machines":[', f'{{"name":"{WIDE}{4000 * "a"}"}},', '{"name":"a"}]}'),
+    "the longest names": lambda: filled('{"machines":[', f'{{"name":"{WIDE}{240 * "a"}"}},', '{"name":"a"}]}'),
+    "as many objects as there may be": lambda: filled(
+        f'{{"x":"{WIDE}","machines":[',
+        f'{{"a":"{(2 * documents.DOCUMENT_BYTES // documents.MOST_VALUES - 7) * "a"}"}},',
+        "{}]}",
+    ),
+}
+
+
+@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE)
+def test_a_document_takes_ten_times_its_greatest_size_in_memory_at_most(large: Callable[[], bytes]) -> None:
+    document = documents.Document("the file", large())
+    tracemalloc.start()
+    try:
+        with suppress(Refused):
+            documents.hosts(document)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * documents.DOCUMENT_BYTES
 
 
 def test_the_page_names_the_limits_of_the_code() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,7 +12,7 @@ import pytest
 from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take
-from provisioner.state.errors import LockTimeout, StateMissing, StateUnreadable
+from provisioner.state.errors import LockTimeout, StateError, StateLinked, StateMissing, StateUnreadable
 from provisioner.state.locks import DataLock
 from tests.support.stores import contents
 
@@ -60,3 +62,57 @@ def test_levers_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden
         take(golden)
     golden.levers.change(lambda held: held, anew=True)
     take(golden)
+
+
+@pytest.fixture
+def linked_copy(golden: StateDir) -> StateDir:
+    """A copy of the state directory that shares each file with it, as `cp -al` makes one."""
+    take(golden)  # makes the lock files
+    copy = f"{golden.path}.copy"
+    shutil.copytree(golden.path, copy, copy_function=os.link)
+    return StateDir(copy)
+
+
+def test_a_copy_whose_files_have_other_names_is_dumped_and_not_written(linked_copy: StateDir) -> None:
+    def facts() -> dict[str, tuple[int, int]]:
+        files = (path for path in Path(linked_copy.path).rglob("*") if path.is_file())
+        return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+    before, held = facts(), contents(linked_copy.path)
+    dump = unpack("dump", take(linked_copy)[1])
+    assert {name: saved.content for name, saved in dump.files.items()}.items() <= held.items()
+    assert {"intent.json", "memory.json", "journal.jsonl", "seen/gacmtgfnyp.told-0"} <= {*dump.files}
+    assert (facts(), contents(linked_copy.path)) == (before, held)
+
+
+@pytest.mark.parametrize("suffix", [".lock", ".lock.turn"])
+def test_the_locks_of_a_copy_are_taken_unless_they_have_another_name(golden: StateDir, suffix: str) -> None:
+    take(golden)
+    path = Path(golden.intent.path + suffix)
+    with patch("provisioner.state.dump.DataLock", wraps=DataLock) as locks:
+        take(golden)
+        assert [call.args[0] for call in locks.call_args_list].count(golden.intent.lock_path) == 1
+        locks.reset_mock()
+        os.link(path, path.with_name("backup"))
+        take(golden)
+        assert [call.args[0] for call in locks.call_args_list].count(golden.intent.lock_path) == 0
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_scripts_and_loop_refuse_files_with_other_names_after_a_dump_too(
+    golden: StateDir, linked_copy: StateDir
+) -> None:
+    take(golden)
+    with pytest.raises(StateError, match="has another name"):
+        golden.record_request("demo", "T1", 1, created_wall=0.0, rc_account="")
+    for read in (golden.intent.read, golden.memory.read):
+        with pytest.raises(StateLinked):
+            read()
+
+
+def test_a_link_to_a_file_elsewhere_is_not_dumped(golden: StateDir) -> None:
+    path = Path(golden.intent.path)
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+    with pytest.raises(StateLinked):
+        take(golden)
