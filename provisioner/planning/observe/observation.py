@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from provisioner.model import (
@@ -94,7 +94,11 @@ def reflect(draft: Draft) -> None:
     news.early.judge()
     for pool in draft.distrusted:  # from here on it counts as one that could not be seen
         draft.snapshots.pop(pool, None)
-    counts = Counter(explained)
+    _list_unknown(draft, Counter(explained))
+
+
+def _list_unknown(draft: Draft, counts: Mapping[str, int]) -> None:
+    """List what no slot explains; ``counts``: by pool, the machines that slots explain."""
     for name, snapshot in draft.snapshots.items():
         if len(snapshot.machines) > counts[name]:
             draft.unknown[name] = _unexplained(draft, snapshot)
