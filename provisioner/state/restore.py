@@ -126,7 +126,7 @@ class _Saved:
             }
         if status is not None:
             # Of a request that went on HF may have had more: without an answer it counts as told of all that runs.
-            answers = {id_: answer for id_, answer in status["answers"].items() if answer.get("ended")}
+            answers = {id_: answer for id_, answer in status.get("answers", {}).items() if answer.get("ended")}
             status = {**status, "answers": answers, "lost": {}, "available": {}}
         return cls(intent, memory, status, levers, announced, left_out)
 

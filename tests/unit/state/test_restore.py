@@ -325,3 +325,13 @@ def test_a_dump_whose_intent_lacks_a_table_is_restored_without_records(tmp_path:
     new = StateDir(tmp_path / "new")
     restore(new, unpack("dump", take(StateDir(golden))[1]), "demo", replaces=False)
     assert not getattr(new.intent.read(), name)
+
+
+def test_a_status_that_lacks_its_answers_stops_no_restore(tmp_path: Path) -> None:
+    golden = shutil.copytree(GOLDEN / "state", tmp_path / "old")
+    status = json.loads((golden / "status.json").read_text())
+    del status["answers"]
+    (golden / "status.json").write_text(json.dumps(status))
+    (tmp_path / "new").mkdir()
+    new = StateDir(tmp_path / "new")
+    assert restore(new, unpack("dump", take(StateDir(golden))[1]), "demo", replaces=False).requests
