@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -80,6 +81,7 @@ def shared() -> Iterator[StateDir]:
 @contextmanager
 def another_user() -> Iterator[None]:
     """Inside, the system refuses this process what it refuses that user."""
+    import_module("grp")  # Python's own library may be closed to that user
     groups = os.getgroups()
     os.setgroups([])
     os.setegid(USER)
