@@ -376,7 +376,7 @@ drain() {
 leave() {
     local ends=$(($(now) + HF_LEAVE_SECONDS)) code=0
     trap '' PIPE # for egosh as well, which would else end at its first word that nobody reads
-    rm -f "$HF_READY_FILE"
+    rm -f "$HF_READY_FILE" "$HF_READY_FILE.joins"
     drain "$1"
     ego $((ends - $(now))) egosh ego shutdown -f || code=1
     if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it$(not_root)"; fi
