@@ -159,11 +159,12 @@ def _lookup(*question: Any) -> Future[Any]:
 
     def look_up() -> None:
         try:
-            found.set_result(socket.getaddrinfo(*question))
+            settle = partial(found.set_result, socket.getaddrinfo(*question))
         except Exception as error:  # noqa: BLE001 - each call that waits raises it
-            found.set_exception(error)
-        with _lookups_lock:
+            settle = partial(found.set_exception, error)
+        with _lookups_lock:  # first: a later call looks the name up anew
             del _lookups[question]
+        settle()
 
     with _lookups_lock:
         if question in _lookups:
