@@ -99,7 +99,9 @@ def test_files_are_looked_at_by_a_thread_alone_and_a_failed_change_is_logged_onc
     access.follow()
     try:
         until(lambda: access.judge(header(f"Bearer {TOKEN}")) is not HTTPStatus.OK, 10, what="the loss is seen")
-        token.write_text(TOKEN)
+        new = token.with_suffix(".new")
+        new.write_text(TOKEN)
+        new.rename(token)  # the thread sees it whole or not at all
         until(lambda: access.judge(header(f"Bearer {TOKEN}")) is HTTPStatus.OK, 10, what="the token is seen")
     finally:
         access.close()
