@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo
 
-from provisioner.schema.problems import Expects, Section
+from provisioner.schema.problems import Expects
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """What Kubernetes takes as a label's value: ids and names become labels of the pods."""
+
+
+def _placed(written: object, info: ValidationInfo) -> object:
+    """A path as written, from the configuration's directory, if the validation is told of one."""
+    return info.context.beside(written) if info.context else written
 
 
 def _nameable(path: Path) -> Path:
@@ -46,21 +50,10 @@ PlaceName = Annotated[
     StringConstraints(pattern=r"^[a-z]([-a-z0-9.:]*[a-z0-9])?$"),
     Expects("lower-case letters, digits and '-', beginning with a letter"),
 ]
-File = Annotated[Path, Field(strict=False), AfterValidator(_nameable), Expects("a path")]
+File = Annotated[Path, Field(strict=False), BeforeValidator(_placed), AfterValidator(_nameable), Expects("a path")]
 OptionalFile = File | None
 Endpoint = Annotated[
     str | None,
     StringConstraints(pattern=r"^https?://[^\s/]+"),
     Expects("an address beginning with http:// or https://"),
 ]
-
-
-def files(model: type[Section]) -> frozenset[str]:
-    """The settings that name a file: they are written relative to the configuration's directory."""
-    return frozenset(name for name, field in model.model_fields.items() if Path in _parts(field.annotation))
-
-
-def _parts(annotation: object) -> Iterator[object]:
-    yield annotation
-    for part in get_args(annotation):
-        yield from _parts(part)

@@ -49,8 +49,8 @@ class Gke(Kind[GkePool]):
         config = around.config
         if body.get("endpoint") is not None:
             return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
-        kubeconfig = around.beside(config.gke_kubeconfig) or around.environment.get("KUBECONFIG")
-        return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig}
+        kubeconfig, named = around.beside(config.gke_kubeconfig), around.environment.get("KUBECONFIG")
+        return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Settings of a cluster that exclude each other, and what is wrong with the pod spec."""
