@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
+from functools import partial
 from typing import Any
 
 from provisioner.commands.options import FINE, Document, UsageError, add_shared, state_directory
@@ -142,11 +143,6 @@ def usage_csv(document: Document) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def usage_text(document: Document) -> str:
-    """A table, its sum, and what is to be known of it."""
-    return "\n".join([*_table(document), *_remarks(document)])
-
-
 def _table(document: Document) -> Iterator[str]:
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
@@ -183,9 +179,8 @@ def _of(budget: float | None) -> str:
     return "" if budget is None else f" of {budget:g}"
 
 
-def usage_json(document: Document) -> str:
-    """All of it."""
-    return json.dumps(document, indent=2)
-
-
-FORMATS: Mapping[str, Callable[[Document], str]] = {"text": usage_text, "csv": usage_csv, "json": usage_json}
+FORMATS: Mapping[str, Callable[[Document], str]] = {
+    "text": lambda document: "\n".join([*_table(document), *_remarks(document)]),
+    "csv": usage_csv,
+    "json": partial(json.dumps, indent=2),
+}

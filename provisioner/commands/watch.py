@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from provisioner.commands.options import FINE, UsageError, allow_drawing
-from provisioner.commands.status_text import CONTROLS, LAST_ERROR, NUMBERS, error_text, printed
+from provisioner.commands.status_text import LAST_ERROR, NUMBERS, error_text, numbers_of, printed, title_of
 from provisioner.interrupts import orderly
+from provisioner.names import printable_lines
 from provisioner.state.errors import StateError
-from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.overview import Overview
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.unmet import unmet_lines
@@ -58,7 +58,7 @@ def _live(first: Overview, look: Look, options: argparse.Namespace) -> None:
     with Live(screen=True, auto_refresh=False) as screen:
         for seen in _looks(first, look, options.watch):
             shown = (
-                Text(_plain(seen), "bold red")
+                Text(printable_lines(seen), "bold red")
                 if isinstance(seen, str)
                 else picture(seen, wide=options.output == "wide")
             )
@@ -72,10 +72,12 @@ def picture(seen: Overview, *, wide: bool = False) -> RenderableType:
 
     silent = seen.loop["silent_seconds"]
     ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
-    head = Text(_plain(f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."), "bold")
+    head = Text(
+        printable_lines(f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."), "bold"
+    )
     brake = [f"BRAKE {seen.brake['reason']} since {seen.brake['since']}: {seen.brake['detail']}"] if seen.brake else []
-    alarms = [Text(_plain(alarm), "bold red") for alarm in (*seen.alarms, *brake)]
-    costs = [Text(_plain(line)) for line in spending_lines(seen.budget)]
+    alarms = [Text(printable_lines(alarm), "bold red") for alarm in (*seen.alarms, *brake)]
+    costs = [Text(printable_lines(line)) for line in spending_lines(seen.budget)]
     return Group(head, *alarms, _machines(seen, wide=wide), *costs, _requests(seen))
 
 
@@ -90,19 +92,9 @@ def _machines(seen: Overview, *, wide: bool) -> Table:
     table.add_column("last error")
     for rows in (seen.templates, seen.pools, seen.machines if wide else ()):
         for row in rows:
-            table.add_row(Text(_plain(_title(row))), *_numbers(row), Text(_plain(error_text(row, LAST_ERROR))))
+            table.add_row(Text(title_of(row)), *numbers_of(row), Text(error_text(row, LAST_ERROR)))
         table.add_section()
     return table
-
-
-def _title(row: Row) -> str:
-    return " in ".join(filter(None, (row.template, row.pool)))
-
-
-def _numbers(row: Row) -> Iterator[str]:
-    for name in NUMBERS:
-        number = getattr(row, name)
-        yield "-" if number is None else str(number)
 
 
 def _requests(seen: Overview) -> Table:
@@ -119,9 +111,7 @@ def _requests(seen: Overview) -> Table:
             why = "\n".join(line.strip() for line in unmet_lines(request, loop_acts=seen.loop_acts))
             bar = ProgressBar(total=request["count"], completed=request["running"], width=30)
             share = f"{request['running']} of {request['count']}"
-            table.add_row(Text(request["id"]), Text(_plain(request["template"])), bar, share, Text(_plain(why)))
+            table.add_row(
+                Text(request["id"]), Text(printable_lines(request["template"])), bar, share, Text(printable_lines(why))
+            )
     return table
-
-
-def _plain(text: str) -> str:
-    return text.translate(CONTROLS)

@@ -39,18 +39,13 @@ class CycleLog:
 
     def take(self, report: CycleReport) -> None:
         """Take in one cycle."""
-        if report.problem:
-            self._log_problem(report)
-        else:
-            self._problem = ""
+        if report.problem and report.problem != self._problem:
+            log.error("Cycle failed", extra={"error": report.problem})
+        elif not report.problem:
             self._log_cycle(report)
+        self._problem = report.problem
         self._log_brake(report)
         self._log_distrust(report)
-
-    def _log_problem(self, report: CycleReport) -> None:
-        if report.problem != self._problem:
-            log.error("Cycle failed", extra={"error": report.problem})
-        self._problem = report.problem
 
     def _log_cycle(self, report: CycleReport) -> None:
         """INFO for a cycle that did something or met something new, DEBUG for a quiet one."""

@@ -16,10 +16,7 @@ class MeasuredBackend:
     def __init__(self, backend: Backend, metrics: BackendMetrics) -> None:
         self._backend, self._metrics = backend, metrics
         self.pool, self.lag, self.pace = backend.pool, backend.lag, backend.pace
-
-    def start(self, wake: Callable[[], None]) -> None:
-        """Do as the backend does."""
-        self._backend.start(wake)
+        self.start, self.close = backend.start, backend.close
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """As the backend does; a failed look counts with its class, a surprise as ``other``."""
@@ -50,10 +47,6 @@ class MeasuredBackend:
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Do as the backend does."""
         return self._act("delete", lambda: self._backend.delete(deletes, may_start))
-
-    def close(self) -> None:
-        """Do as the backend does."""
-        self._backend.close()
 
     def _act(self, operation: Operation, act: Callable[[], list[Outcome]]) -> list[Outcome]:
         began = time.monotonic()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
@@ -18,7 +17,6 @@ from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notebook
 from provisioner.telemetry.refusal_log import RefusalLog
 from provisioner.telemetry.samples import Samples
-from provisioner.telemetry.server import Health
 from provisioner.telemetry.usage_meter import UsageMeter
 
 
@@ -45,7 +43,7 @@ class Reporter:
         self._refusals = RefusalLog(metrics)
         self._notebook = Notebook(state, refused)
         self._config = ConfigWatch(metrics.loop, state, digests)
-        self._health = LoopHealth()
+        self.of_loop = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
         """Take in one cycle."""
@@ -56,14 +54,6 @@ class Reporter:
         self._refusals.take(report)
         self._notebook.take(report, self.limits, time.time())
         self._config.take()
-        self._health.take(report, ended)
+        self.of_loop.take(report, ended)
         self.samples.take(report.memory, report.deferred, time.time())
         self.memory = report.memory
-
-    def health(self) -> Health:
-        """Whether the loop lives and works."""
-        return self._health.health()
-
-    def status(self) -> Mapping[str, Any]:
-        """The last cycle, in a few numbers."""
-        return self._health.status()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.model import Memory, PendingReason
-from provisioner.telemetry.machine_rows import machine_counts
+from provisioner.telemetry.machine_rows import by_pool, tally_of
 
 EVERY = 60.0
 """Seconds between two samples: fine enough to see a burst start, and a day of them is a few hundred kilobytes."""
@@ -73,10 +73,9 @@ def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int
         for subject in (ALL, ("pool", pool), ("template", template)):
             points[subject] = Point(*map(sum, zip(points[subject], more, strict=True)))
 
-    for id_, by_pool in machine_counts(memory).items():
-        for pool, some in by_pool.items():
-            more = Point(some.running + some.pending, some.running, some.pending)
-            add(pool, memory.requests[id_].template, more)
+    for record in memory.requests.values():
+        for pool, some in by_pool(tally_of(record)).items():
+            add(pool, record.template, Point(some.running + some.pending, some.running, some.pending))
     for (pool, template, _), machines in deferred.items():
         add(pool, template, Point(wanted=machines))
     return dict(points)

@@ -46,7 +46,7 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert value("refusals_total", pool="a", error="stockout") == 1
     assert value("cost_per_hour") == 2.0
     assert value("config_differs", file="templates") == 1
-    assert (reporter.health().ready, reporter.status()["cycle"]) == (True, 2)
+    assert (reporter.of_loop.health().ready, reporter.of_loop.status()["cycle"]) == (True, 2)
     assert reporter.memory
     assert state.notes.read()["paused"] == ["b"]
     assert state.notes.read()["configuration"]["text"] == "no YAML"
