@@ -178,7 +178,9 @@ def get_request_status(call: ScriptCall) -> str:
     entries, unknown = [], 0
     for name in ids:
         unknown += name not in answers
-        entries.append(_entry(name, answers[name], silent) if name in answers else _unknown(name))
+        entries.append(
+            _entry(name, answers[name], silent) if name in answers else _empty(name, "complete_with_error", UNKNOWN)
+        )
     call.facts.update(requests=len(ids), unknown=unknown)
     return '{"requests": [' + ", ".join(entries) + "]}"
 
@@ -186,19 +188,15 @@ def get_request_status(call: ScriptCall) -> str:
 def _entry(name: str, answer: Answer | None, silent: float | None) -> str:
     """One entry of ``requests``. Published text is copied, and made anew only to say that the loop is down."""
     if answer is None:
-        return _running(name, _with_silence(WAITING, silent))
+        return _empty(name, "running", _with_silence(WAITING, silent))
     if answer.ended or not _is_silent(silent):
         return answer.text
     entry = json.loads(answer.text)
     return json.dumps(entry | {"message": _with_silence(entry["message"], silent)})
 
 
-def _running(name: str, message: str) -> str:
-    return json.dumps({"requestId": name, "status": "running", "message": message, "machines": []})
-
-
-def _unknown(name: str) -> str:
-    return json.dumps({"requestId": name, "status": "complete_with_error", "message": UNKNOWN, "machines": []})
+def _empty(name: str, status: str, message: str) -> str:
+    return json.dumps({"requestId": name, "status": status, "message": message, "machines": []})
 
 
 def _is_silent(silent: float | None) -> bool:

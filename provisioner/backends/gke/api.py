@@ -190,16 +190,12 @@ class KubeApi:
         accept: str = JSON,
     ) -> Document:
         """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
-        reply, content = self._request(method, _target(path, query), body, self.times.call, accept=accept)
-        if reply.status >= 300:
-            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
+        _, content = self._request(method, _target(path, query), body, self.times.call, accept=accept)
         return parse(content)
 
     def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
         """An open response to be read as it comes; reading raises an urllib3 error when it falls silent."""
-        reply, content = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, stream=True)
-        if reply.status >= 300:
-            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
+        reply, _ = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, stream=True)
         return reply
 
     def _request(
@@ -212,7 +208,7 @@ class KubeApi:
         accept: str,
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """The response and its body, which is left to be read where the response is a ``stream`` and no refusal."""
+        """The response and its body, which is left to be read from a ``stream``. Raises as ``send``."""
         (way, authorization), began = self.access.now(), time.monotonic()
         headers = {"Accept": accept, **authorization}
         if body is not None:
@@ -237,6 +233,8 @@ class KubeApi:
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
+        if reply.status >= 300:
+            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
         return reply, content
 
 

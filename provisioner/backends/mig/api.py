@@ -18,7 +18,6 @@ from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
 from provisioner.backends.connections import MOST_PAGES, PAGE, bounded_session
-from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
 from provisioner.backends.mig.settings import MigPool
@@ -112,13 +111,6 @@ class GroupAddress:
     def path(self) -> str:
         """The group's name within the whole cloud."""
         return f"projects/{self.project}/{self.location}/instanceGroupManagers/{self.group}"
-
-
-def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
-    """None for plain HTTP (a simulator), the pool's service account key, else what the surroundings offer."""
-    if pool.endpoint and pool.endpoint.startswith("http://"):
-        return NoCredentials(pool.endpoint)
-    return FollowedCredentials(pool.credentials)
 
 
 class ComputeApi:

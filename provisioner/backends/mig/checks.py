@@ -93,11 +93,6 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
     ]
 
 
-def foreign_findings(pool: MigPool, names: Sequence[str]) -> list[Finding]:
-    """Members that we neither made nor may delete."""
-    return [Finding(pool.name, Severity.WARNING, foreign_text(names))] if names else []
-
-
 def foreign_text(names: Sequence[str]) -> str:
     """The sentence about members that are not ours."""
     return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"

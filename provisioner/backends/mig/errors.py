@@ -135,13 +135,10 @@ def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
     kind = BackendError
     if error.status == 409 or "alreadyexists" in _plain(error.code):
         kind = AlreadyExists
-    elif failure.error is ErrorClass.THROTTLED and not _of_a_resource(error):
-        kind = TooManyCalls
+    elif failure.error is ErrorClass.THROTTLED:
+        words = _plain(error.code), error.text.lower()
+        kind = BackendError if any(sign in text for sign in OF_A_RESOURCE for text in words) else TooManyCalls
     return kind(failure.error, failure.text, seconds_until(retry_after))
-
-
-def _of_a_resource(error: ComputeError) -> bool:
-    return any(sign in _plain(error.code) or sign in error.text.lower() for sign in OF_A_RESOURCE)
 
 
 def http_error(status: int, body: object, text: str) -> ComputeError:

@@ -10,7 +10,7 @@ from provisioner.backends.mig.api import GroupAddress, Json
 from provisioner.backends.mig.checks import (
     NEEDED,
     autoscaler_findings,
-    foreign_findings,
+    foreign_text,
     group_findings,
     lacking,
     missing,
@@ -55,12 +55,13 @@ class GroupInspection:
                 return [missing(self._pool)]
             raise
         members = read_members(self._project.api, self._address, deadline)
+        foreign = [name for name in members if not self._expected(name)]
         return [
             *group_findings(self._pool, group),
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
             *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
             *name_findings(self._pool, self._prefix, members),
-            *foreign_findings(self._pool, [name for name in members if not self._expected(name)]),
+            *([Finding(self._pool.name, Severity.WARNING, foreign_text(foreign))] if foreign else []),
         ]
 
     def rights(self, seconds: float) -> list[Finding]:
