@@ -23,7 +23,7 @@ from provisioner.extras import extra, needing
 from provisioner.interrupts import INTERRUPTED, end
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
-from provisioner.model import ErrorClass, Limits, LossCause
+from provisioner.model import ErrorClass, LossCause
 from provisioner.settings.reload import Configuration
 from provisioner.state.interfaces import State
 from provisioner.telemetry.measured_backend import MeasuredBackend
@@ -95,31 +95,17 @@ class Service:
         self._settings = settings
         self._state = state
         metrics = Metrics(self.registry, settings.id)
-        limits = settings.limits()
-        metrics.configure(limits)
         pace = settings.loop
         self._backends = make_backends(settings.pools, settings.site)
         backends: Mapping[str, Backend] = {
             name: MeasuredBackend(backend, metrics.backends) for name, backend in self._backends.items()
         }
-        reporter = Reporter(
-            metrics,
-            self._state,
-            limits=limits,
-            refused=lambda: configuration.refused,
-            digests=lambda: configuration.settings.digests,
-        )
-
-        def applied(new: Limits) -> None:
-            metrics.configure(new)
-            reporter.limits = new
-
-        configuration.applied, configuration.judged = applied, metrics.loop.config_ok.set
+        reporter = Reporter(metrics, self._state, configuration)
         self.loop = Loop(
             Setup(
                 state=self._state,
                 backends=backends,
-                limits=limits,
+                limits=configuration.limits,
                 provisioner=settings.instance,
                 pace=Pace(
                     pace.interval_seconds,

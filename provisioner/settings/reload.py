@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,26 +27,16 @@ Signature = tuple[tuple[str, int, int, int], ...]
 class Configuration:
     """Settings and where they come from. Which pools there are is fixed at the start; their limits are not."""
 
-    def __init__(
-        self,
-        path: Path,
-        environment: Mapping[str, str],
-        *,
-        applied: Callable[[Limits], None] = lambda _: None,
-        judged: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        """Reads the files; raises ConfigError.
-
-        ``applied`` hears of new limits, ``judged`` of whether what the files say is in force.
-        """
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        """Reads the files; raises ConfigError."""
         self._path = path
         self._environment = environment
-        self.applied = applied
-        self.judged = judged
         self.refused = ""
         """Why what the files say is not in force; empty when it is."""
         self._signature = self._sign()
         self.settings = self._started = load(path, environment)
+        self.limits = self.settings.limits()
+        """Those in force."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
         """The limits in force: new ones if the files changed into something that can be applied."""
@@ -59,25 +49,17 @@ class Configuration:
             self._check(settings, memory)
         except (ConfigError, ValueError, OSError) as error:
             log.error(REFUSED, extra={"error": str(error)})
-            return self._refuse(str(error), limits)
+            self.refused = str(error)
+            return limits
         except Exception as error:  # the edge: nothing that people write into a file ends the loop
             log.exception(REFUSED, extra={"error": repr(error)})
-            return self._refuse(repr(error), limits)
-        self.settings = settings
-        new = settings.limits()
+            self.refused = repr(error)
+            return limits
+        self.settings, self.limits, self.refused = settings, settings.limits(), ""
         log.info("New configuration applied", extra={"file": str(self._path)})
         if waiting := self._waiting(settings):
             log.warning("New settings are heeded only after another start", extra={"settings": ", ".join(waiting)})
-        self.applied(new)
-        self.refused = ""
-        self.judged(True)
-        return new
-
-    def _refuse(self, why: str, limits: Limits) -> Limits:
-        """Keep the limits in force, and say why the new configuration is refused."""
-        self.refused = why
-        self.judged(False)
-        return limits
+        return self.limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:
         """Raises ValueError for a setting that cannot change while the loop runs."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Limits, Memory
+from provisioner.model import Memory
+from provisioner.settings.reload import Configuration
 from provisioner.state.interfaces import State
 from provisioner.telemetry.config_watch import ConfigWatch
 from provisioner.telemetry.cycle_log import CycleLog
@@ -23,17 +22,9 @@ from provisioner.telemetry.usage_meter import UsageMeter
 class Reporter:
     """Called with each cycle's report, in the loop's thread; all else is asked in the server's."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        state: State,
-        *,
-        limits: Limits,
-        refused: Callable[[], str] = lambda: "",
-        digests: Callable[[], Digests],
-    ) -> None:
-        """``refused``: why the configuration in the files is not in force; empty when it is. ``digests``: of HF's."""
-        self.limits = limits
+    def __init__(self, metrics: Metrics, state: State, configuration: Configuration) -> None:
+        self._metrics, self._configuration, self._limits = metrics, configuration, configuration.limits
+        metrics.configure(self._limits)
         self.memory: Memory | None = None
         """What the loop remembered after its last cycle."""
         self.samples = Samples()
@@ -41,18 +32,22 @@ class Reporter:
         self._usage = UsageMeter(metrics.usage)
         self._log = CycleLog()
         self._refusals = RefusalLog(metrics)
-        self._notebook = Notebook(state, refused)
-        self._config = ConfigWatch(metrics.loop, state, digests)
+        self._notebook = Notebook(state, lambda: configuration.refused)
+        self._config = ConfigWatch(metrics.loop, state, lambda: configuration.settings.digests)
         self.of_loop = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
         """Take in one cycle."""
-        ended = time.monotonic()
-        self._meter.take(report, self.limits)
-        self._usage.take(report, self.limits, time.time())
+        ended, limits = time.monotonic(), self._configuration.limits
+        self._metrics.loop.config_ok.set(not self._configuration.refused)
+        if limits is not self._limits:
+            self._metrics.configure(limits)
+            self._limits = limits
+        self._meter.take(report, limits)
+        self._usage.take(report, limits, time.time())
         self._log.take(report)
         self._refusals.take(report)
-        self._notebook.take(report, self.limits, time.time())
+        self._notebook.take(report, limits, time.time())
         self._config.take()
         self.of_loop.take(report, ended)
         self.samples.take(report.memory, report.deferred, time.time())

@@ -16,6 +16,7 @@ import urllib3.exceptions as connection_errors
 
 from provisioner.backends import BackendError
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
+from provisioner.backends.responses import class_of_status
 from provisioner.model import ErrorClass, Failure
 
 CALL_ERRORS = (auth_errors.GoogleAuthError, request_errors.RequestException, connection_errors.HTTPError)
@@ -79,6 +80,9 @@ SIGNS = (
 )
 """The first that fit decide. Codes and texts are Google's, from its papers and as Kubernetes' autoscaler knows them."""
 
+OWN = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
+"""Classes of HTTP statuses in Compute's sense."""
+
 OF_A_RESOURCE = ("operationrateexceeded", "operation rate exceeded")
 """Signs of a rate of operations on one resource: it says nothing about the calls of the project."""
 
@@ -108,25 +112,11 @@ class TooManyCalls(BackendError):
 def classify(error: ComputeError) -> ErrorClass:
     """The class of an error: by its code and text, else by its HTTP status."""
     code, text = _plain(error.code), error.text.lower()
-    return next((signs.error for signs in SIGNS if signs.fit(code, text)), _by_status(error.status))
+    return next((signs.error for signs in SIGNS if signs.fit(code, text)), class_of_status(error.status, OWN))
 
 
 def _plain(code: str) -> str:
     return code.replace("_", "").lower()
-
-
-def _by_status(status: int) -> ErrorClass:
-    classes = {
-        400: ErrorClass.INVALID,
-        401: ErrorClass.DENIED,
-        403: ErrorClass.DENIED,
-        404: ErrorClass.NOT_FOUND,
-        408: ErrorClass.TIMEOUT,
-        409: ErrorClass.UNAVAILABLE,
-        412: ErrorClass.INVALID,
-        429: ErrorClass.THROTTLED,
-    }
-    return ErrorClass.UNAVAILABLE if status >= 500 else classes.get(status, ErrorClass.OTHER)
 
 
 def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
 from provisioner.backends.mig.api import GroupAddress, Json
@@ -101,14 +101,14 @@ class GroupInspection:
         raise unknown
 
     def _of_resource(
-        self, findings: Callable[[MigPool, Json], list[Finding]], url: str | None, deadline: float
+        self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float
     ) -> list[Finding]:
         """What is found in a resource that the group names, if it names one."""
         if not url:
             return []
         path = "projects/" + url.partition("/projects/")[2]
         try:
-            return findings(self._pool, self._project.api.resource(path, CHECK_FIELDS, deadline))
+            return [*findings(self._pool, self._project.api.resource(path, CHECK_FIELDS, deadline))]
         except BackendError as error:
             text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]
