@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from provisioner.backends import Finding, Severity
-from provisioner.backends.mig.api import GroupAddress, Json
+from provisioner.backends.mig.api import Json
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Failure, Machine, Phase
@@ -242,7 +242,7 @@ class Problems:
 
     def _settings(self, group: Json | None) -> Iterator[str]:
         if group is None:
-            yield f"the group was deleted: {GroupAddress.of(self._pool).path}"
+            yield f"the group was deleted: {self._pool.path}"
         else:
             yield from (finding.text for finding in group_findings(self._pool, group))
 

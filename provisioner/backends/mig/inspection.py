@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
-from provisioner.backends.mig.api import GroupAddress, Json
+from provisioner.backends.mig.api import Json
 from provisioner.backends.mig.checks import (
     NEEDED,
     autoscaler_findings,
@@ -36,7 +36,7 @@ class GroupInspection:
     """The questions about one group. Each takes so many seconds at most, and raises BackendError without a response."""
 
     def __init__(self, pool: MigPool, project: Project, *, prefix: str, adopt_prefixes: tuple[str, ...]) -> None:
-        self._pool, self._address, self._project = pool, GroupAddress.of(pool), project
+        self._pool, self._project = pool, project
         self._prefix, self._adopt = prefix, adopt_prefixes
         self._shape = name_pattern(prefix)
 
@@ -47,14 +47,14 @@ class GroupInspection:
 
     def _findings(self, deadline: float) -> list[Finding]:
         try:
-            group = self._project.api.group(self._address, deadline)
+            group = self._project.api.group(self._pool, deadline)
         except BackendError as error:
             if text := missing_place(self._pool, error.failure):
                 return [Finding(self._pool.name, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
                 return [missing(self._pool)]
             raise
-        members = read_members(self._project.api, self._address, deadline)
+        members = read_members(self._project.api, self._pool, deadline)
         foreign = [name for name in members if not self._expected(name)]
         return [
             *group_findings(self._pool, group),
@@ -68,7 +68,7 @@ class GroupInspection:
         """What we may not do with the group; a warning where Compute does not say."""
         try:
             with understood():
-                granted = self._project.api.permissions(self._address, NEEDED, time.monotonic() + seconds)
+                granted = self._project.api.permissions(self._pool, NEEDED, time.monotonic() + seconds)
         except BackendError as error:
             text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]
@@ -78,20 +78,20 @@ class GroupInspection:
         """What the machine type in the group's instance template has; None where the template names none."""
         deadline = time.monotonic() + seconds
         with understood():
-            group = self._project.api.group(self._address, deadline)
+            group = self._project.api.group(self._pool, deadline)
             template = group.get("instanceTemplate", "").partition("/projects/")[2]
             if not template:
                 return None
             properties = self._project.api.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
             kind = properties["machineType"].rpartition("/")[2]
-            size = custom_size(kind) or self._type_size(kind, zones(group, self._address.zone), deadline)
+            size = custom_size(kind) or self._type_size(kind, zones(group, self._pool.zone or ""), deadline)
             return MachineSize(f"machine type {kind}", *size)
 
     def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
         """Processors and memory of one of Google's machine types, as the first zone says that has it."""
         unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
         for zone in sorted(zones):
-            path = f"projects/{self._address.project}/zones/{zone}/machineTypes/{kind}"
+            path = f"projects/{self._pool.project}/zones/{zone}/machineTypes/{kind}"
             try:
                 response = self._project.api.resource(path, "guestCpus,memoryMb", deadline)
             except BackendError as error:

@@ -14,7 +14,7 @@ from functools import partial
 
 from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
-from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes, GroupAddress, Json
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes, Json
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
@@ -137,7 +137,7 @@ class Projects:
 
     def of(self, pool: MigPool) -> Project:
         """The project of a pool, the same for all pools that reach it the same way."""
-        counted = GroupAddress.of(pool).root, pool.project
+        counted = pool.address, pool.project
         key = (*counted, str(pool.credentials))
         if key not in self._projects:
             if counted not in self._budgets:

@@ -58,6 +58,16 @@ class MigPool(Pool):
         return (self.endpoint or COMPUTE_ADDRESS).rstrip("/").removesuffix("/compute/v1")
 
     @property
+    def place(self) -> str:
+        """The zone or region as paths have it."""
+        return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
+
+    @property
+    def path(self) -> str:
+        """The group's name within the whole cloud."""
+        return f"projects/{self.project}/{self.place}/instanceGroupManagers/{self.group}"
+
+    @property
     def location(self) -> str:
         """The zone or region that holds the group."""
         return self.zone or self.region or ""
