@@ -22,6 +22,7 @@ from provisioner.planning.allocate.budget import cost, hourly, month_cost, price
 from provisioner.planning.core.usage import Cell, Usage, month_of, there, used, wall_day
 from provisioner.state.interfaces import State
 from provisioner.telemetry.notes import read_notes
+from provisioner.telemetry.spending import of_most
 
 PARTS = ("day", "template", "pool", "account")
 """What hours can be told by; the order of a group's parts, too."""
@@ -170,13 +171,9 @@ def _remarks(document: Document) -> Iterator[str]:
     if now["per_hour"] is None:
         return
     yield (
-        f"Now {now['machines']} machines: {now['per_hour']:.2f}{_of(now['per_hour_budget'])} {currency} per hour; "
-        f"{now['month']}: {now['month_cost']:.2f}{_of(now['month_budget'])} {currency}"
+        f"Now {now['machines']} machines: {now['per_hour']:.2f}{of_most(now['per_hour_budget'])} {currency} per hour; "
+        f"{now['month']}: {now['month_cost']:.2f}{of_most(now['month_budget'])} {currency}"
     )
-
-
-def _of(budget: float | None) -> str:
-    return "" if budget is None else f" of {budget:g}"
 
 
 FORMATS: Mapping[str, Callable[[Document], str]] = {

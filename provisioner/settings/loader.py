@@ -167,16 +167,12 @@ class _Reader:
             if not isinstance(name, str):
                 self.complain(join("pools", name), expected(words_of(Pool, "name"), name))
         pools = [self.written_pool(name, body) for name, body in bodies.items() if isinstance(name, str)]
-        return self.distinct({pool.name: pool for pool in pools if pool is not None})
-
-    def distinct(self, pools: dict[str, Pool]) -> dict[str, Pool]:
-        """The same pools; two of them that are one place are a mistake: each would count the other's machines."""
+        right = {pool.name: pool for pool in pools if pool is not None}
         first: dict[tuple[str, ...], str] = {}
-        for name, pool in pools.items():
-            if pool.identity in first:
+        for name, pool in right.items():  # two that are one place would count each other's machines
+            if first.setdefault(pool.identity, name) != name:
                 self.complain(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
-            first.setdefault(pool.identity, name)
-        return pools
+        return right
 
     def written_pool(self, name: str, body: object) -> Pool | None:
         """One pool of the file; None when it is wrong."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.model import Memory, PendingReason
@@ -37,32 +36,26 @@ class Moment(NamedTuple):
     point: Point
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    wall: float
-    points: Mapping[PlottedSubject, Point]
-
-
 class Samples:
     """Takes in each cycle in the loop's thread; is asked in the server's."""
 
     def __init__(self) -> None:
-        self._ring: deque[_Sample] = deque(maxlen=HELD)
+        self._ring: deque[tuple[float, Mapping[PlottedSubject, Point]]] = deque(maxlen=HELD)
+        """Epoch seconds, and the points at that time."""
         self._memory: Memory | None = None
         """The number of machines that was counted last."""
 
     def take(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
         """Take a sample, where the last one is ``EVERY`` seconds old or the clock was set back."""
         last = self._ring[-1] if self._ring else None
-        if memory is None or (last is not None and 0 <= wall - last.wall < EVERY):
+        if memory is None or (last is not None and 0 <= wall - last[0] < EVERY):
             return
-        same = last is not None and memory is self._memory
-        self._ring.append(_Sample(wall, last.points if last and same else points(memory, deferred)))
+        self._ring.append((wall, last[1] if last and memory is self._memory else points(memory, deferred)))
         self._memory = memory
 
     def of(self, subject: PlottedSubject) -> Sequence[Moment]:
         """The samples of a pool, a template or all machines, the oldest first."""
-        return [Moment(sample.wall, sample.points.get(subject, Point())) for sample in tuple(self._ring)]
+        return [Moment(wall, points.get(subject, Point())) for wall, points in tuple(self._ring)]
 
 
 def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Mapping[PlottedSubject, Point]:
