@@ -10,13 +10,12 @@ from provisioner.settings.reload import Configuration
 from provisioner.state.interfaces import State
 from provisioner.telemetry.config_watch import ConfigWatch
 from provisioner.telemetry.cycle_log import CycleLog
-from provisioner.telemetry.cycle_meter import CycleMeter
+from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
 from provisioner.telemetry.health import LoopHealth
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notebook
 from provisioner.telemetry.refusal_log import RefusalLog
 from provisioner.telemetry.samples import Samples
-from provisioner.telemetry.usage_meter import UsageMeter
 
 
 class Reporter:
