@@ -12,8 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from provisioner.backends.kind import Kind
-from provisioner.schema.fields import LABEL_VALUE
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import LABEL_VALUE, Pool
 from provisioner.schema.problems import Section, words_of
 from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
 

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from provisioner.model import PoolLimits
-from provisioner.schema.fields import DurationOrZero, Endpoint, OptionalFile, PlaceName, Switch
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import DurationOrZero, Endpoint, OptionalFile, PlaceName, Pool, Switch
 from provisioner.schema.problems import Expects
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
