@@ -181,7 +181,7 @@ class _Reader:
             self.complain(where, expected("a mapping of settings", body))
             return None
         kind = body.get("kind")
-        if not isinstance(kind, str) or not registry.exists(kind):
+        if kind not in registry.names():
             words = " or ".join(registry.names())
             wrong = expected(words, kind) if "kind" in body else f"missing; expected {words}"
             self.complain(join(where, "kind"), wrong)
