@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from provisioner.backends.network import signature
 from provisioner.model import Limits, Memory
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.loader import load
@@ -20,8 +21,6 @@ ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
 """Settings that a loop that runs does not heed; those of a pool are its ``read_at_start``."""
 
 REFUSED = "New configuration refused, the one before stays in force"
-
-Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class Configuration:
@@ -40,10 +39,9 @@ class Configuration:
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
         """The limits in force: new ones if the files changed into something that can be applied."""
-        signature = self._sign()
-        if signature == self._signature:
+        if (now := self._sign()) == self._signature:
             return limits
-        self._signature = signature
+        self._signature = now
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
@@ -85,18 +83,14 @@ class Configuration:
             if getattr(pool, setting) != getattr(started.pools[name], setting)
         ]
 
-    def _sign(self) -> Signature:
+    def _sign(self) -> object:
         """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change.
 
         Of a directory that cannot be read there is nothing to sign: what is wrong with it, reading the files says.
         """
-        signature = []
         with suppress(OSError):
-            for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
-                if not entry.name.endswith((".json", ".yaml", ".yml")) or entry.name in STATE_FILES:
-                    continue
-                with suppress(OSError):  # it has gone since the directory was read
-                    if entry.is_file():
-                        facts = entry.stat()
-                        signature.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
-        return tuple(signature)
+            names = [one.name for one in os.scandir(self._path.parent) if one.name not in STATE_FILES]
+            paths = [self._path.parent / name for name in sorted(names) if name.endswith((".json", ".yaml", ".yml"))]
+            # A file without a key has gone since the directory was read.
+            return tuple((path.name, *key) for path, key in zip(paths, signature(paths), strict=True) if key)
+        return ()
