@@ -282,8 +282,12 @@ def narrowed(whole: Overview, *, pool: str = "", template: str = "", request: st
     kept = {**part.rows(whole), **part.entries(whole)}
     if pool or template:
         kept |= {"returns": [], "requests": [one for one in kept["requests"] if not pool or pool in pools_of(one)]}
-    ids = {one["id"] for one in kept["requests"]}
-    return replace(whole, machines=machines, **kept, forgotten=[one for one in whole.forgotten if one["id"] in ids])
+    return replace(whole, machines=machines, **kept, forgotten=_of_these(whole.forgotten, kept["requests"]))
+
+
+def _of_these(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
+    ids = {one["id"] for one in requests}
+    return [one for one in entries if one["id"] in ids]
 
 
 @dataclass(frozen=True, slots=True)

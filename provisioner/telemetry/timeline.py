@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -158,14 +158,19 @@ def _remembered(
     if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
         yield from (_of_slot(memory, slot, "opened", slot.opened) for slot in opened)
     for slot in slots:
-        if slot.ran is not None and slot.name not in told["running"]:
-            yield _of_slot(memory, slot, "running", slot.ran)
-        if slot.closed is not None and slot.name not in told["ended"]:
-            words = slot.failure.text if slot.failure else ""
-            why = str(slot.cause or (slot.failure.error if slot.failure else ""))
-            yield _of_slot(memory, slot, str(slot.verdict), slot.closed)._replace(about=why, words=words)
-        if slot.gone and slot.absent is not None and slot.name not in told["gone"]:
-            yield _of_slot(memory, slot, "gone", slot.absent)
+        yield from _steps(memory, slot, {event for event, names in told.items() if slot.name in names})
+
+
+def _steps(memory: Memory, slot: Slot, told: Set[str]) -> Iterator[Fact]:
+    """The steps that a slot has made, but for those that were ``told``."""
+    if slot.ran is not None and "running" not in told:
+        yield _of_slot(memory, slot, "running", slot.ran)
+    if slot.closed is not None and "ended" not in told:
+        words = slot.failure.text if slot.failure else ""
+        why = str(slot.cause or (slot.failure.error if slot.failure else ""))
+        yield _of_slot(memory, slot, str(slot.verdict), slot.closed)._replace(about=why, words=words)
+    if slot.gone and slot.absent is not None and "gone" not in told:
+        yield _of_slot(memory, slot, "gone", slot.absent)
 
 
 def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
