@@ -57,5 +57,5 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert reporter.samples.of(ALL)[0].point.running == 1
     configuration.limits, configuration.refused = limits(pool("a"), pool("c")), ""
     reporter(replace(report, number=3, memory=later_held))
-    assert (value("config_ok"), value("window", pool="c") is None) == (1, False), "new limits are taken as they come"
+    assert (value("config_ok"), value("creates_total", pool="c", result="ok")) == (1, 0), "new limits have their series"
     assert {"Cycle", "Machines are refused"} <= set(caplog.messages)
