@@ -92,12 +92,12 @@ class Project:
         """The connections, made at first use: missing credentials make pools unobservable, not the loop fail."""
         with self._lock:
             if self._connected is None:
-                pool = self._pool
-                plain = (pool.endpoint or "").startswith("http://")
+                pool, endpoint = self._pool, self._pool.endpoint or ""
+                plain = endpoint.startswith("http://")
                 self._connected = ComputeApi(
                     pool.address,
                     pool.project,
-                    NoCredentials(pool.address) if plain else FollowedCredentials(pool.credentials),
+                    NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
                     prefix=self._prefix,
                     budget=self.budget,
                     times=self.times,
