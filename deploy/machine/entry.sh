@@ -16,7 +16,7 @@ if [ "$given" != joins ]; then
     hf_later=yes
     # shellcheck source=deploy/machine/lib.sh
     . "$here/lib.sh"
-    attended exec bash "$here/entry.sh" joins
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} attended exec bash "$here/entry.sh" joins
     hf_later=
     [ -n "$must_end" ] || exit 1
     say "told to end"

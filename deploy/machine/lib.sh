@@ -37,7 +37,7 @@ fi
 # Its libraries are for EGO's programs alone: older than the system's, they can break curl, getent or runuser.
 ego_libraries=()
 [ -z "${LD_LIBRARY_PATH:-}" ] || ego_libraries=(env "LD_LIBRARY_PATH=$LD_LIBRARY_PATH")
-[ -n "${hf_later:-}" ] || unset LD_LIBRARY_PATH
+if [ -n "${hf_later:-}" ]; then export -n LD_LIBRARY_PATH; else unset LD_LIBRARY_PATH; fi
 ego_conf=${EGO_CONFDIR:-${EGO_TOP:+$EGO_TOP/kernel/conf}} # where EGO's ego.conf and hosts are; empty if unknown
 
 # A start-up script's log is a pipe, whose reader ends when the machine is told to: a line is lost then, and no script.
@@ -376,7 +376,7 @@ drain() {
 leave() {
     local ends=$(($(now) + HF_LEAVE_SECONDS)) code=0
     trap '' PIPE # for egosh as well, which would else end at its first word that nobody reads
-    rm -f "$HF_READY_FILE"
+    rm -f "$HF_READY_FILE" "$HF_READY_FILE.joins"
     drain "$1"
     ego $((ends - $(now))) egosh ego shutdown -f || code=1
     if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it$(not_root)"; fi

@@ -79,18 +79,15 @@ def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Ba
     unusable: dict[str, str] = {}
     factories: dict[str, Callable[[Any], Backend]] = {}
     for name, pool in pools.items():
+        of_kind = kind(pool.kind)
         try:
-            if pool.kind not in factories:
-                factories[pool.kind] = _factory(kind(pool.kind), site)
-            made[name] = factories[pool.kind](pool)
+            with needing(of_kind.distribution):  # a backend may load more of its client when it is made
+                if pool.kind not in factories:
+                    factories[pool.kind] = of_kind.factory(site)
+                made[name] = factories[pool.kind](pool)
         except BackendError as error:
             unusable[name] = error.failure.text
     return made, unusable
-
-
-def _factory(kind: Kind[Any], site: Site) -> Callable[[Any], Backend]:
-    with needing(kind.distribution):
-        return kind.factory(site)
 
 
 def close(backends: Mapping[str, Backend]) -> None:

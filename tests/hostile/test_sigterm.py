@@ -17,7 +17,7 @@ import pytest
 from tests.conformance.stage import SECONDS, Case, Grid, stage
 from tests.support.waiting import until
 
-ROUNDS = int(os.environ.get("SIGTERM_ROUNDS", "100"))
+ROUNDS = int(os.environ.get("SIGTERM_ROUNDS", "12"))
 SEED = int(os.environ.get("SIGTERM_SEED", "1"))
 LINES = 20
 """Lines of a loop's log among which the moments are: those of the start and of the first cycles with work."""

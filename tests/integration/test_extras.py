@@ -42,6 +42,7 @@ def site(tmp_path: Path) -> Site:
         ("google.cloud.pubsub_v1", ["events", "--seconds", "1"], "events"),
         pytest.param("pydantic", ["check"], "loop", marks=pytest.mark.slow),
         pytest.param("kubernetes", ["check", "--live"], "gke", marks=pytest.mark.slow),
+        pytest.param("urllib3", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         pytest.param("google.auth", ["plan", "--state-dir", "state"], "mig", marks=pytest.mark.slow),
         pytest.param("aiohttp", ["simulator"], "demo", marks=pytest.mark.slow),
         pytest.param("rich", ["demo"], "demo", marks=pytest.mark.slow),

@@ -290,7 +290,7 @@ def test_the_build_asks_the_registry_and_the_index_that_it_is_told_of_and_no_oth
     digest = base.rpartition("@")[2]
 
     assert f"GET /v2/library/python/manifests/{digest}" in registry.asked
-    assert {"/simple/google-cloud-compute/", "/simple/cyclonedx-bom/"} <= index.asked
+    assert {"/simple/google-auth/", "/simple/cyclonedx-bom/"} <= index.asked
     assert sum(path.endswith(".whl") for path in index.asked) > 40
 
 
@@ -313,7 +313,7 @@ def test_the_image_holds_its_sbom_and_its_labels_and_nothing_that_its_user_may_w
     assert (identity, group) == ("10001", "10001")
     assert set(writable) <= {"/var/lib/hostfactory", "/tmp", "/var/tmp", "/run/lock"}
     assert {(part["name"].lower().replace("_", "-"), part["version"]) for part in sbom["components"]} == installed
-    assert {"hostfactory-provisioner", "google-cloud-compute"} <= {name for name, _ in installed}
+    assert {"hostfactory-provisioner", "google-cloud-pubsub"} <= {name for name, _ in installed}
     assert "pip" not in {name for name, _ in installed}
     assert "org.opencontainers.image.version:" in labels
     assert "org.opencontainers.image.revision:" in labels

@@ -105,6 +105,7 @@ def test_ego_s_programs_alone_start_with_ego_s_libraries(
     assert not (machine.ego / "misled").exists(), "a program of the system has started with EGO's libraries"
     assert "error while loading shared libraries" not in machine.log.read_text()
     assert said(machine)[-1] == "left EGO"
+    assert not list(machine.ready.parent.glob(f"{machine.ready.name}*"))
 
 
 def test_the_shutdown_script_starts_ego_s_programs_alone_with_its_libraries(

@@ -24,11 +24,13 @@ from typing import Any
 import yaml
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.pods import CONTAINERS
 from provisioner.backends.network import signature
 from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
 from provisioner.model import Create, ErrorClass
 from provisioner.schema.problems import expected
+
+CONTAINERS = "hf-provisioner/containers"
+"""Annotation of a pod: the containers that its pod spec named, as others (a service mesh) may add some."""
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import words
+from provisioner.backends.gke.pod_spec import CONTAINERS
 from provisioner.backends.responses import ODD_RESPONSES, seconds, text
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
@@ -29,9 +30,6 @@ OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLO
 
 MANAGER = 112
 """Longest text of ours in the name of a field manager, which the server limits to 128 characters."""
-
-CONTAINERS = "hf-provisioner/containers"
-"""Annotation of a pod: the containers that its pod spec named, as others (a service mesh) may add some."""
 
 DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' own default for terminationGracePeriodSeconds."""

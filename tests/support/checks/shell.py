@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[3]
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
@@ -22,5 +24,7 @@ def faults_of(text: str) -> str:
 
 def _said(*arguments: str | Path, text: str | None) -> str:
     command = [SHELLCHECK, "-x", *arguments]
-    done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, cwd=ROOT, input=text, capture_output=True, text=True, check=False, timeout=60 * PATIENCE
+    )
     return done.stdout + done.stderr

@@ -19,6 +19,7 @@ from google.cloud import compute_v1
 
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.server import Simulator
+from tests.support.waiting import PATIENCE
 
 ABSENT = "not found"
 
@@ -200,7 +201,9 @@ class Gcloud:
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """``gcloud compute`` and these words."""
         arguments = ["gcloud", "compute", *command.split()]
-        return subprocess.run(arguments, env=self._environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            arguments, env=self._environment, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
+        )
 
     def _read(self, command: str) -> Any:
         done = self.run(f"{command} --format=json")

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
+from provisioner.backends.gke.pod_spec import CONTAINERS as OURS
 from provisioner.backends.gke.pod_spec import PodSpecError, PodSpecFile, parse_pod_spec
-from provisioner.backends.gke.pods import CONTAINERS as OURS
 from provisioner.model import Create, ErrorClass
 
 CREATE = Create("hf-abcdefghij-000007", "gke-main", "small", "abcdefghij")

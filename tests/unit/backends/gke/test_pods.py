@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from provisioner.backends import BackendError
+from provisioner.backends.gke.pod_spec import CONTAINERS
 from provisioner.backends.gke.pods import (
-    CONTAINERS,
     DEFAULT_GRACE_SECONDS,
     NOT_PREPARED,
     Ending,
