@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
-from provisioner.hostfactory import Answer, Loss, Recorded, templates
+from provisioner.hostfactory import Answer, Recorded, templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, printable, short_name
@@ -51,15 +51,6 @@ class ScriptCall(NamedTuple):
     def state(self) -> ScriptState:
         """What was recorded and published; opening it touches nothing."""
         return StateDir(self.directories.state)
-
-
-class LostHost(NamedTuple):
-    """A host that HF lists and has to give back."""
-
-    name: str
-    """The host name as HF sent it; may be empty."""
-    machine: str
-    loss: Loss
 
 
 # --- getAvailableTemplates --------------------------------------------------------------------------------------------
@@ -178,7 +169,9 @@ def get_request_status(call: ScriptCall) -> str:
     entries, unknown = [], 0
     for name in ids:
         unknown += name not in answers
-        entries.append(_entry(name, answers[name], silent) if name in answers else _unknown(name))
+        entries.append(
+            _entry(name, answers[name], silent) if name in answers else _empty(name, "complete_with_error", UNKNOWN)
+        )
     call.facts.update(requests=len(ids), unknown=unknown)
     return '{"requests": [' + ", ".join(entries) + "]}"
 
@@ -186,19 +179,15 @@ def get_request_status(call: ScriptCall) -> str:
 def _entry(name: str, answer: Answer | None, silent: float | None) -> str:
     """One entry of ``requests``. Published text is copied, and made anew only to say that the loop is down."""
     if answer is None:
-        return _running(name, _with_silence(WAITING, silent))
+        return _empty(name, "running", _with_silence(WAITING, silent))
     if answer.ended or not _is_silent(silent):
         return answer.text
     entry = json.loads(answer.text)
     return json.dumps(entry | {"message": _with_silence(entry["message"], silent)})
 
 
-def _running(name: str, message: str) -> str:
-    return json.dumps({"requestId": name, "status": "running", "message": message, "machines": []})
-
-
-def _unknown(name: str) -> str:
-    return json.dumps({"requestId": name, "status": "complete_with_error", "message": UNKNOWN, "machines": []})
+def _empty(name: str, status: str, message: str) -> str:
+    return json.dumps({"requestId": name, "status": status, "message": message, "machines": []})
 
 
 def _is_silent(silent: float | None) -> bool:
@@ -239,20 +228,20 @@ def get_return_requests(call: ScriptCall) -> str:
     state = call.state()
     losses = state.lost(hosts.machines)
     gone = dict.fromkeys((name, machine) for name, machine in zip(*hosts, strict=True) if machine in losses)
-    lost = [LostHost(name, machine, losses[machine]) for name, machine in gone]
     if listed is not None:
         _note_inventory(call, state, names)
-    call.facts.update(hosts=len(names), lost=len(lost))
+    call.facts.update(hosts=len(names), lost=len(gone))
     reported = [
-        {"machine": host.name or host.machine, "machineId": host.machine, "gracePeriod": host.loss.grace}
-        for host in lost
+        {"machine": name or machine, "machineId": machine, "gracePeriod": losses[machine].grace}
+        for name, machine in gone
     ]
-    return json.dumps({"status": "complete", "message": _loss_message(lost), "requests": reported})
+    message = _loss_message([f"{machine}: {losses[machine].cause}" for _, machine in gone])
+    return json.dumps({"status": "complete", "message": message, "requests": reported})
 
 
-def _loss_message(lost: list[LostHost]) -> str:
+def _loss_message(lost: list[str]) -> str:
     """How many and why: HF's entries of lost hosts have no place for a cause."""
-    named = ", ".join(f"{host.machine}: {host.loss.cause}" for host in lost[:MAX_NAMED])
+    named = ", ".join(lost[:MAX_NAMED])
     more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     return f"Lost hosts: {len(lost)}." + (f" {named}{more}." if named else "")
 

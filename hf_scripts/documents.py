@@ -75,10 +75,6 @@ class Document:
         """The error for a value that is not what ``words`` says."""
         return self.refused(where, f"expected {words}, got {shown(value)}")
 
-    def missing(self, where: str) -> Refused:
-        """The error for a value that is not there."""
-        return self.refused(where, "is missing")
-
 
 class Filter(NamedTuple):
     """Which templates HF asks for; None and no attributes: all."""
@@ -320,12 +316,9 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 def _telling(name: str, machine: str) -> str:
     """The name or the machine id, whichever a machine is found by."""
     if len(machine) == UID_LENGTH:  # the length is tested first: hardly any of fifty thousand ids has it
-        return name if name and _is_uid(machine) else machine
+        is_uid = [len(part) for part in machine.split("-")] == UID_PARTS
+        return name if name and is_uid else machine
     return machine or name
-
-
-def _is_uid(machine: str) -> bool:
-    return [len(part) for part in machine.split("-")] == UID_PARTS
 
 
 def _no_host(document: Document, where: str, entry: dict[str, object]) -> Refused:
@@ -357,7 +350,7 @@ def _place(document: Document, key: str, index: int) -> str:
 
 def _required(document: Document, values: dict[str, object], parent: str, key: str) -> object:
     if key not in values:
-        raise document.missing(f"{parent}{key}")
+        raise document.refused(f"{parent}{key}", "is missing")
     return values[key]
 
 

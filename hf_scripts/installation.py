@@ -328,18 +328,14 @@ def _mount(directory: str, mounts: list[str]) -> CheckResult:
         return fix(f"{where}, read-only: mount it for writing")
     if kind in ("tmpfs", "ramfs"):
         return fix(f"{where}: it is gone after a restart: use a disk")
-    if kind.startswith("nfs") and not (_uncached(given) and "lookupcache=none" in given):
+    uncached = "noac" in given or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= given  # actimeo=0
+    if kind.startswith("nfs") and not (uncached and "lookupcache=none" in given):
         return fix(f"{where} with caches: mount it with {NFS_OPTIONS}")
     if kind.startswith("nfs") and (giving_up := " and ".join(given & {"soft", "softerr"})):
         return fix(f"{where}, {giving_up}: mount it with hard, or half a write may be taken for a whole one")
     if kind.startswith("nfs") and given & {"nolock", "local_lock=all", "local_lock=flock"}:
         return fix(f"{where} with local locks: mount it without nolock and local_lock")
     return fine(where)
-
-
-def _uncached(options: frozenset[str]) -> bool:
-    """``actimeo=0`` appears as its four parts."""
-    return "noac" in options or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= options
 
 
 # --- the loop and the scripts -----------------------------------------------------------------------------------------

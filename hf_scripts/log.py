@@ -48,11 +48,7 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
         answer = output
     line = json.dumps({"time": time.time(), "command": command, "input": document, "output": answer})
     try:
-        file = open_own(path, APPEND)
-        try:
-            os.write(file, line.encode() + b"\n")
-        finally:
-            os.close(file)
+        _write(path, line.encode() + b"\n", ProviderConfig(log_max_rotate=0))
     except OSError:
         return False
     return True

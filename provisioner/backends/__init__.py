@@ -110,8 +110,6 @@ class MachineSize:
 class Sized(Protocol):
     """A backend that has to ask its place how big its machines are."""
 
-    pool: str
-
     def size(self, seconds: float) -> MachineSize | None:
         """Ask the place, for so long at most; None when it does not say, BackendError when it does not answer."""
 
@@ -120,8 +118,6 @@ class Sized(Protocol):
 class Timed(Protocol):
     """A backend whose place says what time it is, in each response."""
 
-    pool: str
-
     def ahead(self) -> float | None:
         """Seconds by which the place's clock was ahead of this host's at the last response; None where it is silent."""
 
@@ -129,8 +125,6 @@ class Timed(Protocol):
 @runtime_checkable
 class Watching(Protocol):
     """A backend whose looks rest on an older list and on what was heard since."""
-
-    pool: str
 
     def list_after(self, when: float) -> None:
         """From ``when`` on (loop time), looks rest on a list begun no sooner: make one if there is none, in any thread.
@@ -158,8 +152,6 @@ class Ended:
 class Recording(Protocol):
     """A backend whose place keeps a record, for people, of what happens there."""
 
-    pool: str
-
     def record_ends(self, ends: Sequence[Ended]) -> None:
         """Add that these have ended, in the background: returns at once, and what is refused changes nothing."""
 
@@ -167,8 +159,6 @@ class Recording(Protocol):
 @runtime_checkable
 class Rehearsing(Protocol):
     """A backend that can try, without any effect, what the loop will ask of its place."""
-
-    pool: str
 
     def rehearse(self, template: str) -> list[Finding]:
         """What its place would refuse of a machine of this template, and which rights we lack.
@@ -180,8 +170,6 @@ class Rehearsing(Protocol):
 @runtime_checkable
 class Checkable(Protocol):
     """A backend that can say what of its place's settings will go wrong."""
-
-    pool: str
 
     def check(self, seconds: float) -> list[Finding]:
         """Ask the place, for so long at most; raises BackendError when it does not answer."""

@@ -27,11 +27,6 @@ BUILT_IN = {"gke": "provisioner.backends.gke.kind", "mig": "provisioner.backends
 kind."""
 
 
-def exists(name: str) -> bool:
-    """Whether a pool may say this under ``kind``."""
-    return name in BUILT_IN or name in _registered()
-
-
 def names() -> list[str]:
     """What pools may say under ``kind``: the built-in kinds first."""
     return [*BUILT_IN, *sorted(_registered().keys() - BUILT_IN.keys())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,23 @@ LONGEST_DURATION = 1e10
 
 ODD_RESPONSES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """Errors that a response of another shape than the documented one causes where it is read."""
+
+
+BY_STATUS: Mapping[int, ErrorClass] = {
+    400: ErrorClass.INVALID,
+    401: ErrorClass.DENIED,
+    403: ErrorClass.DENIED,
+    404: ErrorClass.NOT_FOUND,
+    408: ErrorClass.TIMEOUT,
+    429: ErrorClass.THROTTLED,
+}
+"""Classes of HTTP statuses by which all clouds mean the same."""
+
+
+def class_of_status(status: int, own: Mapping[int, ErrorClass]) -> ErrorClass:
+    """Return the class of a refused call by its HTTP status; ``own``: by which this cloud means something else."""
+    known = own.get(status) or BY_STATUS.get(status)
+    return known or (ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER)
 
 
 def _finite(text: str) -> float:

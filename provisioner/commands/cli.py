@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol, TextIO, cast
+from types import ModuleType
+from typing import Any, TextIO
 
 from provisioner import __version__
 from provisioner.backends import BackendError
@@ -48,21 +49,11 @@ class CommandEntry:
     is_in_lab: bool = False
     """True for a command of the laboratory, which no other module of the product imports."""
 
-    def load(self) -> CommandModule:
-        """Import the module that holds the command. Raises MissingExtra."""
+    def load(self) -> ModuleType:
+        """Import the module that holds the command: its ``add_options`` and ``run``. Raises MissingExtra."""
         package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
         with needing(extra(self.extra)):
-            return cast(CommandModule, import_module(f"{package}.{self.home or self.name.replace('-', '_')}"))
-
-
-class CommandModule(Protocol):
-    """What the module of a command holds."""
-
-    def add_options(self, command: argparse.ArgumentParser) -> None:
-        """Add the options that the command takes."""
-
-    def run(self, options: argparse.Namespace) -> int:
-        """Do what the options say; returns the exit code."""
+            return import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
 
 
 COMMANDS = (

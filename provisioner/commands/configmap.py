@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,8 @@ def run(options: argparse.Namespace) -> int:
     provider = templates.load(file.parent, os.environ)
     named, secret = _named(options.config)
     data: dict[str, str] = {}
-    for path in sorted({*_sources(file, provider), *named.values()}, key=lambda path: path.name):
+    own = {path for path in (file, Path(provider.config_path)) if path.exists()}  # no login and no key
+    for path in sorted({*own, Path(provider.templates_path), *named.values()}, key=lambda path: path.name):
         if path.name in data:
             raise UsageError(f"{path}: another file has this name, and a ConfigMap no directories: rename one of them")
         data[path.name] = _text(path)
@@ -69,12 +70,6 @@ def run(options: argparse.Namespace) -> int:
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
     print(yaml.dump(manifest, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=1000), end="")
     return FINE
-
-
-def _sources(file: Path, provider: templates.Provider) -> Iterator[Path]:
-    """The files of HF's instance and provisioner.yaml; no login and no key."""
-    yield from (path for path in (file, Path(provider.config_path)) if path.exists())
-    yield Path(provider.templates_path)
 
 
 def _named(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:

@@ -164,10 +164,8 @@ def disk(environment: Mapping[str, str]) -> Result:
     try:
         path = Directories(environment).state
         free = shutil.disk_usage(path).free
-    except DirectoryError as error:
-        return Result(part, False, str(error))
-    except OSError as error:
-        return Result(part, False, f"{path}: {error.strerror}")
+    except (DirectoryError, OSError) as error:
+        return Result(part, False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
     if (refusal := StateDir(path).refusal()) and not is_denied(refusal):
         return Result(part, False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
     enough = free >= LEAST_FREE

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
             service.run(once=options.once)
             if service.interrupted:
                 return INTERRUPTED
-            if options.once and (service.unseen() or service.problem()):
+            if options.once and (service.loop.unseen() or service.loop.problem()):
                 return PROBLEM
     except (ListenError, SupersededError) as error:
         print(error, file=sys.stderr)

@@ -23,10 +23,9 @@ from provisioner.extras import extra, needing
 from provisioner.interrupts import INTERRUPTED, end
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
-from provisioner.model import ErrorClass, Limits, LossCause
+from provisioner.model import ErrorClass, LossCause
 from provisioner.settings.reload import Configuration
 from provisioner.state.interfaces import State
-from provisioner.telemetry.access import AccessFiles
 from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.page import StatusPage
@@ -96,31 +95,17 @@ class Service:
         self._settings = settings
         self._state = state
         metrics = Metrics(self.registry, settings.id)
-        limits = settings.limits()
-        metrics.configure(limits)
         pace = settings.loop
         self._backends = make_backends(settings.pools, settings.site)
         backends: Mapping[str, Backend] = {
             name: MeasuredBackend(backend, metrics.backends) for name, backend in self._backends.items()
         }
-        reporter = Reporter(
-            metrics,
-            self._state,
-            limits=limits,
-            refused=lambda: configuration.refused,
-            digests=lambda: configuration.settings.digests,
-        )
-
-        def applied(new: Limits) -> None:
-            metrics.configure(new)
-            reporter.limits = new
-
-        configuration.applied, configuration.judged = applied, metrics.loop.config_ok.set
-        self._loop = Loop(
+        reporter = Reporter(metrics, self._state, configuration)
+        self.loop = Loop(
             Setup(
                 state=self._state,
                 backends=backends,
-                limits=limits,
+                limits=configuration.limits,
                 provisioner=settings.instance,
                 pace=Pace(
                     pace.interval_seconds,
@@ -136,17 +121,16 @@ class Service:
             hints=self._events(),
         )
         page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
-        readers = settings.server
         self.server = Server(
             listen or settings.listen,
             self.registry,
-            reporter.health,
-            reporter.status,
+            reporter.of_loop.health,
+            reporter.of_loop.status,
             page.respond,
-            AccessFiles(readers.token_file, readers.tls_cert, readers.tls_key),
+            settings.server,
         )
         self.server.rejected = lambda reason: metrics.server.rejections.labels(reason).inc()
-        if readers.token_file is not None:
+        if settings.server.token_file is not None:
             metrics.server.expect_logins()
 
     def heed_signals(self) -> None:
@@ -170,19 +154,11 @@ class Service:
 
         signal.signal(signal.SIGINT, lambda *_: ended(INTERRUPTED))
         signal.signal(signal.SIGTERM, lambda *_: ended(FINE))
-        signal.signal(signal.SIGHUP, lambda *_: self._loop.wakeups.wake(Wake.SIGNAL))
+        signal.signal(signal.SIGHUP, lambda *_: self.loop.wakeups.wake(Wake.SIGNAL))
 
     def stop(self) -> None:
         """End after the action in hand; safe in a signal handler and from any thread."""
-        self._loop.stop()
-
-    def unseen(self) -> list[str]:
-        """The pools that the last cycle had no look at."""
-        return self._loop.unseen()
-
-    def problem(self) -> str:
-        """Why the last cycle could not do its work; empty when it did."""
-        return self._loop.problem()
+        self.loop.stop()
 
     def run(self, *, once: bool = False) -> None:
         """Run until ``stop``. Raises ListenError, StateError, SupersededError; BackendError for a refused pool."""
@@ -193,7 +169,7 @@ class Service:
         about = {"id": self._settings.id, "pid": os.getpid(), "metrics": f"{self.server.url}/metrics"}
         log.info("Provisioner started", extra=about)
         try:
-            self._loop.run(once=once)
+            self.loop.run(once=once)
         finally:
             self.server.stop()
         log.info("Provisioner ended", extra={"id": self._settings.id})
@@ -222,9 +198,9 @@ class Service:
             counters.events.labels(message.worth).inc()
             hint = message.news
             if hint is not None and hint.grace is not None:
-                self._loop.announce(hint.instance, LossCause.PREEMPTED, hint.grace)
+                self.loop.announce(hint.instance, LossCause.PREEMPTED, hint.grace)
             if hint is not None:
-                self._loop.look_now(Wake.PUBSUB)
+                self.loop.look_now(Wake.PUBSUB)
 
         return EventStream(
             self._settings.events.project,

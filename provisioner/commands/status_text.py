@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from provisioner.commands.options import Document
-from provisioner.names import printable
+from provisioner.names import printable, printable_lines
 from provisioner.telemetry.held_levers import cancel_lines
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.overview import Overview
@@ -16,9 +16,6 @@ from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
 """Characters of a last error that a terminal is shown in the table; ``-o wide`` shows all."""
-
-CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
-"""What a name or a cloud's words could steer a terminal with."""
 
 SHOWN = 20
 """Machines that wait to be deleted, as many as a terminal is shown; ``-o json`` names all."""
@@ -53,7 +50,7 @@ def status_text(seen: Overview, *, wide: bool = False) -> str:
     lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted]
     if seen.unread:
         lines.append(f"  not read by a loop yet: {', '.join(seen.unread)}")
-    return "\n".join(lines).translate(CONTROLS)
+    return printable_lines("\n".join(lines))
 
 
 def _head(seen: Overview, document: Document) -> Iterator[str]:
@@ -64,7 +61,7 @@ def _head(seen: Overview, document: Document) -> Iterator[str]:
     ago = "" if silent is None else f", {silent:.0f} s ago"
     yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
     yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
-    yield from (f"  {_indented(alarm)}" for alarm in seen.alarms)
+    yield from ("  " + alarm.replace("\n", "\n    ") for alarm in seen.alarms)
     yield from brake_lines(document)
     if seen.brake:
         yield (
@@ -73,35 +70,33 @@ def _head(seen: Overview, document: Document) -> Iterator[str]:
         )
 
 
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n    ")
-
-
 def _tables(seen: Overview, *, wide: bool) -> Iterator[str]:
     """Machines by template and by pool; ``wide``: also by both, and each last error in full."""
     tables = [("template", seen.templates), ("pool", seen.pools)]
     if wide:
         tables.append(("template in pool", seen.machines))
-    width = max([len(_name(row)) for _, rows in tables for row in rows] + [len(title) for title, _ in tables])
+    width = max([len(title_of(row)) for _, rows in tables for row in rows] + [len(title) for title, _ in tables])
     for title, rows in tables:
         if rows:
             heads = "".join(f"{name:>9}" for name in NUMBERS)
             yield f"  {title:<{width}}{heads}  last error"
         for row in rows:
-            numbers = "".join(f"{_number(getattr(row, name)):>9}" for name in NUMBERS)
-            yield f"  {_name(row):<{width}}{numbers}  {error_text(row, None if wide else LAST_ERROR)}"
+            numbers = "".join(f"{number:>9}" for number in numbers_of(row))
+            yield f"  {title_of(row):<{width}}{numbers}  {error_text(row, None if wide else LAST_ERROR)}"
 
 
 NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 """The columns of a table of machines."""
 
 
-def _name(row: Row) -> str:
+def title_of(row: Row) -> str:
+    """The template and the pool of a row, or the one that it sums up."""
     return printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
-def _number(number: int | None) -> str:
-    return "-" if number is None else str(number)
+def numbers_of(row: Row) -> list[str]:
+    """The numbers of a row, a dash for each that is unknown."""
+    return ["-" if (number := getattr(row, name)) is None else str(number) for name in NUMBERS]
 
 
 def error_text(row: Row, longest: int | None = None) -> str:

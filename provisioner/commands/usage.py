@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, timedelta
+from functools import partial
 from typing import Any
 
 from provisioner.commands.options import FINE, Document, UsageError, add_shared, state_directory
@@ -21,6 +22,7 @@ from provisioner.planning.allocate.budget import cost, hourly, month_cost, price
 from provisioner.planning.core.usage import Cell, Usage, month_of, there, used, wall_day
 from provisioner.state.interfaces import State
 from provisioner.telemetry.notes import read_notes
+from provisioner.telemetry.spending import of_most
 
 PARTS = ("day", "template", "pool", "account")
 """What hours can be told by; the order of a group's parts, too."""
@@ -142,11 +144,6 @@ def usage_csv(document: Document) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def usage_text(document: Document) -> str:
-    """A table, its sum, and what is to be known of it."""
-    return "\n".join([*_table(document), *_remarks(document)])
-
-
 def _table(document: Document) -> Iterator[str]:
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
@@ -174,18 +171,13 @@ def _remarks(document: Document) -> Iterator[str]:
     if now["per_hour"] is None:
         return
     yield (
-        f"Now {now['machines']} machines: {now['per_hour']:.2f}{_of(now['per_hour_budget'])} {currency} per hour; "
-        f"{now['month']}: {now['month_cost']:.2f}{_of(now['month_budget'])} {currency}"
+        f"Now {now['machines']} machines: {now['per_hour']:.2f}{of_most(now['per_hour_budget'])} {currency} per hour; "
+        f"{now['month']}: {now['month_cost']:.2f}{of_most(now['month_budget'])} {currency}"
     )
 
 
-def _of(budget: float | None) -> str:
-    return "" if budget is None else f" of {budget:g}"
-
-
-def usage_json(document: Document) -> str:
-    """All of it."""
-    return json.dumps(document, indent=2)
-
-
-FORMATS: Mapping[str, Callable[[Document], str]] = {"text": usage_text, "csv": usage_csv, "json": usage_json}
+FORMATS: Mapping[str, Callable[[Document], str]] = {
+    "text": lambda document: "\n".join([*_table(document), *_remarks(document)]),
+    "csv": usage_csv,
+    "json": partial(json.dumps, indent=2),
+}

@@ -22,11 +22,6 @@ TEMPLATE_ID = r"[0-9A-Za-z_-]{1,64}"
 UNUSED_KEYS = frozenset(
     {
         "HF_DBDIR",
-        "PUBSUB_TOPIC",
-        "PUBSUB_SUBSCRIPTION",
-        "PUBSUB_TIMEOUT",
-        "PUBSUB_LOCKFILE",
-        "PUBSUB_AUTOLAUNCH",
         "AUTO_RUN_TRIM_DB_CMD",
         "RETURNED_VM_TTL",
         "GKE_POLLING_INTERVAL",
@@ -36,8 +31,8 @@ UNUSED_KEYS = frozenset(
 )
 """Keys of other connectors, mostly Google's, that have no use here."""
 
-UNUSED_PREFIX = "GKE_CRD_"
-"""Google's keys for its custom resources; of these only ``GKE_CRD_NAMESPACE`` has a use here."""
+UNUSED_PREFIXES = ("GKE_CRD_", "PUBSUB_")
+"""Google's keys for its custom resources, of which only ``GKE_CRD_NAMESPACE`` has a use here, and for its messages."""
 
 LARGEST = 16 * 1024 * 1024
 """Bytes of a file: ten times what HF's ten thousand templates would take."""
@@ -273,7 +268,7 @@ def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, li
     for key, value in values.items():
         words, field = "", NUMBERS.get(key) or TEXTS.get(key)
         if field is None:
-            use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIX) else "unknown"
+            use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIXES) else "unknown"
             fields[use] = (*fields[use], key)
         elif value in (None, ""):
             continue

@@ -34,8 +34,7 @@ from provisioner.model import (
     Phase,
     Snapshot,
 )
-from provisioner.schema.fields import DurationOrZero
-from provisioner.schema.pool import Pool, Site
+from provisioner.schema.pool import DurationOrZero, Pool, Site
 from provisioner.schema.problems import Expects, Problem
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]

@@ -215,9 +215,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        self._held_levers.tell(self._number, self._clock.wall())
         passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.plan.deferred)
-        self._history.take(passed, results, transitions)
+        self._history.take(replace(passed, levers=self._held_levers.tell()), results, transitions)
         return CycleReport(
             number=self._number,
             now=now,

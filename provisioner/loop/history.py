@@ -56,6 +56,8 @@ class Passed:
     memory: Memory | None
     limits: Limits
     deferred: Mapping[tuple[str, str, PendingReason], int]
+    levers: Sequence[Line] = ()
+    """What became of levers."""
 
 
 class History:
@@ -100,7 +102,7 @@ class History:
         self, passed: Passed, results: Sequence[Results], transitions: Sequence[Transition], *, ending: bool = False
     ) -> None:
         """Write what is new, if anything is; a journal that cannot be written stops nothing."""
-        plain: list[Line] = []
+        plain: list[Line] = [*passed.levers]
         keyed: list[Keyed] = []
         if results and self._deleted:
             old = passed.wall - COUNTED_SECONDS

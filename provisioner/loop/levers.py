@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from provisioner.loop.repeats import Line
 from provisioner.model import Lever, LeverKind, Levers, Limits, format_utc
 from provisioner.planning.core.levers import in_force
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
-from provisioner.state.journal import stamp
 
 log = logging.getLogger(__name__)
 
@@ -72,19 +72,13 @@ class HeldLevers:
             self._levers = Levers((stop,))
             self._facts += _facts(None, self._levers)
 
-    def tell(self, cycle: int, wall: float) -> None:
-        """Say in log and journal what was pulled or let go; a journal that cannot be written stops nothing."""
+    def tell(self) -> list[Line]:
+        """Say in the log what was pulled or let go; the lines for the journal."""
         facts, self._facts = self._facts, []
         for word, lever in facts:
             about = {"lever": str(lever.kind), "target": lever.target, "who": lever.who, "reason": lever.reason}
             log.warning(SENTENCES[word], extra={**about, "since": format_utc(lever.since)})
-        lines = [{"time": stamp(wall), "cycle": cycle, **_line(word, lever)} for word, lever in facts]
-        if not lines:
-            return
-        try:
-            self._state.journal.append(lines)
-        except StateError as error:
-            log.warning("Journal could not be written", extra={"error": str(error)})
+        return [_line(word, lever) for word, lever in facts]
 
 
 def _facts(before: Levers | None, after: Levers) -> Iterator[Fact]:
@@ -97,7 +91,7 @@ def _facts(before: Levers | None, after: Levers) -> Iterator[Fact]:
             yield "released", by.get((lever.kind, lever.target), lever)
 
 
-def _line(word: str, lever: Lever) -> dict[str, object]:
+def _line(word: str, lever: Lever) -> Line:
     place = {} if lever.kind is LeverKind.STOP_ALL else {_place(lever): lever.target}
     return {"event": "lever", "lever": lever.kind, "result": word, **place, "who": lever.who, "text": lever.reason}
 

@@ -76,11 +76,12 @@ def _nested_notes(annotation: object) -> Iterator[object]:
 
 
 def validate(
-    model: type[SomeSection], body: Mapping[str, object], file: str, where: str, **given: object
+    model: type[SomeSection], body: Mapping[str, object], file: str, where: str, around: object = None, **given: object
 ) -> tuple[SomeSection | None, list[Problem]]:
     """``body`` as a ``model``, or None, and what is wrong with it; ``where`` is the section's path in ``file``.
 
-    ``given`` are fields that the program fills in: as settings they are unknown.
+    ``around``: the ``Surroundings`` that paths are relative to. ``given`` are fields that the program fills in: as
+    settings they are unknown.
     """
     settable = [name for name in model.model_fields if name not in given]
     problems = [
@@ -90,7 +91,7 @@ def validate(
     ]
     settings = {name: value for name, value in body.items() if name in settable}
     try:
-        return model.model_validate({**settings, **given}), problems
+        return model.model_validate({**settings, **given}, context=around), problems
     except ValidationError as error:
         details = error.errors(include_url=False)
         return None, [*problems, *(_explain(model, detail, file, where) for detail in details)]
@@ -99,7 +100,7 @@ def validate(
 def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) -> Problem:
     path = join(where, *detail["loc"])
     model, setting = _innermost(model, detail["loc"])
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] in ("extra_forbidden", "invalid_key"):
         section = _section_in(model.model_fields[setting].annotation) or model
         return Problem(file, path, "unknown setting" + suggestion(str(detail["loc"][-1]), section.model_fields))
     if detail["type"] == "missing":

@@ -6,7 +6,7 @@ Reads files only; no network, no clock, no logger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,20 @@ from provisioner.backends.kind import Surroundings
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import TemplatesError
-from provisioner.model import TemplateLimits
-from provisioner.schema.fields import files
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import (
     ConfigError,
     Problem,
-    Section,
     expected,
     read_mapping,
     suggestion,
     validate,
     words_of,
 )
-from provisioner.settings.tree import SECTIONS, Backoff, Loop, Server, Settings, TemplateSettings
+from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
 
-ORDERED: Mapping[type[Section], tuple[str, str]] = {
-    Loop: ("floor_seconds", "interval_seconds"),
-    Backoff: ("first_seconds", "last_seconds"),
-}
-"""Settings of which the first may not be above the second."""
+ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))
+"""Sections, and two settings of each, of which the first may not be above the second."""
 NO_FILE = (
     "no such file; make it and name the pools in it, as config/demoinst of the repository does, or say with --config "
     "or HF_PROVIDER_CONFDIR where it is"
@@ -86,31 +80,33 @@ class _Reader:
 
     def settings(self) -> Settings | None:
         """The tree, or None; to be used only when ``problems`` is empty afterwards."""
-        pools, own = self.written_pools(), self.written_templates()
-        limits = {
-            template.id: self.template(template, pools, own.get(template.id, TemplateSettings()))
-            for template in self.provider.templates
-        }
+        pools = self.written_pools()
+        made = {template.id: self.pools_of(template, pools) for template in self.provider.templates}
         if not pools and not self.document.get("pools"):
             fields = " or ".join(kind.template_field for kind in registry.built_in())
             self.complain("pools", f"none; name one here, or give a template {fields}")
-        sections = {name: self.section(name, model) for name, model in SECTIONS.items()}
-        top = self.placed(Settings, self.document)
-        body = {**self.defaults(), **top, **sections, "pools": pools, "templates": own}
-        body = {name: value for name, value in body.items() if value is not None or name not in SECTIONS}
         settings, problems = validate(
             Settings,
-            body,
+            {**self.defaults(), **self.written(made), "pools": pools},
             str(self.path),
             "",
-            template_limits=limits,
+            self.around,
+            template_limits={},
             instance=self.provider.name,
             digests=self.provider.digests,
         )
         self.problems += problems
-        if settings is not None:
-            self.check_adopted(settings)
-        return settings
+        if settings is None:
+            return None
+        self.check_adopted(settings)
+        own = settings.templates
+        limits = {
+            one.id: own.get(one.id, TemplateSettings()).limits(
+                one.id, made[one.id], None if one.max_number == templates.UNLIMITED else one.max_number
+            )
+            for one in self.provider.templates
+        }
+        return settings.model_copy(update={"template_limits": limits})
 
     def check_adopted(self, settings: Settings) -> None:
         """A prefix to adopt that covers our own names, or the other way round, cannot tell the two apart."""
@@ -125,10 +121,13 @@ class _Reader:
         """What a configuration's meaning depends on besides itself."""
         return Surroundings(self.path.parent, self.provider.config, self.environment)
 
-    def placed(self, model: type[Section], body: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as written, their paths from the configuration's directory."""
-        paths = files(model)
-        return {key: self.around.beside(value) if key in paths else value for key, value in body.items()}
+    def check_order(self, name: str, low: str, high: str) -> None:
+        """Settings of a section that are out of order, defaults included; other mistakes in them are told elsewhere."""
+        body = {setting: field.default for setting, field in SECTIONS[name].model_fields.items()}
+        body |= written if isinstance(written := self.document.get(name), dict) else {}
+        least, most = body[low], body[high]
+        if isinstance(least, (int, float)) and isinstance(most, (int, float)) and 0 < most < least:
+            self.complain(join(name, low), expected(f"at most {high} ({most:g})", least))
 
     def complain(self, where: str, text: str) -> None:
         """Note a mistake in provisioner.yaml."""
@@ -144,41 +143,19 @@ class _Reader:
         of_hf = {"id": self.provider.name, "name_prefix": prefix}
         return {name: value for name, value in of_hf.items() if value}
 
-    def written_templates(self) -> dict[str, TemplateSettings]:
-        """What the file says of HF's templates, by id, where it is right."""
-        bodies = self.document.get("templates") or {}
-        if not isinstance(bodies, dict):
-            self.complain("templates", expected("a mapping of templates", bodies))
-            return {}
-        written = {name: self.written_template(name, body) for name, body in bodies.items()}
-        return {name: settings for name, settings in written.items() if settings is not None}
-
-    def written_template(self, name: object, body: object) -> TemplateSettings | None:
-        """What the file says of one template; None when it is wrong, or HF's file has no such template."""
-        where, ids = join("templates", name), [template.id for template in self.provider.templates]
-        if name not in ids:
-            self.complain(where, "no such template" + suggestion(str(name), ids))
-            return None
-        if not isinstance(body, dict):
-            self.complain(where, expected("a mapping of settings", body))
-            return None
-        settings, problems = validate(TemplateSettings, body, str(self.path), where)
-        self.problems += problems
-        return settings
-
-    def section(self, name: str, model: type[Section]) -> Section | None:
-        """A section of the file; None when it is absent or wrong."""
-        body = self.document.get(name)
-        if body is None:
-            return None
-        if not isinstance(body, dict):
-            self.complain(name, expected("a mapping of settings", body))
-            return None
-        section, problems = validate(model, self.placed(model, body), str(self.path), name)
-        self.problems += [*problems, *_out_of_order(model, body, str(self.path), name)]
-        if isinstance(section, Server) and (section.tls_cert is None) != (section.tls_key is None):
-            self.complain(name, "tls_cert and tls_key need one another: name both, or neither")
-        return section
+    def written(self, ids: Collection[str]) -> dict[str, Any]:
+        """What the file says; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
+        body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
+        if isinstance(of_templates := body.get("templates") or {}, dict):
+            body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
+            for name in of_templates.keys() - body["templates"].keys():
+                self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
+        for name, low, high in ORDERED:
+            self.check_order(name, low, high)
+        server = body.get("server")
+        if isinstance(server, dict) and (server.get("tls_cert") is None) != (server.get("tls_key") is None):
+            self.complain("server", "tls_cert and tls_key need one another: name both, or neither")
+        return body
 
     def written_pools(self) -> dict[str, Pool]:
         """The pools of the file that are right."""
@@ -190,16 +167,12 @@ class _Reader:
             if not isinstance(name, str):
                 self.complain(join("pools", name), expected(words_of(Pool, "name"), name))
         pools = [self.written_pool(name, body) for name, body in bodies.items() if isinstance(name, str)]
-        return self.distinct({pool.name: pool for pool in pools if pool is not None})
-
-    def distinct(self, pools: dict[str, Pool]) -> dict[str, Pool]:
-        """The same pools; two of them that are one place are a mistake: each would count the other's machines."""
+        right = {pool.name: pool for pool in pools if pool is not None}
         first: dict[tuple[str, ...], str] = {}
-        for name, pool in pools.items():
-            if pool.identity in first:
+        for name, pool in right.items():  # two that are one place would count each other's machines
+            if first.setdefault(pool.identity, name) != name:
                 self.complain(join("pools", name), f"the same place as pool {first[pool.identity]!r}")
-            first.setdefault(pool.identity, name)
-        return pools
+        return right
 
     def written_pool(self, name: str, body: object) -> Pool | None:
         """One pool of the file; None when it is wrong."""
@@ -208,7 +181,7 @@ class _Reader:
             self.complain(where, expected("a mapping of settings", body))
             return None
         kind = body.get("kind")
-        if not isinstance(kind, str) or not registry.exists(kind):
+        if kind not in registry.names():
             words = " or ".join(registry.names())
             wrong = expected(words, kind) if "kind" in body else f"missing; expected {words}"
             self.complain(join(where, "kind"), wrong)
@@ -222,14 +195,11 @@ class _Reader:
         kind = registry.kind(name_of_kind)
         offered = kind.inherited(body, self.around)
         inherited = {key: value for key, value in offered.items() if value and body.get(key) is None}
-        pool, problems = validate(kind.pool, {**self.placed(kind.pool, body), **inherited}, "", "", name=name)
+        pool, problems = validate(kind.pool, {**body, **inherited}, "", "", self.around, name=name)
         return pool, [*problems, *kind.problems(body, inherited, self.around)]
 
-    def template(self, template: templates.Template, pools: dict[str, Pool], own: TemplateSettings) -> TemplateLimits:
-        """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one.
-
-        ``own``: its settings in provisioner.yaml.
-        """
+    def pools_of(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
+        """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one."""
         names = template.pools or self.implicit(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
@@ -239,8 +209,7 @@ class _Reader:
         texts = [pools[name].template_problem(template.id) for name in names if name in pools]
         for text in dict.fromkeys(filter(None, texts)):
             self.complain_of_template(template, "templateId", text)
-        limit = None if template.max_number == templates.UNLIMITED else template.max_number
-        return own.limits(template.id, tuple(names), limit)
+        return tuple(names)
 
     def implicit(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
         """The pool that the fields of Google's connector make: one of ``pools`` that is that place, or a new one."""
@@ -260,14 +229,3 @@ class _Reader:
         if same is None:
             pools[pool.name] = pool
         return (same or pool.name,)
-
-
-def _out_of_order(model: type[Section], body: Mapping[str, object], file: str, where: str) -> list[Problem]:
-    """The lower limit of a section that is above its upper one, defaults included."""
-    if model not in ORDERED:
-        return []
-    low, high = ORDERED[model]
-    least, most = (body.get(name, model.model_fields[name].default) for name in (low, high))
-    if not isinstance(least, (int, float)) or not isinstance(most, (int, float)) or not 0 < most < least:
-        return []
-    return [Problem(file, join(where, low), expected(f"at most {high} ({most:g})", least))]

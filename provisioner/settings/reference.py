@@ -12,8 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from provisioner.backends.kind import Kind
-from provisioner.schema.fields import LABEL_VALUE
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import LABEL_VALUE, Pool
 from provisioner.schema.problems import Section, words_of
 from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
 
@@ -108,7 +107,9 @@ def _object(model: type[Section]) -> Json:
     return {
         "type": "object",
         "description": _one_line(model.__doc__),
-        "properties": {name: _tidy(one) for name, one in properties.items()},
+        "properties": {
+            name: one | {"description": _one_line(one.get("description"))} for name, one in properties.items()
+        },
         "required": [name for name in properties if _needed(model.model_fields[name])],
         "additionalProperties": False,
     }
@@ -117,10 +118,6 @@ def _object(model: type[Section]) -> Json:
 def _needed(field: FieldInfo) -> bool:
     """Whether neither HF's files nor the environment can give it: then its docstring says so."""
     return field.is_required() and "No default." in (field.description or "")
-
-
-def _tidy(setting: Json) -> Json:
-    return {key: _one_line(value) if key == "description" else value for key, value in setting.items()}
 
 
 def _pool(kinds: Sequence[Kind[Any]]) -> Json:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from provisioner.backends.network import signature
 from provisioner.model import Limits, Memory
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.loader import load
@@ -21,63 +22,42 @@ ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
 
 REFUSED = "New configuration refused, the one before stays in force"
 
-Signature = tuple[tuple[str, int, int, int], ...]
-
 
 class Configuration:
     """Settings and where they come from. Which pools there are is fixed at the start; their limits are not."""
 
-    def __init__(
-        self,
-        path: Path,
-        environment: Mapping[str, str],
-        *,
-        applied: Callable[[Limits], None] = lambda _: None,
-        judged: Callable[[bool], None] = lambda _: None,
-    ) -> None:
-        """Reads the files; raises ConfigError.
-
-        ``applied`` hears of new limits, ``judged`` of whether what the files say is in force.
-        """
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        """Reads the files; raises ConfigError."""
         self._path = path
         self._environment = environment
-        self.applied = applied
-        self.judged = judged
         self.refused = ""
         """Why what the files say is not in force; empty when it is."""
         self._signature = self._sign()
         self.settings = self._started = load(path, environment)
+        self.limits = self.settings.limits()
+        """Those in force."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
         """The limits in force: new ones if the files changed into something that can be applied."""
-        signature = self._sign()
-        if signature == self._signature:
+        if (now := self._sign()) == self._signature:
             return limits
-        self._signature = signature
+        self._signature = now
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
         except (ConfigError, ValueError, OSError) as error:
             log.error(REFUSED, extra={"error": str(error)})
-            return self._refuse(str(error), limits)
+            self.refused = str(error)
+            return limits
         except Exception as error:  # the edge: nothing that people write into a file ends the loop
             log.exception(REFUSED, extra={"error": repr(error)})
-            return self._refuse(repr(error), limits)
-        self.settings = settings
-        new = settings.limits()
+            self.refused = repr(error)
+            return limits
+        self.settings, self.limits, self.refused = settings, settings.limits(), ""
         log.info("New configuration applied", extra={"file": str(self._path)})
         if waiting := self._waiting(settings):
             log.warning("New settings are heeded only after another start", extra={"settings": ", ".join(waiting)})
-        self.applied(new)
-        self.refused = ""
-        self.judged(True)
-        return new
-
-    def _refuse(self, why: str, limits: Limits) -> Limits:
-        """Keep the limits in force, and say why the new configuration is refused."""
-        self.refused = why
-        self.judged(False)
-        return limits
+        return self.limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:
         """Raises ValueError for a setting that cannot change while the loop runs."""
@@ -103,18 +83,14 @@ class Configuration:
             if getattr(pool, setting) != getattr(started.pools[name], setting)
         ]
 
-    def _sign(self) -> Signature:
+    def _sign(self) -> object:
         """Changes whenever one of the directory's JSON or YAML files does, but for the state's, which always change.
 
         Of a directory that cannot be read there is nothing to sign: what is wrong with it, reading the files says.
         """
-        signature = []
         with suppress(OSError):
-            for entry in sorted(os.scandir(self._path.parent), key=lambda entry: entry.name):
-                if not entry.name.endswith((".json", ".yaml", ".yml")) or entry.name in STATE_FILES:
-                    continue
-                with suppress(OSError):  # it has gone since the directory was read
-                    if entry.is_file():
-                        facts = entry.stat()
-                        signature.append((entry.name, facts.st_ino, facts.st_mtime_ns, facts.st_size))
-        return tuple(signature)
+            names = [one.name for one in os.scandir(self._path.parent) if one.name not in STATE_FILES]
+            paths = [self._path.parent / name for name in sorted(names) if name.endswith((".json", ".yaml", ".yml"))]
+            # A file without a key has gone since the directory was read.
+            return tuple((path.name, *key) for path, key in zip(paths, signature(paths), strict=True) if key)
+        return ()

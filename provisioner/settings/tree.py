@@ -14,18 +14,20 @@ from provisioner import model
 from provisioner.hostfactory.instance import Digests
 from provisioner.model import Limits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
-from provisioner.schema.fields import (
+from provisioner.schema.pool import (
+    Compute,
     Duration,
     DurationOrZero,
     Label,
     Lifetime,
     OptionalFile,
     PlaceName,
+    Pool,
     Price,
     Share,
+    Site,
     Text,
 )
-from provisioner.schema.pool import Compute, Pool, Site
 from provisioner.schema.problems import Expects, Section
 
 Amount = Annotated[float | None, Field(gt=0), Expects("a number > 0")]

@@ -10,13 +10,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from provisioner.backends.network import signature
 from provisioner.settings.advice import is_loopback
+from provisioner.settings.tree import Server
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +27,7 @@ class AccessError(Exception):
     """A file that access depends on cannot be used; the text says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccessFiles:
-    """Where token, certificate and key are; all absent: everybody who reaches the address may read, without TLS."""
-
-    token: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-
-NOBODY_ASKED = AccessFiles()
+NOBODY_ASKED = Server()
 """Neither token nor TLS."""
 
 LOGINS, LOGIN_SECONDS = 10, 60.0
@@ -106,9 +97,7 @@ class _FromFiles(Generic[Value]):
 class Access:
     """Judges each connection and question. Any thread."""
 
-    def __init__(
-        self, files: AccessFiles = NOBODY_ASKED, rejected: Callable[[str], None] = lambda reason: None
-    ) -> None:
+    def __init__(self, files: Server = NOBODY_ASKED, rejected: Callable[[str], None] = lambda reason: None) -> None:
         """Raises AccessError when a file cannot be used now. A file that cannot be used later is logged.
 
         ``rejected`` is called with "token" for a wrong token, with "rate" for one of a client that sent too many.
@@ -119,11 +108,11 @@ class Access:
         self._token: _FromFiles[bytes] | None = None
         """A digest of the token; without a value every token is refused."""
         self._tls: _FromFiles[ssl.SSLContext] | None = None
-        if files.token is not None:
-            self._token = _FromFiles(_token, [files.token], "Token cannot be read, every login is refused")
-        if files.cert is not None and files.key is not None:
+        if files.token_file is not None:
+            self._token = _FromFiles(_token, [files.token_file], "Token cannot be read, every login is refused")
+        if files.tls_cert is not None and files.tls_key is not None:
             words = "Certificate cannot be used, the one before stays in force"
-            self._tls = _FromFiles(_context, [files.cert, files.key], words, is_kept=True)
+            self._tls = _FromFiles(_context, [files.tls_cert, files.tls_key], words, is_kept=True)
 
     @property
     def context(self) -> ssl.SSLContext | None:

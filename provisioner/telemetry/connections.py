@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -245,11 +245,9 @@ class _Exchange(httputil.HTTPMessageDelegate):
         self._shared, self._connection = shared, connection
         self._stream: IOStream = connection.stream
 
-    def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> Awaitable[None]:
+    async def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> None:
         """Answer a request by its head."""
-        return self._answer(start_line, headers)
-
-    async def _answer(self, start: httputil.RequestStartLine, headers: httputil.HTTPHeaders) -> None:
+        start: httputil.RequestStartLine = start_line
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 response = self._refusal(start, headers) or await self._response(start.path, headers)

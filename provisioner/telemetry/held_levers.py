@@ -28,19 +28,14 @@ def held_levers(state: State, memory: Memory | None) -> dict[str, Any]:
             "who": lever.who,
             "since": format_utc(lever.since),
             "reason": lever.reason,
-            "machines": _left(lever.target, memory) if lever.kind is LeverKind.DRAIN else None,
+            "machines": sum(slot.pool == lever.target and slot.verdict in DESIRED for _, slot in memory.slots)
+            if memory and lever.kind is LeverKind.DRAIN
+            else None,
         }
         for lever in levers.held
         if memory is None or not is_done(lever, memory)
     ]
     return {"held": held, "problem": ""}
-
-
-def _left(pool: str, memory: Memory | None) -> int | None:
-    if memory is None:
-        return None
-    slots = (slot for _, slot in memory.slots)
-    return sum(slot.pool == pool and slot.verdict in DESIRED for slot in slots)
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

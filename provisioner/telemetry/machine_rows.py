@@ -53,11 +53,6 @@ class Counts(NamedTuple):
 ByPool = Mapping[str, Counts]
 
 
-def machine_counts(memory: Memory) -> Mapping[str, ByPool]:
-    """The slots of each request."""
-    return {record.id: by_pool(tally_of(record)) for record in memory.requests.values()}
-
-
 Tally = Mapping[tuple[str, str, bool], int]
 """How many slots of a request are in that pool, with that verdict, and ran. Of few entries, made in one pass."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from provisioner.backends import Backend, BackendError, Ended, MayStart, Recording, Watching
+from provisioner.backends import Backend, BackendError, MayStart, Recording, Watching
 from provisioner.model import Create, Delete, ErrorClass, Outcome, Snapshot
 from provisioner.telemetry.metrics import BackendMetrics, Operation
 
@@ -16,10 +16,11 @@ class MeasuredBackend:
     def __init__(self, backend: Backend, metrics: BackendMetrics) -> None:
         self._backend, self._metrics = backend, metrics
         self.pool, self.lag, self.pace = backend.pool, backend.lag, backend.pace
-
-    def start(self, wake: Callable[[], None]) -> None:
-        """Do as the backend does."""
-        self._backend.start(wake)
+        self.start, self.close = backend.start, backend.close
+        if isinstance(backend, Watching):
+            self.list_after = backend.list_after
+        if isinstance(backend, Recording):
+            self.record_ends = backend.record_ends
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """As the backend does; a failed look counts with its class, a surprise as ``other``."""
@@ -33,16 +34,6 @@ class MeasuredBackend:
         finally:
             self._metrics.calls.labels(self.pool, "observe").observe(time.monotonic() - began)
 
-    def list_after(self, when: float) -> None:
-        """As the backend does, if it can."""
-        if isinstance(self._backend, Watching):
-            self._backend.list_after(when)
-
-    def record_ends(self, ends: Sequence[Ended]) -> None:
-        """As the backend does, if it can."""
-        if isinstance(self._backend, Recording):
-            self._backend.record_ends(ends)
-
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Do as the backend does."""
         return self._act("create", lambda: self._backend.create(creates, may_start))
@@ -50,10 +41,6 @@ class MeasuredBackend:
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Do as the backend does."""
         return self._act("delete", lambda: self._backend.delete(deletes, may_start))
-
-    def close(self) -> None:
-        """Do as the backend does."""
-        self._backend.close()
 
     def _act(self, operation: Operation, act: Callable[[], list[Outcome]]) -> list[Outcome]:
         began = time.monotonic()

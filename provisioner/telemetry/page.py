@@ -25,9 +25,8 @@ from provisioner.telemetry.brake_release import time_at
 from provisioner.telemetry.connections import Response
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, narrowed, overview
-from provisioner.telemetry.page_plots import HEIGHT, WIDTH, Plot, plot
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
-from provisioner.telemetry.samples import Moment, PlottedSubject, Point, Samples
+from provisioner.telemetry.samples import HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.server import JSON
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.timeline import Kind, Subject, needles, timeline

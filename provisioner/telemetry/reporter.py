@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Limits, Memory
+from provisioner.model import Memory
+from provisioner.settings.reload import Configuration
 from provisioner.state.interfaces import State
+from provisioner.state.markers import SILENT_SECONDS
 from provisioner.telemetry.config_watch import ConfigWatch
-from provisioner.telemetry.cycle_log import CycleLog
-from provisioner.telemetry.cycle_meter import CycleMeter
-from provisioner.telemetry.health import LoopHealth
+from provisioner.telemetry.cycle_log import CycleLog, RefusalLog
+from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.notes import Notebook
-from provisioner.telemetry.refusal_log import RefusalLog
 from provisioner.telemetry.samples import Samples
 from provisioner.telemetry.server import Health
-from provisioner.telemetry.usage_meter import UsageMeter
 
 
 class Reporter:
     """Called with each cycle's report, in the loop's thread; all else is asked in the server's."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        state: State,
-        *,
-        limits: Limits,
-        refused: Callable[[], str] = lambda: "",
-        digests: Callable[[], Digests],
-    ) -> None:
-        """``refused``: why the configuration in the files is not in force; empty when it is. ``digests``: of HF's."""
-        self.limits = limits
+    def __init__(self, metrics: Metrics, state: State, configuration: Configuration) -> None:
+        self._metrics, self._configuration, self._limits = metrics, configuration, configuration.limits
+        metrics.configure(self._limits)
         self.memory: Memory | None = None
         """What the loop remembered after its last cycle."""
         self.samples = Samples()
@@ -43,27 +33,92 @@ class Reporter:
         self._usage = UsageMeter(metrics.usage)
         self._log = CycleLog()
         self._refusals = RefusalLog(metrics)
-        self._notebook = Notebook(state, refused)
-        self._config = ConfigWatch(metrics.loop, state, digests)
-        self._health = LoopHealth()
+        self._notebook = Notebook(state, lambda: configuration.refused)
+        self._config = ConfigWatch(metrics.loop, state, lambda: configuration.settings.digests)
+        self.of_loop = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
         """Take in one cycle."""
-        ended = time.monotonic()
-        self._meter.take(report, self.limits)
-        self._usage.take(report, self.limits, time.time())
+        ended, limits = time.monotonic(), self._configuration.limits
+        self._metrics.loop.config_ok.set(not self._configuration.refused)
+        if limits is not self._limits:
+            self._metrics.configure(limits)
+            self._limits = limits
+        self._meter.take(report, limits)
+        self._usage.take(report, limits, time.time())
         self._log.take(report)
         self._refusals.take(report)
-        self._notebook.take(report, self.limits, time.time())
+        self._notebook.take(report, limits, time.time())
         self._config.take()
-        self._health.take(report, ended)
+        self.of_loop.take(report, ended)
         self.samples.take(report.memory, report.deferred, time.time())
         self.memory = report.memory
 
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+class LoopHealth:
+    """Takes in each cycle, in the loop's thread; is asked in the server's."""
+
+    def __init__(self) -> None:
+        self._report: CycleReport | None = None
+        self._complete = False
+        self._ended = time.monotonic()
+        self._failing: float | None = None
+        """Since when no cycle could do its work, by the monotonic clock."""
+
+    def take(self, report: CycleReport, ended: float) -> None:
+        """Take in one cycle, which ended then by the monotonic clock."""
+        self._ended = ended
+        if not report.problem:
+            self._failing = None
+            self._complete |= not report.unseen
+        elif self._failing is None:
+            self._failing = ended
+        self._report = report
+
     def health(self) -> Health:
-        """Whether the loop lives and works."""
-        return self._health.health()
+        """Alive while cycles end; ready once one was complete and while the last one could do its work. A loop that
+        waits, for a pool or for a person, stays alive: a restart would only wait anew.
+        """
+        report = self._report
+        if report is None:
+            return Health(True, False, "No cycle has ended yet: the loop starts, or stands by for another one.")
+        silent = time.monotonic() - self._ended
+        if silent > SILENT_SECONDS:
+            return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
+        if report.problem and self._failing is not None:
+            words = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
+            return Health(True, False, words + _blind(report))
+        if not self._complete:
+            return Health(True, False, "No cycle has seen every pool yet." + _blind(report))
+        return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")
 
     def status(self) -> Mapping[str, Any]:
         """The last cycle, in a few numbers."""
-        return self._health.status()
+        report = self._report
+        if report is None:
+            return {"cycle": 0}
+        return {
+            "cycle": report.number,
+            "result": report.result,
+            "problem": report.problem,
+            "seconds": round(report.seconds, 4),
+            "pools": {name: _facts(report, name) for name in report.looks},
+            "deferred": [
+                {"pool": pool, "template": template, "reason": str(reason), "machines": count}
+                for (pool, template, reason), count in report.deferred.items()
+            ],
+        }
+
+
+def _facts(report: CycleReport, pool: str) -> Mapping[str, Any]:
+    if pool in report.unseen:
+        return report.unseen[pool].facts
+    return {**report.shown[pool].facts, "problems": list(report.problems[pool])}
+
+
+def _blind(report: CycleReport) -> str:
+    """Which pools cannot be seen, and why: sentences that follow another."""
+    return "".join(f" Pool {name} cannot be seen: {failure.text}" for name, failure in report.unseen.items())

@@ -14,8 +14,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from provisioner.settings import tree
 from provisioner.settings.advice import is_loopback
-from provisioner.telemetry.access import NOBODY_ASKED, WRONG_SECONDS, Access, AccessError, AccessFiles, is_meant
+from provisioner.telemetry.access import NOBODY_ASKED, WRONG_SECONDS, Access, AccessError, is_meant
 from provisioner.telemetry.connections import TEXT, Connections, Question, Response
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Server:
         health: Callable[[], Health],
         status: Callable[[], Mapping[str, Any]],
         page: Page = lambda path, query: None,
-        files: AccessFiles = NOBODY_ASKED,
+        files: tree.Server = NOBODY_ASKED,
     ) -> None:
         self._listen, self._registry, self._health, self._status = listen, registry, health, status
         self._page, self._files = page, files
@@ -114,7 +115,7 @@ class Server:
         except (OSError, OverflowError) as error:
             raise ListenError(f"cannot listen on {self._listen}: {_reason(error)}") from error
         self._socket.setblocking(False)
-        if not is_loopback(self._listen) and self._files.token is None:
+        if not is_loopback(self._listen) and self._files.token_file is None:
             log.warning("Everybody who reaches this address can read the status page", extra={"listen": self._listen})
         self._access.follow()
         self._connections = Connections(
@@ -151,15 +152,13 @@ class Server:
             return Response(HTTPStatus.OK, kind, encode(self._registry))
         if path in PROBES:
             health = self._health()
-            return _sentence(health.alive and (health.ready or path == "/healthz"), health.detail)
+            good = health.alive and (health.ready or path == "/healthz")
+            status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+            return Response(status, TEXT, f"{health.detail}\n".encode())
         if path == "/status":
             body = json.dumps(self._status(), ensure_ascii=False, indent=2) + "\n"
             return Response(HTTPStatus.OK, JSON, body.encode())
         return None
-
-
-def _sentence(good: bool, detail: str) -> Response:
-    return Response(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"{detail}\n".encode())
 
 
 def _reason(error: Exception) -> str:

@@ -56,8 +56,9 @@ def spending_lines(seen: Document | None) -> Iterator[str]:
         return
     hour, month, currency = seen["per_hour"], seen["per_month"], seen["currency"]
     yield (
-        f"costs {hour['used']:.2f}{_of(hour)} {currency} per hour; "
-        f"this month {month['used']:.2f}{_of(month)} {currency}, {month['forecast']:.2f} at its end as it runs now"
+        f"costs {hour['used']:.2f}{of_most(hour['limit'])} {currency} per hour; "
+        f"this month {month['used']:.2f}{of_most(month['limit'])} {currency}, "
+        f"{month['forecast']:.2f} at its end as it runs now"
     )
     if seen["held"]:
         which = "month" if month["reached"] else "hour"
@@ -65,5 +66,6 @@ def spending_lines(seen: Document | None) -> Iterator[str]:
         yield f"BUDGET of the {which} holds back {seen['held']} machines {since}"
 
 
-def _of(part: Document) -> str:
-    return "" if part["limit"] is None else f" of {part['limit']:g}"
+def of_most(limit: float | None) -> str:
+    """What may be spent, after what was; empty for any amount."""
+    return "" if limit is None else f" of {limit:g}"

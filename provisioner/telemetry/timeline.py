@@ -157,26 +157,20 @@ def _remembered(
     opened = [slot for slot in slots if slot.submitted is not None]
     if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
         yield from (_of_slot(memory, slot, "opened", slot.opened) for slot in opened)
-    yield from _steps(memory, _others(slots, told["running"]), "running")
-    yield from _steps(memory, _others(slots, told["ended"]), "ended")
-    yield from _steps(memory, _others(slots, told["gone"]), "gone")
-
-
-def _others(slots: Sequence[Slot], names: Set[str]) -> list[Slot]:
-    return [slot for slot in slots if slot.name not in names]
-
-
-def _steps(memory: Memory, slots: Sequence[Slot], step: str) -> Iterator[Fact]:
-    """The step of those slots that have made it."""
     for slot in slots:
-        if step == "running" and slot.ran is not None:
-            yield _of_slot(memory, slot, "running", slot.ran)
-        elif step == "gone" and slot.gone and slot.absent is not None:
-            yield _of_slot(memory, slot, "gone", slot.absent)
-        elif step == "ended" and slot.closed is not None:
-            words = slot.failure.text if slot.failure else ""
-            why = str(slot.cause or (slot.failure.error if slot.failure else ""))
-            yield _of_slot(memory, slot, str(slot.verdict), slot.closed)._replace(about=why, words=words)
+        yield from _steps(memory, slot, {event for event, names in told.items() if slot.name in names})
+
+
+def _steps(memory: Memory, slot: Slot, told: Set[str]) -> Iterator[Fact]:
+    """The steps that a slot has made, but for those that were ``told``."""
+    if slot.ran is not None and "running" not in told:
+        yield _of_slot(memory, slot, "running", slot.ran)
+    if slot.closed is not None and "ended" not in told:
+        words = slot.failure.text if slot.failure else ""
+        why = str(slot.cause or (slot.failure.error if slot.failure else ""))
+        yield _of_slot(memory, slot, str(slot.verdict), slot.closed)._replace(about=why, words=words)
+    if slot.gone and slot.absent is not None and "gone" not in told:
+        yield _of_slot(memory, slot, "gone", slot.absent)
 
 
 def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> Fact:

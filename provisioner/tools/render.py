@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple
@@ -167,7 +168,9 @@ class Rendering:
         documents: dict[str, Callable[[Path], JsonObject]] = {
             "providerplugins": lambda path: with_entries(path, "providerplugins", [self.plugin()]),
             "providers": lambda path: with_entries(path, "providers", [self.provider()]),
-            "requestors": lambda path: with_requestors(path, self.requestors(), instance),
+            "requestors": lambda path: with_requestors(
+                path, starmap(self._requestor, self._settings.requestors.items()), instance
+            ),
         }
         files = {}
         for name, document in documents.items():
@@ -216,11 +219,8 @@ class Rendering:
         }
         return {"name": name, "enabled": 1, "plugin": self._settings.plugin, **places}
 
-    def requestors(self) -> list[Asking]:
-        """The requestors in hostRequestors.json that may ask our provider."""
-        return [self._requestor(name, requestor) for name, requestor in self._settings.requestors.items()]
-
     def _requestor(self, name: str, requestor: Requestor) -> Asking:
+        """A requestor in hostRequestors.json that may ask our provider."""
         enabled = None if requestor.enabled is None else int(requestor.enabled)
         named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
         given = {key: value for key, value in named.items() if value is not None}

@@ -13,6 +13,8 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -22,6 +24,7 @@ from rich.table import Table
 from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Machine, Memory, Phase, PoolLimits, Snapshot, TemplateLimits, evolve
+from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import OPERATIONS, Metrics
 from provisioner.telemetry.reporter import Reporter
@@ -56,8 +59,9 @@ def spread(held: Memory, used: int) -> Memory:
 def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float, int]:
     """Seconds of CPU at best, and how many series."""
     held, metrics, bounds = spread(grid(machines), used), Metrics(CollectorRegistry()), limits(each)
-    metrics.configure(bounds)
-    report = Reporter(metrics, StateDir(directory), limits=bounds, digests=lambda: Digests("0" * 8, "1" * 8))
+    settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
+    configuration = SimpleNamespace(limits=bounds, refused="", settings=settings)
+    report = Reporter(metrics, StateDir(directory), cast(Configuration, configuration))
     looks = {pool: Snapshot(pool, held.time, _machines(held, pool)) for pool in POOLS}
     for number in (1, 2):
         report(CycleReport(number, held.time, 0.1, looks, replace(held), None, {}))

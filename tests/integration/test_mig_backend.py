@@ -342,7 +342,7 @@ def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> N
     bench.create(1)
     bench.running(1)
     urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]
-    assert "error" not in bench.backend._project.api.delete(bench.backend._address, urls)
+    assert "error" not in bench.backend._project.api.delete(bench.backend._settings, urls)
     bench.empty()
 
 

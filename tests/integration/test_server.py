@@ -24,8 +24,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.model import Limits, PoolLimits, TemplateLimits
+from provisioner.settings.tree import Server as Readers
 from provisioner.telemetry import access, connections
-from provisioner.telemetry.access import NOBODY_ASKED, AccessFiles
+from provisioner.telemetry.access import NOBODY_ASKED
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import PROBES, Health, ListenError, Server
 from tests.support.status_page import TIDY, grid, page, served
@@ -56,7 +57,7 @@ def start(registry: CollectorRegistry) -> Iterator[Start]:
         listen: str = "127.0.0.1:0",
         health: Callable[[], Health] = lambda: Health(True, True, "fine"),
         status: Callable[[], Mapping[str, Any]] = dict,
-        files: AccessFiles = NOBODY_ASKED,
+        files: Readers = NOBODY_ASKED,
     ) -> Server:
         servers.append(Server(listen, registry, health, status, files=files))
         servers[-1].start()
@@ -77,7 +78,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, token: Path) -> Iterator[str]:
     """The status page of a grid, for who has the token."""
-    with served(page(tmp_path_factory.mktemp("grid"), *grid()), AccessFiles(token)) as url:
+    with served(page(tmp_path_factory.mktemp("grid"), *grid()), Readers(token_file=token)) as url:
         yield url
 
 
@@ -238,7 +239,7 @@ def test_on_the_loopback_only_probes_and_prometheus_may_ask_by_another_name(tmp_
 def test_who_listens_beyond_this_host_without_a_token_says_so_and_is_asked_by_any_name(
     start: Start, token: Path, caplog: pytest.LogCaptureFixture, with_token: bool, listen: str
 ) -> None:
-    server = start(listen, files=AccessFiles(token) if with_token else NOBODY_ASKED)
+    server = start(listen, files=Readers(token_file=token) if with_token else NOBODY_ASKED)
     beyond = listen.startswith("0.0.0.0")
     said = "Everybody who reaches this address can read the status page" in caplog.text
     assert said is (beyond and not with_token)
@@ -249,7 +250,7 @@ def test_who_listens_beyond_this_host_without_a_token_says_so_and_is_asked_by_an
 
 def test_a_start_without_a_usable_token_is_refused(start: Start, tmp_path: Path) -> None:
     with pytest.raises(ListenError, match=f"^server.token_file {tmp_path}/none: "):
-        start(files=AccessFiles(tmp_path / "none"))
+        start(files=Readers(token_file=tmp_path / "none"))
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -267,7 +268,7 @@ def test_a_head_has_no_body(url: str) -> None:
 def test_wrong_tokens_are_counted_and_soon_refused_as_too_many_and_the_right_one_never_is(
     start: Start, token: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = start(files=AccessFiles(token))
+    server = start(files=Readers(token_file=token))
     rejected: Counter[str] = Counter()
     server.rejected = lambda reason: rejected.update([reason])
 
@@ -307,7 +308,7 @@ def test_of_many_wrong_tokens_the_last_are_answered_after_a_pause_that_holds_up_
             await sleep(seconds)
 
     sleep, refused = asyncio.sleep, path not in PROBES
-    server = start(files=AccessFiles(token))
+    server = start(files=Readers(token_file=token))
     with ExitStack() as stack:
         stack.callback(end.set)
         for _ in range(access.LOGINS):
@@ -555,7 +556,7 @@ def test_a_fault_of_ours_costs_its_connection_alone(
 
 
 def test_a_login_that_is_looked_at_for_long_holds_no_probe_up(start: Start, token: Path) -> None:
-    server = start(files=AccessFiles(token))
+    server = start(files=Readers(token_file=token))
     released = threading.Event()
 
     def rejected(_: str) -> None:
@@ -629,7 +630,7 @@ def test_with_a_certificate_it_speaks_tls_and_takes_a_renewed_one(
 ) -> None:
     cert, key = certificate(tmp_path, "first")
     shown = page(tmp_path, *grid())
-    with served(shown, AccessFiles(cert=cert, key=key)) as url:
+    with served(shown, Readers(tls_cert=cert, tls_key=key)) as url:
         assert url.startswith("https://")
         assert requests.get(f"{url}/healthz", verify=str(cert), timeout=SECONDS).status_code == 200
         host, port = url.removeprefix("https://").split(":")
@@ -650,7 +651,7 @@ def test_with_a_certificate_it_speaks_tls_and_takes_a_renewed_one(
 def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "one")
     shown = page(tmp_path, *grid())
-    with served(shown, AccessFiles(cert=cert, key=key)) as url:
+    with served(shown, Readers(tls_cert=cert, tls_key=key)) as url:
         host, port = url.removeprefix("https://").split(":")
         with (
             socket.create_connection((host, int(port)), timeout=SECONDS) as silent,
@@ -667,7 +668,7 @@ def test_who_speaks_no_tls_holds_nobody_up(tmp_path: Path) -> None:
 def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     cert, key = certificate(tmp_path, "one")
-    with served(page(tmp_path, *grid()), AccessFiles(cert=cert, key=key)) as url:
+    with served(page(tmp_path, *grid()), Readers(tls_cert=cert, tls_key=key)) as url:
         host, port = url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port)), timeout=SECONDS) as line:
             line.sendall(begun)
@@ -678,7 +679,7 @@ def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
 def test_clients_that_reset_their_connections_disturb_no_other(tmp_path: Path, begun: bytes) -> None:
     cert, key = certificate(tmp_path, "one")
-    with served(page(tmp_path, *grid()), AccessFiles(cert=cert, key=key)) as url:
+    with served(page(tmp_path, *grid()), Readers(tls_cert=cert, tls_key=key)) as url:
         host, port = url.removeprefix("https://").split(":")
         for _ in range(50):
             with socket.create_connection((host, int(port)), timeout=SECONDS) as line:

@@ -14,7 +14,7 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import Limits, Memory, Snapshot
 from provisioner.planning.allocate.budget import cost
 from provisioner.planning.core.usage import by_pool, used
-from provisioner.telemetry.usage_meter import seconds
+from provisioner.telemetry.cycle_meter import seconds
 
 STORY: dict[str, Any] = {
     "about": "Machines come and go for a day, are preempted, fail to boot, and are made and seen late.",

@@ -27,8 +27,9 @@ from provisioner.model import (
     Verdict,
     Window,
 )
+from provisioner.settings.tree import Server as Readers
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.access import NOBODY_ASKED, AccessFiles
+from provisioner.telemetry.access import NOBODY_ASKED
 from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.samples import EVERY, Samples
@@ -120,7 +121,7 @@ def page(directory: Path, held: Memory, notes: Notes) -> StatusPage:
 
 
 @contextmanager
-def served(shown: StatusPage, files: AccessFiles = NOBODY_ASKED, listen: str = "127.0.0.1:0") -> Iterator[str]:
+def served(shown: StatusPage, files: Readers = NOBODY_ASKED, listen: str = "127.0.0.1:0") -> Iterator[str]:
     """Where the page is answered."""
     health = Health(True, True, "fine, says gke-main")
     server = Server(listen, CollectorRegistry(), lambda: health, dict, shown.respond, files)

@@ -20,7 +20,7 @@ from provisioner.backends.concurrency import MOST, SharedFlow
 from provisioner.backends.connections import MOST_PAGES, PAGE, body_of
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.backends.responses import json_object, smaller_page
+from provisioner.backends.responses import class_of_status, json_object, smaller_page
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
@@ -74,18 +74,7 @@ _BY_A_QUOTA: Mapping[str, ErrorClass] = {
     " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
 }
 """A namespace's quota is used up; counts what the pod spec does not name; was made a moment ago."""
-_CLASSES: Mapping[int, ErrorClass] = {
-    400: ErrorClass.INVALID,
-    401: ErrorClass.DENIED,
-    403: ErrorClass.DENIED,
-    404: ErrorClass.NOT_FOUND,
-    408: ErrorClass.TIMEOUT,
-    413: ErrorClass.INVALID,
-    415: ErrorClass.INVALID,
-    422: ErrorClass.INVALID,
-    429: ErrorClass.THROTTLED,
-    504: ErrorClass.TIMEOUT,
-}
+_OWN = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
 
 
 class KubeError(BackendError):
@@ -190,16 +179,12 @@ class KubeApi:
         accept: str = JSON,
     ) -> Document:
         """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
-        reply, content = self._request(method, _target(path, query), body, self.times.call, accept=accept)
-        if reply.status >= 300:
-            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
+        _, content = self._request(method, _target(path, query), body, self.times.call, accept=accept)
         return parse(content)
 
     def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
         """An open response to be read as it comes; reading raises an urllib3 error when it falls silent."""
-        reply, content = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, stream=True)
-        if reply.status >= 300:
-            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
+        reply, _ = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, stream=True)
         return reply
 
     def _request(
@@ -212,7 +197,7 @@ class KubeApi:
         accept: str,
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """The response and its body, which is left to be read where the response is a ``stream`` and no refusal."""
+        """The response and its body, which is left to be read from a ``stream``. Raises as ``send``."""
         (way, authorization), began = self.access.now(), time.monotonic()
         headers = {"Accept": accept, **authorization}
         if body is not None:
@@ -237,6 +222,8 @@ class KubeApi:
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
+        if reply.status >= 300:
+            raise refusal(reply.status, content, reply.headers.get("Retry-After"))
         return reply, content
 
 
@@ -273,9 +260,7 @@ def _error_class(status: int, reason: str, message: str) -> ErrorClass:
         return quota
     if status == 409 and reason == "Conflict":
         return ErrorClass.UNAVAILABLE  # Two writers met, often at the quota's counter: the same call may succeed.
-    if status in _CLASSES:
-        return _CLASSES[status]
-    return ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER
+    return class_of_status(status, _OWN)
 
 
 def parse(body: bytes) -> Document:

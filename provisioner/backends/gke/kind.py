@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.backends.gke.pod_spec import PodSpec, PodSpecError, pod_size, read_pod_spec
+from provisioner.backends.gke.pod_spec import MEBIBYTE, PodSpec, PodSpecError, read_pod_spec, requested
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.extras import extra, needing
@@ -49,8 +49,8 @@ class Gke(Kind[GkePool]):
         config = around.config
         if body.get("endpoint") is not None:
             return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
-        kubeconfig = around.beside(config.gke_kubeconfig) or around.environment.get("KUBECONFIG")
-        return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig}
+        kubeconfig, named = around.beside(config.gke_kubeconfig), around.environment.get("KUBECONFIG")
+        return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Settings of a cluster that exclude each other, and what is wrong with the pod spec."""
@@ -87,8 +87,9 @@ class Gke(Kind[GkePool]):
 
     def size(self, pool: GkePool, template: str) -> MachineSize | None:
         """What the containers of the pod spec request."""
-        pod = _pod(read_pod_spec(pool.pod_spec, pool.namespace), pool, template)
-        return pod_size(f"the request of {pool.pod_spec}", pod["spec"])
+        spec = _pod(read_pod_spec(pool.pod_spec, pool.namespace), pool, template)["spec"]
+        megabytes = requested(spec, "memory") / MEBIBYTE
+        return MachineSize(f"the request of {pool.pod_spec}", requested(spec, "cpu"), megabytes)
 
 
 def _pod(spec: PodSpec, pool: GkePool, template: str) -> dict[str, Any]:

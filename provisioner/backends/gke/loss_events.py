@@ -32,28 +32,17 @@ MOST = 10
 CLOSE_SECONDS = 2.0
 """How long the end of a sending is waited for. It dies with the process anyway."""
 
-FAILED = "FailedToRun"
-REASONS: Mapping[LossCause, str] = {
-    LossCause.PREEMPTED: "Preempted",
-    LossCause.EVICTED: "Evicted",
-    LossCause.DELETED: "Deleted",
-    LossCause.NODE: "NodeLost",
-    LossCause.EXITED: "Exited",
-    LossCause.EXPIRES: "Expired",
-    LossCause.UNKNOWN: "Lost",
+FAILED = "FailedToRun", "did not run, or ended before its request did"
+ENDS: Mapping[LossCause, tuple[str, str]] = {
+    LossCause.PREEMPTED: ("Preempted", "was preempted"),
+    LossCause.EVICTED: ("Evicted", "was evicted"),
+    LossCause.DELETED: ("Deleted", "was deleted by others"),
+    LossCause.NODE: ("NodeLost", "went with its node"),
+    LossCause.EXITED: ("Exited", "exited by itself"),
+    LossCause.EXPIRES: ("Expired", "came to the end that was known beforehand"),
+    LossCause.UNKNOWN: ("Lost", "vanished"),
 }
-"""Of a pod that HostFactory was told of. One that was not has ``FAILED``."""
-
-WORDS: Mapping[str, str] = {
-    "Preempted": "was preempted",
-    "Evicted": "was evicted",
-    "Deleted": "was deleted by others",
-    "NodeLost": "went with its node",
-    "Exited": "exited by itself",
-    "Expired": "came to the end that was known beforehand",
-    "Lost": "vanished",
-    FAILED: "did not run, or ended before its request did",
-}
+"""The reason and its words, of a pod that HostFactory was told of. One that was not has ``FAILED``."""
 
 
 @dataclass(slots=True)
@@ -72,7 +61,7 @@ class UntoldLosses:
         if len(self.each) < MOST:
             self.each.append((pool, end))
         else:
-            self.others[pool][reason_of(end)] += 1
+            self.others[pool][end_of(end)[0]] += 1
             self.named.setdefault(pool, end)
 
 
@@ -131,7 +120,7 @@ class LossEvents:
 
     def _bodies(self, waiting: UntoldLosses) -> Iterator[dict[str, Any]]:
         for pool, end in waiting.each:
-            yield self._body(pool, end, reason_of(end), message(pool, end))
+            yield self._body(pool, end, end_of(end)[0], message(pool, end))
         for pool, counts in waiting.others.items():
             most = counts.most_common()
             told = ", ".join(f"{count} {reason}" for reason, count in most)
@@ -167,9 +156,9 @@ class LossEvents:
         }
 
 
-def reason_of(end: Ended) -> str:
-    """In one word."""
-    return REASONS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
+def end_of(end: Ended) -> tuple[str, str]:
+    """In one word, and in a few."""
+    return ENDS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
 
 
 def message(pool: str, end: Ended) -> str:
@@ -177,4 +166,4 @@ def message(pool: str, end: Ended) -> str:
     why = f": {end.failure.text}" if end.failure is not None else ""
     following = "HostFactory is told of it" if end.lost else "another one is tried while the request lasts"
     whose = f"Request {end.request}, template {end.template}, pool {pool}"
-    return f"Machine {WORDS[reason_of(end)]}{why.rstrip('.')}. {whose}; {following}."
+    return f"Machine {end_of(end)[1]}{why.rstrip('.')}. {whose}; {following}."

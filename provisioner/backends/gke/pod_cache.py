@@ -47,11 +47,6 @@ def too_many() -> BackendError:
     return BackendError(ErrorClass.OTHER, f"the server has more than {MOST_PODS} pods of ours")
 
 
-def refined(scheduler: Failure, autoscaler: Failure) -> Failure:
-    """Why no node takes a pod, by what the autoscaler said: its class, and its words before the scheduler's."""
-    return Failure(autoscaler.error, words(f"{autoscaler.text}; {scheduler.text}"))
-
-
 class PodCache:
     """Pods by name, and the one mapping of machines that all looks share until something changes. Thread-safe."""
 
@@ -256,7 +251,8 @@ def _explained(machine: Machine, wait: Wait, told: Mapping[Wait, Failure]) -> Ma
         return replace(machine, failure=why, no_room=why is not None and why.error.has_no_room)
     if why is None or machine.failure is None:
         return machine
-    return replace(machine, failure=refined(machine.failure, why), no_room=why.text.startswith(FAILED))
+    said = Failure(why.error, words(f"{why.text}; {machine.failure.text}"))  # the autoscaler's class, then words
+    return replace(machine, failure=said, no_room=why.text.startswith(FAILED))
 
 
 def _sharing(old: Machine, new: Machine) -> Machine:

@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from provisioner.backends import BackendError, MachineSize
+from provisioner.backends import BackendError
 from provisioner.backends.network import signature
 from provisioner.files.yaml_text import TOO_DEEP, parse, read_text, reason_of, syntax_text
 from provisioner.model import Create, ErrorClass
@@ -241,11 +241,6 @@ def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for variable in container.get("env") or ():
             if "value" in variable:
                 yield variable
-
-
-def pod_size(name: str, spec: Mapping[str, Any]) -> MachineSize:
-    """The size of a pod with this ``spec``; ``name`` is what says so."""
-    return MachineSize(name, requested(spec, "cpu"), requested(spec, "memory") / MEBIBYTE)
 
 
 def requested(spec: Mapping[str, Any], resource: str) -> float:

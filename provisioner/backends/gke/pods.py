@@ -462,7 +462,7 @@ def _trouble(container: Mapping[str, Any]) -> Failure | None:
 def _restarted(status: Mapping[str, Any]) -> Failure | None:
     """How a container ended the last time that runs again and is not ready: as good a reason as there is."""
     for container in _containers(status):
-        last = _terminated_last(container)
+        last = _terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):
             return _say(ErrorClass.OTHER, last, container)
     return None
@@ -473,12 +473,8 @@ def _containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
-def _terminated(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (container.get("state") or {}).get("terminated") or {}
-
-
-def _terminated_last(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (container.get("lastState") or {}).get("terminated") or {}
+def _terminated(container: Mapping[str, Any], state: str = "state") -> Mapping[str, Any]:
+    return (container.get(state) or {}).get("terminated") or {}
 
 
 def _say(
@@ -487,7 +483,7 @@ def _say(
     """The server's words: container, reason, message, and of one that waits how it ended the last time."""
     container = container or {}
     parts = [container.get("name"), source.get("reason"), source.get("message"), more]
-    ended = source if "exitCode" in source else _terminated_last(container)
+    ended = source if "exitCode" in source else _terminated(container, "lastState")
     parts += [ended.get("reason"), ended.get("message")] if ended is not source else []
     parts += [f"exit code {ended['exitCode']}"] if "exitCode" in ended else []
     return _failure_of(error, words(": ".join(str(part) for part in parts if part)))

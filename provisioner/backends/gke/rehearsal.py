@@ -39,17 +39,13 @@ def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Fi
     try:
         lacking = {
             resource: [verb for verb in verbs if not _may(pool, api, verb, resource)]
-            for resource, verbs in _needed(pool).items()
+            for resource, verbs in (RIGHTS if pool.loss_events else {**RIGHTS, "events": ("list",)}).items()
         }
     except KubeError as error:
         text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
         return [Finding(pool.name, Severity.WARNING, text), *_refused(pool, attempt)]
     findings = [_lacks(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
     return findings if "create" in lacking["pods"] else [*findings, *_refused(pool, attempt)]
-
-
-def _needed(pool: GkePool) -> Mapping[str, Sequence[str]]:
-    return RIGHTS if pool.loss_events else {**RIGHTS, "events": ("list",)}
 
 
 def _lacks(pool: GkePool, resource: str, verbs: Sequence[str]) -> Finding:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import StringConstraints
 
 from provisioner.model import PoolLimits
-from provisioner.schema.fields import (
+from provisioner.schema.pool import (
     LABEL_VALUE,
     Duration,
     Endpoint,
@@ -16,9 +16,9 @@ from provisioner.schema.fields import (
     OptionalDuration,
     OptionalFile,
     OptionalText,
+    Pool,
     Switch,
 )
-from provisioner.schema.pool import Pool
 from provisioner.schema.problems import Expects, expected, words_of
 
 Namespace = Annotated[

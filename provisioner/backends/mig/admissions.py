@@ -63,8 +63,9 @@ class Admissions:
                 self._decided(name, waiting, operation)
             elif time.monotonic() > waiting.until:
                 self._decided(name, waiting, {})
-            else:
-                self._ask_later(name)
+            else:  # after the others
+                with self._lock:
+                    self._undecided[name] = self._undecided.pop(name)
 
     def refused(self, members: Collection[str]) -> Mapping[str, Machine]:
         """The names that were refused, as machines. One that is a member all the same was asked for twice."""
@@ -77,10 +78,6 @@ class Admissions:
         with self._lock:
             for name in names:
                 self._refused.pop(name, None)
-
-    def _ask_later(self, name: str) -> None:
-        with self._lock:
-            self._undecided[name] = self._undecided.pop(name)
 
     def _decided(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
         with self._lock:

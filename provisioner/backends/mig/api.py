@@ -18,7 +18,6 @@ from google.auth.transport.requests import AuthorizedSession
 
 from provisioner.backends import BackendError
 from provisioner.backends.connections import MOST_PAGES, PAGE, bounded_session
-from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
 from provisioner.backends.mig.settings import MigPool
@@ -89,38 +88,6 @@ class ComputeTimes:
 USUAL_TIMES = ComputeTimes()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAddress:
-    """Where a group is, and by which address it is reached."""
-
-    root: str
-    """Address of the API without path."""
-    project: str
-    location: str
-    """``zones/…`` or ``regions/…``."""
-    group: str
-    zone: str
-    """The zone of a zonal group; empty for a regional one."""
-
-    @classmethod
-    def of(cls, pool: MigPool) -> GroupAddress:
-        """The address that a pool's settings name."""
-        location = f"zones/{pool.zone}" if pool.zone else f"regions/{pool.region}"
-        return cls(pool.address, pool.project, location, pool.group, pool.zone or "")
-
-    @property
-    def path(self) -> str:
-        """The group's name within the whole cloud."""
-        return f"projects/{self.project}/{self.location}/instanceGroupManagers/{self.group}"
-
-
-def credentials_for(pool: MigPool) -> google.auth.credentials.Credentials:
-    """None for plain HTTP (a simulator), the pool's service account key, else what the surroundings offer."""
-    if pool.endpoint and pool.endpoint.startswith("http://"):
-        return NoCredentials(pool.endpoint)
-    return FollowedCredentials(pool.credentials)
-
-
 class ComputeApi:
     """The calls of one project. Used by several threads at once."""
 
@@ -148,13 +115,13 @@ class ComputeApi:
         kind = "instanceGroupManagerList" if location.startswith("zones/") else "regionInstanceGroupManagerList"
         return _by_name(self._pages("GET", path, "items", GROUPS_FIELDS, deadline, f"compute#{kind}"))
 
-    def group(self, address: GroupAddress, deadline: float) -> Json:
+    def group(self, group: MigPool, deadline: float) -> Json:
         """One group."""
-        return self._call("GET", address.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
+        return self._call("GET", group.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
 
-    def members(self, address: GroupAddress, deadline: float) -> list[Json]:
+    def members(self, group: MigPool, deadline: float) -> list[Json]:
         """Every managed instance. Without pages unless the group's listManagedInstancesResults is PAGINATED."""
-        return self._pages("POST", f"{address.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
+        return self._pages("POST", f"{group.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
     def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
         """Every instance of the zone whose name begins so, members of a group or not, by name; default: as ours do."""
@@ -177,19 +144,19 @@ class ComputeApi:
         """Whatever stands at a path below ``projects/``."""
         return self._call("GET", path, {"fields": fields}, deadline)
 
-    def permissions(self, address: GroupAddress, wanted: Sequence[str], deadline: float) -> frozenset[str]:
+    def permissions(self, group: MigPool, wanted: Sequence[str], deadline: float) -> frozenset[str]:
         """Those of the wanted permissions that we have on the group; a question that only the beta API answers."""
-        url = f"{self._beta}{address.path}/testIamPermissions"
+        url = f"{self._beta}{group.path}/testIamPermissions"
         self._budget.take(deadline)
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
 
-    def create(self, address: GroupAddress, names: Sequence[str], id_: str) -> Json:
+    def create(self, group: MigPool, names: Sequence[str], id_: str) -> Json:
         """createInstances, with the request id; the operation."""
-        return self._change(address, "create", {"instances": [{"name": name} for name in names]}, requestId=id_)
+        return self._change(group, "create", {"instances": [{"name": name} for name in names]}, requestId=id_)
 
-    def delete(self, address: GroupAddress, urls: Sequence[str]) -> Json:
+    def delete(self, group: MigPool, urls: Sequence[str]) -> Json:
         """deleteInstances, of those that are still members by then; the operation."""
-        return self._change(address, "delete", {"instances": list(urls), "skipInstancesOnValidationError": True})
+        return self._change(group, "delete", {"instances": list(urls), "skipInstancesOnValidationError": True})
 
     def operation(self, location: str, name: str, deadline: float) -> Json | None:
         """An operation as it is now; None when it cannot be read."""
@@ -246,8 +213,8 @@ class ComputeApi:
         self._budget.take(deadline)
         return self._send(method, self._url + path, deadline, kind, params=params)
 
-    def _change(self, address: GroupAddress, verb: str, body: Json, **params: str) -> Json:
-        url = f"{self._url}{address.path}/{verb}Instances"
+    def _change(self, group: MigPool, verb: str, body: Json, **params: str) -> Json:
+        url = f"{self._url}{group.path}/{verb}Instances"
         self._budget.count()
         return self._send("POST", url, math.inf, OPERATION, params=params, json=body)
 

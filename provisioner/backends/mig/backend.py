@@ -27,7 +27,7 @@ from provisioner.backends import BackendError, Finding, MachineSize, MayStart
 from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.admissions import Admissions
-from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes, GroupAddress
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.backends.mig.inspection import GroupInspection
 from provisioner.backends.mig.instances import Member
@@ -77,7 +77,6 @@ class MigBackend:
         self.pace = pool.observe_seconds
         self._settings = pool
         self._project = (projects or Projects(prefix=prefix, times=times)).of(pool)
-        self._address = GroupAddress.of(pool)
         self._shape = name_pattern(prefix)
         self._resolver = Resolver() if pool.require_dns else None
         self._observer = GroupObserver(
@@ -101,7 +100,7 @@ class MigBackend:
         """
         self._ending.wait(max(0.0, self._next_look - time.monotonic()))
         self._next_look = time.monotonic() + HASTE * self.pace
-        api, location = self._project.api, self._address.location
+        api, location = self._project.api, self._settings.place
         deadline = time.monotonic() + api.times.call  # for all operations together: they must not hold up the look
         members = self._observer.members
         self._admissions.ask(lambda name: api.operation(location, name, deadline), members)
@@ -184,7 +183,7 @@ class MigBackend:
         return delete.adopted or bool(self._shape.fullmatch(delete.name))
 
     def _members(self, deadline: float) -> dict[str, Member]:
-        return read_members(self._project.api, self._address, deadline)
+        return read_members(self._project.api, self._settings, deadline)
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
@@ -192,9 +191,9 @@ class MigBackend:
         api, id_ = self._project.api, self._unspent_id(names)
         self._observer.expect_change()
         try:
-            operation = api.create(self._address, names, id_)
+            operation = api.create(self._settings, names, id_)
             done = operation.get("status") == "DONE"
-            ended = operation if done else api.finished(self._address.location, operation["name"])
+            ended = operation if done else api.finished(self._settings.place, operation["name"])
             if ended is None:
                 self._admissions.expect(operation["name"], names)
             elif error := operation_error(ended):
@@ -232,7 +231,7 @@ class MigBackend:
     @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
         """One deleteInstances. Its operation is not waited for: the next looks show what it did."""
-        if error := operation_error(self._project.api.delete(self._address, urls)):
+        if error := operation_error(self._project.api.delete(self._settings, urls)):
             raise raised(error)
         return {}
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from provisioner.backends import Finding, Severity
-from provisioner.backends.mig.api import GroupAddress, Json
+from provisioner.backends.mig.api import Json
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import Failure, Machine, Phase
@@ -46,35 +46,28 @@ def group_findings(pool: MigPool, group: Json) -> list[Finding]:
     return [Finding(pool.name, severity, text) for severity, text in told if text]
 
 
-def autoscaler_findings(pool: MigPool, autoscaler: Json) -> list[Finding]:
+def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
     """What its autoscaler says; an autoscaler chooses its victims itself."""
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
-    if mode == "OFF":
-        return []
-    text = (
-        f"an autoscaler works on it (mode {mode}) and would delete machines in use: {_gcloud(pool, 'stop-autoscaling')}"
-    )
-    return [Finding(pool.name, Severity.ERROR, text)]
+    if mode != "OFF":
+        text = f"an autoscaler works on it (mode {mode}) and would delete machines in use:"
+        yield Finding(pool.name, Severity.ERROR, f"{text} {_gcloud(pool, 'stop-autoscaling')}")
 
 
-def template_findings(pool: MigPool, template: Json) -> list[Finding]:
+def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
     """Return what is wrong in the instance template: no labels (no call adds any), or too short a life."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
-    findings = []
     if life and life <= pool.least_life_seconds:
         text = (
             f"the instance template's maxRunDuration is {life} s, so no instance lives for least_life_seconds"
             f" ({pool.least_life_seconds:g}): lower that setting of pools.{pool.name}"
         )
-        findings.append(Finding(pool.name, Severity.ERROR, text))
-    if properties.get("labels"):
-        return findings
-    text = (
-        "the instance template has no labels, so bills cannot be told apart: make a template with --labels, then "
-        + _gcloud(pool, "set-instance-template", "--template=NEW_TEMPLATE")
-    )
-    return [*findings, Finding(pool.name, Severity.WARNING, text)]
+        yield Finding(pool.name, Severity.ERROR, text)
+    if not properties.get("labels"):
+        text = "the instance template has no labels, so bills cannot be told apart: make a template with --labels, then"
+        then = _gcloud(pool, "set-instance-template", "--template=NEW_TEMPLATE")
+        yield Finding(pool.name, Severity.WARNING, f"{text} {then}")
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
@@ -91,11 +84,6 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
         for other in sorted(prefixes - {prefix})
         if covers(prefix, other) or covers(other, prefix)
     ]
-
-
-def foreign_findings(pool: MigPool, names: Sequence[str]) -> list[Finding]:
-    """Members that we neither made nor may delete."""
-    return [Finding(pool.name, Severity.WARNING, foreign_text(names))] if names else []
 
 
 def foreign_text(names: Sequence[str]) -> str:
@@ -254,7 +242,7 @@ class Problems:
 
     def _settings(self, group: Json | None) -> Iterator[str]:
         if group is None:
-            yield f"the group was deleted: {GroupAddress.of(self._pool).path}"
+            yield f"the group was deleted: {self._pool.path}"
         else:
             yield from (finding.text for finding in group_findings(self._pool, group))
 

@@ -16,6 +16,7 @@ import urllib3.exceptions as connection_errors
 
 from provisioner.backends import BackendError
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
+from provisioner.backends.responses import class_of_status
 from provisioner.model import ErrorClass, Failure
 
 CALL_ERRORS = (auth_errors.GoogleAuthError, request_errors.RequestException, connection_errors.HTTPError)
@@ -79,6 +80,9 @@ SIGNS = (
 )
 """The first that fit decide. Codes and texts are Google's, from its papers and as Kubernetes' autoscaler knows them."""
 
+OWN = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
+"""Classes of HTTP statuses in Compute's sense."""
+
 OF_A_RESOURCE = ("operationrateexceeded", "operation rate exceeded")
 """Signs of a rate of operations on one resource: it says nothing about the calls of the project."""
 
@@ -108,25 +112,11 @@ class TooManyCalls(BackendError):
 def classify(error: ComputeError) -> ErrorClass:
     """The class of an error: by its code and text, else by its HTTP status."""
     code, text = _plain(error.code), error.text.lower()
-    return next((signs.error for signs in SIGNS if signs.fit(code, text)), _by_status(error.status))
+    return next((signs.error for signs in SIGNS if signs.fit(code, text)), class_of_status(error.status, OWN))
 
 
 def _plain(code: str) -> str:
     return code.replace("_", "").lower()
-
-
-def _by_status(status: int) -> ErrorClass:
-    classes = {
-        400: ErrorClass.INVALID,
-        401: ErrorClass.DENIED,
-        403: ErrorClass.DENIED,
-        404: ErrorClass.NOT_FOUND,
-        408: ErrorClass.TIMEOUT,
-        409: ErrorClass.UNAVAILABLE,
-        412: ErrorClass.INVALID,
-        429: ErrorClass.THROTTLED,
-    }
-    return ErrorClass.UNAVAILABLE if status >= 500 else classes.get(status, ErrorClass.OTHER)
 
 
 def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
@@ -135,13 +125,10 @@ def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
     kind = BackendError
     if error.status == 409 or "alreadyexists" in _plain(error.code):
         kind = AlreadyExists
-    elif failure.error is ErrorClass.THROTTLED and not _of_a_resource(error):
-        kind = TooManyCalls
+    elif failure.error is ErrorClass.THROTTLED:
+        words = _plain(error.code), error.text.lower()
+        kind = BackendError if any(sign in text for sign in OF_A_RESOURCE for text in words) else TooManyCalls
     return kind(failure.error, failure.text, seconds_until(retry_after))
-
-
-def _of_a_resource(error: ComputeError) -> bool:
-    return any(sign in _plain(error.code) or sign in error.text.lower() for sign in OF_A_RESOURCE)
 
 
 def http_error(status: int, body: object, text: str) -> ComputeError:

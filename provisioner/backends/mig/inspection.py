@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
-from provisioner.backends.mig.api import GroupAddress, Json
+from provisioner.backends.mig.api import Json
 from provisioner.backends.mig.checks import (
     NEEDED,
     autoscaler_findings,
-    foreign_findings,
+    foreign_text,
     group_findings,
     lacking,
     missing,
@@ -36,7 +36,7 @@ class GroupInspection:
     """The questions about one group. Each takes so many seconds at most, and raises BackendError without a response."""
 
     def __init__(self, pool: MigPool, project: Project, *, prefix: str, adopt_prefixes: tuple[str, ...]) -> None:
-        self._pool, self._address, self._project = pool, GroupAddress.of(pool), project
+        self._pool, self._project = pool, project
         self._prefix, self._adopt = prefix, adopt_prefixes
         self._shape = name_pattern(prefix)
 
@@ -47,27 +47,28 @@ class GroupInspection:
 
     def _findings(self, deadline: float) -> list[Finding]:
         try:
-            group = self._project.api.group(self._address, deadline)
+            group = self._project.api.group(self._pool, deadline)
         except BackendError as error:
             if text := missing_place(self._pool, error.failure):
                 return [Finding(self._pool.name, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
                 return [missing(self._pool)]
             raise
-        members = read_members(self._project.api, self._address, deadline)
+        members = read_members(self._project.api, self._pool, deadline)
+        foreign = [name for name in members if not self._expected(name)]
         return [
             *group_findings(self._pool, group),
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
             *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
             *name_findings(self._pool, self._prefix, members),
-            *foreign_findings(self._pool, [name for name in members if not self._expected(name)]),
+            *([Finding(self._pool.name, Severity.WARNING, foreign_text(foreign))] if foreign else []),
         ]
 
     def rights(self, seconds: float) -> list[Finding]:
         """What we may not do with the group; a warning where Compute does not say."""
         try:
             with understood():
-                granted = self._project.api.permissions(self._address, NEEDED, time.monotonic() + seconds)
+                granted = self._project.api.permissions(self._pool, NEEDED, time.monotonic() + seconds)
         except BackendError as error:
             text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]
@@ -77,20 +78,20 @@ class GroupInspection:
         """What the machine type in the group's instance template has; None where the template names none."""
         deadline = time.monotonic() + seconds
         with understood():
-            group = self._project.api.group(self._address, deadline)
+            group = self._project.api.group(self._pool, deadline)
             template = group.get("instanceTemplate", "").partition("/projects/")[2]
             if not template:
                 return None
             properties = self._project.api.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
             kind = properties["machineType"].rpartition("/")[2]
-            size = custom_size(kind) or self._type_size(kind, zones(group, self._address.zone), deadline)
+            size = custom_size(kind) or self._type_size(kind, zones(group, self._pool.zone or ""), deadline)
             return MachineSize(f"machine type {kind}", *size)
 
     def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
         """Processors and memory of one of Google's machine types, as the first zone says that has it."""
         unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
         for zone in sorted(zones):
-            path = f"projects/{self._address.project}/zones/{zone}/machineTypes/{kind}"
+            path = f"projects/{self._pool.project}/zones/{zone}/machineTypes/{kind}"
             try:
                 response = self._project.api.resource(path, "guestCpus,memoryMb", deadline)
             except BackendError as error:
@@ -100,14 +101,14 @@ class GroupInspection:
         raise unknown
 
     def _of_resource(
-        self, findings: Callable[[MigPool, Json], list[Finding]], url: str | None, deadline: float
+        self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float
     ) -> list[Finding]:
         """What is found in a resource that the group names, if it names one."""
         if not url:
             return []
         path = "projects/" + url.partition("/projects/")[2]
         try:
-            return findings(self._pool, self._project.api.resource(path, CHECK_FIELDS, deadline))
+            return [*findings(self._pool, self._project.api.resource(path, CHECK_FIELDS, deadline))]
         except BackendError as error:
             text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
-from provisioner.backends.mig.api import ComputeApi, GroupAddress, Json
+from provisioner.backends.mig.api import ComputeApi, Json
 from provisioner.backends.mig.checks import Entries, Problems, missing, missing_place
 from provisioner.backends.mig.instances import (
     LEAVING_ACTIONS,
@@ -67,7 +67,7 @@ class GroupObserver:
         resolver: Resolver | None,
     ) -> None:
         """With a ``resolver`` a machine runs only once its name resolves."""
-        self._pool, self._address, self._project = pool, GroupAddress.of(pool), project
+        self._pool, self._project = pool, project
         self._shape, self._adopt = name_pattern(prefix), adopt_prefixes
         self._resolver = resolver
         self._seen: Mapping[str, _Seen] = {}
@@ -107,8 +107,8 @@ class GroupObserver:
     def _look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine], deadline: float) -> Snapshot:
         wall = self._project.api.clock.now()
         groups = self._groups(now, deadline)
-        group = groups.items.get(self._address.group)
-        self._zones |= zones(group or {}, self._address.zone)
+        group = groups.items.get(self._pool.group)
+        self._zones |= zones(group or {}, self._pool.zone or "")
         lists = self._instances(now, deadline)
         entries = {zone: listed.items for zone, listed in lists.items()}
         if group is None:
@@ -166,7 +166,7 @@ class GroupObserver:
     def _groups(self, now: float, deadline: float) -> ListResult:
         """The groups of the location; without project, zone or region there is none, and only a person can mend it."""
         try:
-            return self._newer(self._project.groups(self._address.location), now, deadline)
+            return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
             if text := missing_place(self._pool, error.failure):
                 raise self._absent(text) from error
@@ -205,8 +205,8 @@ class GroupObserver:
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
         """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
         api = self._project.api
-        members = read_members(api, self._address, deadline)
-        if self._lacking(members, group) and (count := self._lacking(members, api.group(self._address, deadline))):
+        members = read_members(api, self._pool, deadline)
+        if self._lacking(members, group) and (count := self._lacking(members, api.group(self._pool, deadline))):
             raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
@@ -300,8 +300,8 @@ def _entry(entries: Entries, member: Member) -> Json | None:
     return next((instances[member.name] for instances in entries.values() if member.name in instances), None)
 
 
-def read_members(api: ComputeApi, address: GroupAddress, deadline: float) -> dict[str, Member]:
+def read_members(api: ComputeApi, group: MigPool, deadline: float) -> dict[str, Member]:
     """The members of the group by name, or BackendError. ``deadline`` is monotonic time."""
     with understood():
-        items = api.members(address, deadline)
-        return {member.name: member for member in (read_member(item, address.zone) for item in items)}
+        items = api.members(group, deadline)
+        return {member.name: member for member in (read_member(item, group.zone or "") for item in items)}

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from provisioner.backends import BackendError
-from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes, GroupAddress, Json, credentials_for
+from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes, Json
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
@@ -91,11 +92,12 @@ class Project:
         """The connections, made at first use: missing credentials make pools unobservable, not the loop fail."""
         with self._lock:
             if self._connected is None:
-                address = GroupAddress.of(self._pool)
+                pool, endpoint = self._pool, self._pool.endpoint or ""
+                plain = endpoint.startswith("http://")
                 self._connected = ComputeApi(
-                    address.root,
-                    address.project,
-                    credentials_for(self._pool),
+                    pool.address,
+                    pool.project,
+                    NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
                     prefix=self._prefix,
                     budget=self.budget,
                     times=self.times,
@@ -135,7 +137,7 @@ class Projects:
 
     def of(self, pool: MigPool) -> Project:
         """The project of a pool, the same for all pools that reach it the same way."""
-        counted = GroupAddress.of(pool).root, pool.project
+        counted = pool.address, pool.project
         key = (*counted, str(pool.credentials))
         if key not in self._projects:
             if counted not in self._budgets:

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from provisioner.model import PoolLimits
-from provisioner.schema.fields import DurationOrZero, Endpoint, OptionalFile, PlaceName, Switch
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import DurationOrZero, Endpoint, OptionalFile, PlaceName, Pool, Switch
 from provisioner.schema.problems import Expects
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
@@ -56,6 +55,16 @@ class MigPool(Pool):
     def address(self) -> str:
         """The API's address without path. An endpoint may end in ``/compute/v1/``, as gcloud wants it."""
         return (self.endpoint or COMPUTE_ADDRESS).rstrip("/").removesuffix("/compute/v1")
+
+    @property
+    def place(self) -> str:
+        """The zone or region as paths have it."""
+        return f"zones/{self.zone}" if self.zone else f"regions/{self.region}"
+
+    @property
+    def path(self) -> str:
+        """The group's name within the whole cloud."""
+        return f"projects/{self.project}/{self.place}/instanceGroupManagers/{self.group}"
 
     @property
     def location(self) -> str:

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from provisioner.model import Limits
-from provisioner.schema.fields import Cap, Count, Duration, DurationOrZero, OptionalDuration, Price, Switch, Text
-from provisioner.schema.pool import Pool
+from provisioner.schema.pool import Cap, Count, Duration, DurationOrZero, OptionalDuration, Pool, Price, Switch, Text
 from provisioner.schema.problems import Expects, Section
 from provisioner.settings.tree import CountOrZero, Settings, TemplateSettings
 

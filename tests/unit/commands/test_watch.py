@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from provisioner.commands import watch
+from provisioner.commands import status
 from provisioner.model import Brake, BrakeReason, Budget
 from provisioner.telemetry.overview import overview
 from tests.support.desk import Desk, facts
@@ -40,7 +40,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *events: Callable[[], object]) ->
             return
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(status.time, "sleep", sleep)
     return waited
 
 
@@ -93,8 +93,8 @@ def test_a_picture_has_bars_alarms_and_no_markup(wide: bool) -> None:
     held = memory(record(running(0), count=4, template="[red]T\x1b"), brake=brake)
     allowed = limits(pool("a", price_per_hour=2.0), budget=Budget(per_hour=7.0, currency="EUR"))
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(watch.picture(overview(facts(held, allowed, ended=True)), wide=wide))
+    console.print(status.picture(overview(facts(held, allowed, ended=True)), wide=wide))
     text = console.export_text()
-    for words in ("LOOP NOT RUNNING", "BRAKE memory_lost", "1 of 4", "━", r"[red]T\x1b", "2.00 of 7 EUR per hour"):
+    for words in ("LOOP NOT RUNNING", "BRAKE memory_lost", "1 of 4", "━", "[red]T?", "2.00 of 7 EUR per hour"):
         assert words in text
-    assert ("T\\x1b in a" in text) is wide
+    assert ("T? in a" in text) is wide

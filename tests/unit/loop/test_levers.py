@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from provisioner.loop.levers import HeldLevers
 from provisioner.model import Lever, LeverKind, Levers
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError
-from provisioner.state.journal import stamp
 from provisioner.state.levers import pulled
 from tests.support.cycle_bench import Bench
 from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
@@ -103,20 +101,18 @@ def test_a_file_that_this_user_may_not_read_stops_all_until_it_can_be(
     assert in_force(held) == (PAUSE,)
 
 
-def told(held: HeldLevers, state: StateDir, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
+def told(held: HeldLevers, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
     """What one cycle says of levers: the log's sentence, the lever, who and why; and the journal says the same."""
     caplog.clear()
     held.on(LIMITS)
-    held.tell(7, 100.0)
+    lines = held.tell()
     said = [
         (record.message, record.__dict__["lever"], record.__dict__["who"], record.__dict__["reason"])
         for record in caplog.records
         if record.levelno == logging.WARNING
     ]
-    path = Path(state.journal.path)
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    newest = [line for line in lines if line["event"] == "lever"][-len(said) :] if said else []
-    assert [(f"Lever {line['result']}", line["lever"], line["who"], line["text"]) for line in newest] == said
+    assert [(f"Lever {line['result']}", line["lever"], line["who"], line["text"]) for line in lines] == said
+    assert {line["event"] for line in lines} <= {"lever"}
     return said
 
 
@@ -124,38 +120,44 @@ def test_log_and_journal_say_who_pulled_and_let_go_and_why_and_once(
     state: StateDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = HeldLevers(state)
-    assert told(held, state, caplog) == []
+    assert told(held, caplog) == []
     pull(state, DRAIN, CANCEL)
-    assert told(held, state, caplog) == [
+    assert told(held, caplog) == [
         ("Lever pulled", "drain", "bob", "zone is sick"),
         ("Lever pulled", "cancel", "eve", "wrong job"),
     ]
-    assert told(held, state, caplog) == []
+    assert told(held, caplog) == []
     release(state, LeverKind.DRAIN)
-    assert told(held, state, caplog) == [("Lever released", "drain", "joe", "all is well")]
+    assert told(held, caplog) == [("Lever released", "drain", "joe", "all is well")]
     state.levers.change(lambda levers: Levers((), levers.released))
-    assert told(held, state, caplog) == [], "a cancel that is forgotten was done"
+    assert told(held, caplog) == [], "a cancel that is forgotten was done"
 
 
 def test_a_start_says_what_is_held(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
     pull(state, STOP)
-    assert told(HeldLevers(state), state, caplog) == [("Lever held", "stop-all", "ann", "cloud is down")]
-    lines = [json.loads(line) for line in Path(state.journal.path).read_text().splitlines()]
-    assert (lines[-1]["cycle"], lines[-1]["time"]) == (7, stamp(100.0))
+    assert told(HeldLevers(state), caplog) == [("Lever held", "stop-all", "ann", "cloud is down")]
+
+
+def test_the_journal_has_what_a_cycle_says_of_levers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.succeed(1)
+    pull(bench.state, STOP)
+    bench.cycle()
+    (line,) = [line for line in bench.state.journal.find("stop-all").lines if line["event"] == "lever"]
+    assert (line["result"], line["who"], "cycle" in line) == ("pulled", "ann", True)
 
 
 def test_a_journal_that_cannot_be_written_stops_nothing_and_is_told(
-    state: StateDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
         raise StateError("no space left")
 
-    monkeypatch.setattr(type(state.journal), "append", full)
-    pull(state, STOP)
-    held = HeldLevers(state)
-    held.on(LIMITS)
-    held.tell(1, 1.0)
-    assert in_force(held) == (STOP,)
+    bench = Bench(tmp_path)
+    bench.succeed(1)
+    monkeypatch.setattr(type(bench.state.journal), "append", full)
+    pull(bench.state, STOP)
+    assert bench.cycle().levers.held == (STOP,)
     assert caplog.messages[-1] == "Journal could not be written"
 
 

@@ -20,6 +20,7 @@ from provisioner.lab.cloud.cloud import Conditions
 from provisioner.model import PoolLimits, TemplateLimits
 from provisioner.settings import loader
 from provisioner.settings.advice import advice
+from provisioner.settings.tree import Backoff, Loop
 from tests.support.hostfactory.sites import SPEC, Site, small_site, template
 from tests.support.hostfactory.wrong_texts import BYTES, RANDOM, changed
 
@@ -235,7 +236,7 @@ def test_a_pool_with_an_endpoint_takes_credentials_and_no_kubeconfig_from_elsewh
 def test_a_section_without_content_takes_its_defaults(site: Site) -> None:
     site.settings |= {"loop": None, "backoff": None, "events": None}
     settings = site.load()
-    assert (settings.loop, settings.backoff, settings.events) == (loader.Loop(), loader.Backoff(), None)
+    assert (settings.loop, settings.backoff, settings.events) == (Loop(), Backoff(), None)
 
 
 POD = {"kind": "gke", "namespace": "grid", "pod_spec": "spec.yaml"}
@@ -353,7 +354,7 @@ WRONG_SETTINGS = {
         {"kind": "gke", "pod_spec": "spec.yaml"},
         f".name: expected {NAME}, got 'a b'",
     ),
-    "settings of templates in a list": ("templates", ["M"], ": expected a mapping of templates, got ['M']"),
+    "settings of templates in a list": ("templates", ["M"], ": expected a mapping of settings, got ['M']"),
     "settings of a template that HF does not have": ("templates.Mixd", {}, ": no such template; did you mean 'Mixed'?"),
     "settings of a template that are none": ("templates.Mixed", 3, ": expected a mapping of settings, got 3"),
     "an unknown setting of a template": (
@@ -404,14 +405,14 @@ def test_a_setting_without_default_has_to_be_there(site: Site, path: str, text: 
 def test_one_mistake_does_not_hide_another(site: Site) -> None:
     site.settings |= {"id": "-", "loop": {"floor_seconds": 9, "act_seconds": "x", "bogus": 1}, "listen": 1}
     site.settings["pools"]["gke-main"] |= {"pod_spec": "absent.yaml", "paused": "x"}
-    assert [problem.split(": ")[1] for problem in site.problems()] == [
-        "pools.gke-main.paused",
-        "pools.gke-main.pod_spec",
-        "loop.bogus",
-        "loop.act_seconds",
-        "loop.floor_seconds",
+    assert sorted(problem.split(": ")[1] for problem in site.problems()) == [
         "id",
         "listen",
+        "loop.act_seconds",
+        "loop.bogus",
+        "loop.floor_seconds",
+        "pools.gke-main.paused",
+        "pools.gke-main.pod_spec",
     ]
 
 

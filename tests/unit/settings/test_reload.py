@@ -27,11 +27,16 @@ class Site:
         self.file = directory / "conf" / "provisioner.yaml"
         self.templates = directory / "conf" / "demoinstprov_templates.json"
         self.judged: list[bool] = []
-        self.applied: list[Limits] = []
-        self.configuration = Configuration(
-            self.file, ENVIRONMENT, judged=self.judged.append, applied=self.applied.append
-        )
-        self.limits = self.configuration.settings.limits()
+        """Whether what the files say was taken, at each time that it was judged anew."""
+        self.configuration = Configuration(self.file, ENVIRONMENT)
+        self.limits = self.configuration.limits
+
+    def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
+        in_force, refused = self.configuration.limits, self.configuration.refused
+        now = self.configuration.refresh(limits, memory)
+        if self.configuration.limits is not in_force or self.configuration.refused != refused:
+            self.judged.append(not self.configuration.refused)
+        return now
 
     def change(self, old: str, new: str) -> None:
         text = self.file.read_text()
@@ -56,7 +61,7 @@ def memory(template: str, *, gone: bool) -> Memory:
 
 
 def test_unchanged_files_leave_the_very_same_limits(site: Site) -> None:
-    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []
 
 
@@ -74,34 +79,34 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.config.note("loop", Digests("0" * 8, "1" * 8))
         state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL)))
         state.notes.write({"gke-main": []})
-        assert site.configuration.refresh(site.limits, None) is site.limits
+        assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []
     assert {path.name for path in set(conf.iterdir()) - before if path.suffix == ".json"} == STATE_FILES
 
 
 def test_a_new_limit_is_applied(site: Site) -> None:
     site.change("max_machines: 200\n    max_pending: 100", "max_machines: 150\n    max_pending: 100")
-    limits = site.configuration.refresh(site.limits, None)
+    limits = site.refresh(site.limits, None)
     assert limits.pools["gke-main"].max_machines == 150
     assert site.judged == [True]
 
 
 def test_a_template_that_hf_adds_is_applied(site: Site) -> None:
     site.change_templates(lambda templates: templates.append({**templates[0], "templateId": "New"}))
-    assert "New" in site.configuration.refresh(site.limits, None).templates
+    assert "New" in site.refresh(site.limits, None).templates
 
 
 def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
     site.change("name_prefix: hf", "name_prefix: hf\norphan_cap_per_hour: 1\nnonsense: 1")
-    limits = site.configuration.refresh(site.limits, None)
+    limits = site.refresh(site.limits, None)
     assert limits is site.limits
     assert limits.orphan_cap_per_hour == 20
     assert "nonsense: unknown setting" in site.configuration.refused
     site.change("\nnonsense: 1", "")
-    assert site.configuration.refresh(limits, None).orphan_cap_per_hour == 1
+    assert site.refresh(limits, None).orphan_cap_per_hour == 1
     assert site.configuration.refused == ""
     assert site.judged == [False, True]
-    assert len(site.applied) == 1
+    assert site.configuration.limits.orphan_cap_per_hour == 1
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
 )
 def test_what_cannot_change_while_the_loop_runs_is_refused(site: Site, old: str, new: str) -> None:
     site.change(old, new)
-    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.refresh(site.limits, None) is site.limits
     assert site.judged == [False]
 
 
@@ -123,20 +128,20 @@ def test_a_setting_that_a_running_loop_does_not_heed_is_said(site: Site, caplog:
     """Who turns on require_dns would think that from now on no machine runs before its name resolves."""
     site.change("name_prefix: hf", "name_prefix: hf\ncompute: {calls_per_minute: 100}")
     site.change("    group: hf-a\n", "    group: hf-a\n    require_dns: true\n")
-    limits = site.configuration.refresh(site.limits, None)
+    limits = site.refresh(site.limits, None)
     told = [getattr(record, "settings", "") for record in caplog.records if record.levelname == "WARNING"]
     assert told == ["compute, pools.mig-a.require_dns"]
     site.change("calls_per_minute: 100", "calls_per_minute: 600")
     site.change("    require_dns: true\n", "")
     caplog.clear()
-    assert site.configuration.refresh(limits, None) is not limits
+    assert site.refresh(limits, None) is not limits
     assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["it has a machine", "its machines are gone"])
 def test_a_template_cannot_be_removed_while_it_has_machines(site: Site, gone: bool) -> None:
     site.change_templates(lambda templates: templates.__delitem__(1))
-    limits = site.configuration.refresh(site.limits, memory("GceVm", gone=gone))
+    limits = site.refresh(site.limits, memory("GceVm", gone=gone))
     assert ("GceVm" in limits.templates) is not gone
     assert site.judged == [gone]
 
@@ -162,7 +167,7 @@ def test_a_file_that_goes_while_the_directory_is_read_is_no_error(site: Site, mo
         return iter(entries)
 
     monkeypatch.setattr(os, "scandir", listed)
-    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []
 
 
@@ -170,11 +175,11 @@ def test_a_directory_that_is_away_leaves_what_is_in_force(site: Site, caplog: py
     away = site.file.parent.with_name("away")
     site.file.parent.rename(away)
     for _ in range(3):
-        assert site.configuration.refresh(site.limits, None) is site.limits
+        assert site.refresh(site.limits, None) is site.limits
     assert site.judged == [False]
     assert [record.levelname for record in caplog.records] == ["ERROR"], "it is said once"
     away.rename(site.file.parent)
-    site.configuration.refresh(site.limits, None)
+    site.refresh(site.limits, None)
     assert site.judged == [False, True]
 
 
@@ -186,6 +191,6 @@ def test_whatever_breaks_while_files_are_read_the_limits_stay(
 
     monkeypatch.setattr("provisioner.settings.reload.load", broken)
     site.change("max_pending: 100", "max_pending: 99")
-    assert site.configuration.refresh(site.limits, None) is site.limits
+    assert site.refresh(site.limits, None) is site.limits
     assert site.judged == [False]
     assert REFUSED in caplog.text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioner.settings.tree import Server as Readers
 from provisioner.telemetry import access as module
 from provisioner.telemetry.access import (
     LOGGED,
@@ -15,7 +16,6 @@ from provisioner.telemetry.access import (
     LOGINS,
     Access,
     AccessError,
-    AccessFiles,
     FailedLogins,
     is_meant,
 )
@@ -48,12 +48,12 @@ RIGHT = [f"Bearer {TOKEN}", f"bearer  {TOKEN} "]
 @pytest.mark.parametrize(("given", "allowed"), [*((one, False) for one in WRONG), *((one, True) for one in RIGHT)])
 def test_who_has_the_token_may_read(token: Path, given: str, allowed: bool) -> None:
     verdict = HTTPStatus.OK if allowed else HTTPStatus.UNAUTHORIZED
-    assert Access(AccessFiles(token)).judge(header(given)) is verdict
+    assert Access(Readers(token_file=token)).judge(header(given)) is verdict
     assert Access().judge(header(given)) is HTTPStatus.OK, "where there is no token"
 
 
 def test_a_token_that_changed_holds_from_then_on_and_a_lost_or_emptied_one_lets_nobody_in(token: Path) -> None:
-    access = Access(AccessFiles(token))
+    access = Access(Readers(token_file=token))
 
     def let_in() -> list[bool]:
         access.refresh()
@@ -76,23 +76,23 @@ def test_a_start_without_a_usable_token_is_refused(tmp_path: Path, content: str 
     if content is not None:
         file.write_text(content)
     with pytest.raises(AccessError, match=f"^server.token_file {file}: "):
-        Access(AccessFiles(file))
+        Access(Readers(token_file=file))
 
 
 def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "c"
     file.write_text("no certificate")
     with pytest.raises(AccessError, match=rf"^server\.tls_cert {file} with server\.tls_key "):
-        Access(AccessFiles(cert=file, key=file))
+        Access(Readers(tls_cert=file, tls_key=file))
     file.unlink()
     with pytest.raises(AccessError, match=rf"^server\.tls_cert {file} with server\.tls_key .*No such file"):
-        Access(AccessFiles(cert=file, key=file))
+        Access(Readers(tls_cert=file, tls_key=file))
 
 
 def test_files_are_looked_at_by_a_thread_alone_and_a_failed_change_is_logged_once(
     token: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    access = Access(AccessFiles(token))
+    access = Access(Readers(token_file=token))
     token.unlink()
     assert access.judge(header(f"Bearer {TOKEN}")) is HTTPStatus.OK, "no login waits for a disk"
     monkeypatch.setattr(module, "FILE_SECONDS", 0.01)
@@ -169,13 +169,13 @@ def test_of_many_clients_with_wrong_tokens_some_are_named_and_the_others_counted
 @pytest.mark.parametrize(("given", "failed"), [("", 0), ("Bearer x", 1), (basic("x"), 1), (f"Bearer {TOKEN}", 0)])
 def test_a_login_fails_only_where_a_token_was_sent(token: Path, given: str, failed: int) -> None:
     rejected: list[str] = []
-    Access(AccessFiles(token), rejected.append).judge(header(given), "a")
+    Access(Readers(token_file=token), rejected.append).judge(header(given), "a")
     assert rejected == ["token"] * failed
 
 
 def test_the_right_token_is_accepted_however_many_wrong_ones_its_address_has_sent(token: Path) -> None:
     rejected: list[str] = []
-    access = Access(AccessFiles(token), rejected.append)
+    access = Access(Readers(token_file=token), rejected.append)
     wrong = [access.judge("Bearer x", "proxy") for _ in range(LOGINS + 2)]
     assert wrong == [HTTPStatus.UNAUTHORIZED] * LOGINS + [HTTPStatus.TOO_MANY_REQUESTS] * 2
     assert access.judge(header(f"Bearer {TOKEN}"), "proxy") is HTTPStatus.OK

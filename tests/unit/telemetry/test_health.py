@@ -9,8 +9,8 @@ import pytest
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import PendingReason
-from provisioner.telemetry import health
-from provisioner.telemetry.health import LoopHealth
+from provisioner.telemetry import reporter as health
+from provisioner.telemetry.reporter import LoopHealth
 from tests.unit.core import NOW, memory, snapshot, unobserved
 
 SEEN = CycleReport(7, NOW, 0.5, {"a": snapshot()}, memory(), None, {("a", "T", PendingReason.CAP): 2})

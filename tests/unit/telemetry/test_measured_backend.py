@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from prometheus_client import CollectorRegistry
 
-from provisioner.backends import Backend, BackendError, MayStart
+from provisioner.backends import Backend, BackendError, MayStart, Watching
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, Outcome, Snapshot
 from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import Metrics
@@ -64,7 +64,7 @@ def test_a_measured_backend_is_a_backend_that_passes_everything_on(metrics: Metr
     assert measured.create([create], lambda: True) == [Outcome(create)]
     assert measured.create([create], lambda: False) == []
     MeasuredBackend(place, metrics.backends).list_after(7.0)
-    MeasuredBackend(Place(), metrics.backends).list_after(7.0)
+    assert not isinstance(MeasuredBackend(Place(), metrics.backends), Watching), "it can do no more than its backend"
     measured.close()
     assert place.told == [print, (5.0, {"x"}), 7.0, "closed"]
     assert (measured.pool, measured.lag, measured.pace) == ("pool", 3.0, 7.0)

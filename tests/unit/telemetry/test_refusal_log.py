@@ -26,8 +26,8 @@ from provisioner.model import (
     Verdict,
     Window,
 )
+from provisioner.telemetry.cycle_log import AGAIN_SECONDS, RefusalLog
 from provisioner.telemetry.metrics import Metrics
-from provisioner.telemetry.refusal_log import AGAIN_SECONDS, RefusalLog
 from tests.unit.core import NOW, STOCKOUT, TEMPLATE, limits, memory, record, running, slot, transitions
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")

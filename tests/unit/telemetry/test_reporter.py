@@ -6,6 +6,8 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import PendingReason, Plan, Verdict, evolve
+from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
@@ -25,12 +28,12 @@ PRICED = limits(pool("a", price_per_hour=2.0), pool("b", paused=True))
 def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     metrics, state = Metrics(CollectorRegistry()), StateDir(tmp_path)
-    metrics.configure(PRICED)
     loop, scripts = Digests("0" * 8, "1" * 8), Digests("0" * 8, "2" * 8)
     state.config.note("scripts", scripts)
     later = time.time() + 10.0
     os.utime(Path(state.config.path, "-".join(("scripts", *scripts))), (later, later))
-    reporter = Reporter(metrics, state, limits=PRICED, refused=lambda: "no YAML", digests=lambda: loop)
+    configuration = SimpleNamespace(limits=PRICED, refused="no YAML", settings=SimpleNamespace(digests=loop))
+    reporter = Reporter(metrics, state, cast(Configuration, configuration))
     held = memory(record(running(0), slot(1), count=3))
     refused = evolve(held.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
     report = CycleReport(1, NOW, 0.5, {"a": snapshot()}, held, Plan(held), {("a", "T", PendingReason.CAP): 1})
@@ -46,9 +49,13 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert value("refusals_total", pool="a", error="stockout") == 1
     assert value("cost_per_hour") == 2.0
     assert value("config_differs", file="templates") == 1
-    assert (reporter.health().ready, reporter.status()["cycle"]) == (True, 2)
+    assert value("config_ok") == 0
+    assert (reporter.of_loop.health().ready, reporter.of_loop.status()["cycle"]) == (True, 2)
     assert reporter.memory
     assert state.notes.read()["paused"] == ["b"]
     assert state.notes.read()["configuration"]["text"] == "no YAML"
     assert reporter.samples.of(ALL)[0].point.running == 1
+    configuration.limits, configuration.refused = limits(pool("a"), pool("c")), ""
+    reporter(replace(report, number=3, memory=later_held))
+    assert (value("config_ok"), value("creates_total", pool="c", result="ok")) == (1, 0), "new limits have their series"
     assert {"Cycle", "Machines are refused"} <= set(caplog.messages)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.model import PendingReason, Verdict
-from provisioner.telemetry.page_plots import HEIGHT, WIDTH, plot
-from provisioner.telemetry.samples import ALL, EVERY, HELD, Moment, Point, Samples
+from provisioner.telemetry.samples import ALL, EVERY, HEIGHT, HELD, WIDTH, Moment, Point, Samples, plot
 from tests.unit.core import TEMPLATE, memory, record, running, slot
 
 HELD_MACHINES = memory(record(running(0), running(1, pool="b"), slot(2), running(3, Verdict.LOST)))

@@ -11,8 +11,8 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import Budget, Limits, Memory, evolve
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import count_usage
+from provisioner.telemetry.cycle_meter import UsageMeter
 from provisioner.telemetry.metrics import Metrics
-from provisioner.telemetry.usage_meter import UsageMeter
 from tests.unit.core import NOW, REQUEST, limits, memory, pool, record, slot, snapshot
 
 RAN = slot(1, submitted=NOW - 90, seen=True, ran=NOW - 70)

@@ -11,11 +11,14 @@ from google.auth.credentials import AnonymousCredentials
 from requests.adapters import BaseAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.mig.api import ComputeApi, GroupAddress
+from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
 
-ADDRESS = GroupAddress("https://compute.example", "p", "zones/r1-a", "mig-a", "r1-a")
+GROUP = MigPool(
+    name="mig-a", project="p", zone="us-central1-a", group="mig-a", endpoint="https://compute.example", kind="mig"
+)
 
 
 class Busy(BaseAdapter):
@@ -38,7 +41,7 @@ class Busy(BaseAdapter):
 
 def reading(server: Busy) -> ComputeApi:
     api = ComputeApi(
-        ADDRESS.root,
+        GROUP.address,
         "p",
         AnonymousCredentials(),
         prefix="hf",
@@ -50,7 +53,7 @@ def reading(server: Busy) -> ComputeApi:
 
 def failed(api: ComputeApi) -> BackendError:
     with pytest.raises(BackendError) as caught:
-        api.group(ADDRESS, time.monotonic() + 60.0)
+        api.group(GROUP, time.monotonic() + 60.0)
     return caught.value
 
 

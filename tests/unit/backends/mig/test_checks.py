@@ -122,13 +122,13 @@ def test_more_machines_than_a_group_holds(pool: MigPool, most: int | None, limit
     ],
 )
 def test_an_autoscaler_has_to_be_off(autoscaler: dict[str, Any], errors: int) -> None:
-    findings = autoscaler_findings(ZONAL, autoscaler)
+    findings = [*autoscaler_findings(ZONAL, autoscaler)]
     assert len(findings) == errors
     assert all(finding.text.endswith(f"{GCLOUD} stop-autoscaling {WHERE}") for finding in findings)
 
 
 def test_a_template_without_labels_is_a_warning() -> None:
-    assert template_findings(ZONAL, {"properties": {"labels": {"grid": "a"}}}) == []
+    assert [*template_findings(ZONAL, {"properties": {"labels": {"grid": "a"}}})] == []
     assert [finding.severity for finding in template_findings(ZONAL, {"properties": {}})] == [Severity.WARNING]
 
 
@@ -165,6 +165,6 @@ def test_a_finding_names_its_pool() -> None:
 def test_a_life_that_no_instance_of_the_template_has_is_an_error(life: str | None, least: float, wrong: bool) -> None:
     scheduling = {"maxRunDuration": {"seconds": life}} if life else {}
     template = {"properties": {"labels": {"grid": "a"}, "scheduling": scheduling}}
-    findings = template_findings(ZONAL.model_copy(update={"least_life_seconds": least}), template)
+    findings = [*template_findings(ZONAL.model_copy(update={"least_life_seconds": least}), template)]
     assert [one.severity for one in findings] == [Severity.ERROR] * wrong
     assert all("least_life_seconds (3600)" in one.text for one in findings)
