@@ -123,6 +123,18 @@ class StateDir(StateFiles):
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
+    def polls(self) -> dict[str, int]:
+        """When each request was polled last, in ns by the file system's clock."""
+        return self.seen.marks()
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        """Raises as ``Inventory.read``."""
+        return self.inventory.read()
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        """Raises as ``Told.forget``."""
+        self.told.forget(ids)
+
     def ask_recovery(self) -> None:
         """A person has looked: the loop may release the brake. Raises StateUnwritable."""
         atomic.replace(self._recovery, b"", durable=False)

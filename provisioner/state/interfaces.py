@@ -134,26 +134,6 @@ class TerminalAnswers(Protocol):
     def claim(self, id_: str, text: str) -> bool:
         """Settles what will be said in place of a published answer; False when HF was told, or may have been."""
 
-    def forget(self, ids: Iterable[str]) -> None:
-        """Forget what left the state."""
-
-
-class PollMarkers(Protocol):
-    """When HF polled."""
-
-    def marks(self) -> dict[str, int]:
-        """A number by request that differs after each poll; numbers grow with time."""
-
-    def forget(self, requests: Iterable[str]) -> None:
-        """Forget what left the state."""
-
-
-class ListedHosts(Protocol):
-    """The hosts that HF listed."""
-
-    def read(self) -> tuple[tuple[str, ...], int] | None:
-        """Their names, and a number that differs after each list; None before HF's first."""
-
 
 class LoopTurn(Protocol):
     """One loop at a time (law: one writer per file, one loop)."""
@@ -268,10 +248,6 @@ class State(Protocol):
     @property
     def told(self) -> TerminalAnswers: ...
     @property
-    def seen(self) -> PollMarkers: ...
-    @property
-    def inventory(self) -> ListedHosts: ...
-    @property
     def loop_lock(self) -> LoopTurn: ...
     @property
     def heartbeat(self) -> LoopHeartbeat: ...
@@ -283,6 +259,15 @@ class State(Protocol):
     def levers(self) -> HeldLevers: ...
     @property
     def config(self) -> ReadContents: ...
+
+    def polls(self) -> dict[str, int]:
+        """A number by request that differs after each poll of HF; numbers grow with time."""
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        """The hosts that HF listed, and a number that differs after each list; None before HF's first."""
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        """Forget polls and terminal answers of requests that left the state."""
 
     def since_intent(self) -> float:
         """Seconds from intent's last write to the loop's last sign of life; 0 when there is nothing to tell by."""

@@ -136,8 +136,8 @@ def _intent(state: State, memory: Memory | None) -> tuple[Intent | None, File]:
 
 def script_calls(state: State) -> ScriptCalls:
     """HF's calls, in seconds by the file system's clock."""
-    marks = state.seen.marks()
-    _, listed = state.inventory.read() or ((), 0)
+    marks = state.polls()
+    _, listed = state.listed_hosts() or ((), 0)
     return ScriptCalls(
         {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
     )

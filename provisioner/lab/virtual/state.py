@@ -218,43 +218,6 @@ class VirtualTold:
             self._claimed.pop(id_, None)
 
 
-class VirtualMarks:
-    """When HF polled."""
-
-    def __init__(self) -> None:
-        self._marks: dict[str, int] = {}
-        self._number = 0
-
-    def touch(self, id_: str) -> None:
-        """HF polls."""
-        self._number += 1
-        self._marks[id_] = self._number
-
-    def marks(self) -> dict[str, int]:
-        return dict(self._marks)
-
-    def forget(self, requests: Iterable[str]) -> None:
-        for id_ in requests:
-            self._marks.pop(id_, None)
-
-
-class VirtualHosts:
-    """The hosts that HF listed."""
-
-    def __init__(self) -> None:
-        self._listed: tuple[tuple[str, ...], int] | None = None
-        self._noted: Iterable[str] = ()
-
-    def note(self, names: Iterable[str]) -> None:
-        """HF lists these; other hosts are another object."""
-        listed, number = self._listed or ((), 0)
-        self._listed = listed if names is self._noted else tuple(names), number + 1
-        self._noted = names
-
-    def read(self) -> tuple[tuple[str, ...], int] | None:
-        return self._listed
-
-
 class VirtualTurn:
     """Grants the loop by epoch alone, so that a scenario can let two loops run at once."""
 
@@ -359,8 +322,10 @@ class VirtualState:
         self.memory = VirtualMemory()
         self.status = VirtualAnswers()
         self.told = VirtualTold()
-        self.seen = VirtualMarks()
-        self.inventory = VirtualHosts()
+        self._polls: dict[str, int] = {}
+        self._polled = 0
+        self._listed: tuple[tuple[str, ...], int] | None = None
+        self._noted: Iterable[str] = ()
         self.loop_lock = VirtualTurn()
         self.levers = VirtualLevers()
         self.heartbeat = self.journal = self.notes = self.config = Unheard()
@@ -370,6 +335,17 @@ class VirtualState:
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def polls(self) -> dict[str, int]:
+        return dict(self._polls)
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        return self._listed
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        self.told.forget(ids)
+        for id_ in ids:
+            self._polls.pop(id_, None)
 
     def since_intent(self) -> float:
         return 0.0
@@ -416,7 +392,8 @@ class VirtualState:
             answer = self.told.settled(id_) or (self.status.answers or {}).get(id_)
             if answer is None and not self._is_recorded(id_):
                 continue
-            self.seen.touch(id_)
+            self._polled += 1
+            self._polls[id_] = self._polled
             answers[id_] = Answer(self.told.tell(id_, answer.text), True) if answer and answer.ended else answer
         self._changed()
         return Polled(answers, None)
@@ -436,7 +413,9 @@ class VirtualState:
         return self.status.available
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        self.inventory.note(names)
+        listed, number = self._listed or ((), 0)
+        self._listed = listed if names is self._noted else tuple(names), number + 1  # other hosts are another object
+        self._noted = names
         self._changed()
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
