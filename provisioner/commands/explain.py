@@ -18,7 +18,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
 from provisioner.telemetry.brake_release import released, time_at
-from provisioner.telemetry.facts import read_signs, script_calls
+from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import loop_document, silence_message, waits
 from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
@@ -309,7 +309,7 @@ def _loop(sources: _Sources) -> Iterator[str]:
 def _silence(sources: _Sources) -> str:
     """Return since when no loop runs; empty if a loop runs, or may run."""
     try:
-        return silence_message(loop_document(read_signs(sources.state)))
+        return silence_message(loop_document(sources.state.life_signs()))
     except StateError:
         return ""
 

@@ -24,7 +24,6 @@ from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import State
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.markers import loop_runs
 from provisioner.telemetry.notes import Notes, read_notes
 
 LONGEST_REASON = 500
@@ -189,8 +188,7 @@ class _Here:
 
     def loop_runs(self) -> bool:
         """Whether a loop runs, by the file system's clock alone."""
-        beat = self._state.heartbeat
-        return bool(loop_runs(self._state.loop_lock.holder(), beat.last(), beat.silent_now()))
+        return bool(self._state.life_signs().is_running)
 
 
 def _there_are(name: str, names: set[str]) -> str:

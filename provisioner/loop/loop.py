@@ -274,7 +274,7 @@ class Loop:
     def _beat(self) -> None:
         """Show that the loop lives; why it cannot is said once."""
         try:
-            self._state.heartbeat.touch()
+            self._state.beat()
             self._mute = ""
         except StateError as error:
             former, self._mute = self._mute, str(error)

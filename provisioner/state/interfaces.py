@@ -13,7 +13,7 @@ from provisioner.hostfactory.instance import Digests
 from provisioner.model import Intent, Levers, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
-from provisioner.state.markers import Difference, ReadContent, Side
+from provisioner.state.markers import Difference, LifeSigns, ReadContent, Side
 
 
 class ScriptState(Protocol):
@@ -166,19 +166,6 @@ class LoopTurn(Protocol):
         """Some process is the loop now, as far as anybody can tell."""
 
 
-class LoopHeartbeat(Protocol):
-    """The loop's sign of life."""
-
-    def touch(self) -> None:
-        """The loop lives."""
-
-    def last(self) -> float | None:
-        """When it lived last, in seconds of the state's own clock; None: never, or unknown."""
-
-    def silent_now(self) -> float | None:
-        """For how long it has given no sign; None: it never gave one, or unknown."""
-
-
 class History(Protocol):
     """What was done. Nothing is decided by it."""
 
@@ -250,8 +237,6 @@ class State(Protocol):
     @property
     def loop_lock(self) -> LoopTurn: ...
     @property
-    def heartbeat(self) -> LoopHeartbeat: ...
-    @property
     def journal(self) -> History: ...
     @property
     def notes(self) -> Notes: ...
@@ -259,6 +244,12 @@ class State(Protocol):
     def levers(self) -> HeldLevers: ...
     @property
     def config(self) -> ReadContents: ...
+
+    def beat(self) -> None:
+        """The loop lives."""
+
+    def life_signs(self) -> LifeSigns:
+        """The signs that loops have given, by the state's own clock."""
 
     def polls(self) -> dict[str, int]:
         """A number by request that differs after each poll of HF; numbers grow with time."""

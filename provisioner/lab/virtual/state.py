@@ -17,7 +17,7 @@ from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
 from provisioner.state.journal import Excerpt
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.markers import Difference, Side
+from provisioner.state.markers import Difference, LifeSigns, Side
 
 if TYPE_CHECKING:
     from provisioner.state.interfaces import ScriptState, State
@@ -284,11 +284,9 @@ class VirtualLevers:
 
 
 class Unheard:
-    """Heartbeat, journal, notes and configuration markers, which are not kept in virtual time."""
+    """Journal, notes and configuration markers, which are not kept in virtual time."""
 
     path = "virtual"
-
-    def touch(self) -> None: ...
 
     def append(self, entries: Iterable[Mapping[str, object]]) -> None: ...
 
@@ -297,10 +295,6 @@ class Unheard:
     def note(self, side: Side, digests: Digests) -> None: ...
 
     def forget_old(self) -> None: ...
-
-    def last(self) -> None: ...
-
-    def silent_now(self) -> None: ...
 
     def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
         return Excerpt()
@@ -328,13 +322,18 @@ class VirtualState:
         self._noted: Iterable[str] = ()
         self.loop_lock = VirtualTurn()
         self.levers = VirtualLevers()
-        self.heartbeat = self.journal = self.notes = self.config = Unheard()
+        self.journal = self.notes = self.config = Unheard()
         self.watchers: list[Callable[[], None]] = []
         """Called when HF has recorded something or left a mark, and when a lever was moved."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def beat(self) -> None: ...
+
+    def life_signs(self) -> LifeSigns:
+        return LifeSigns()
 
     def polls(self) -> dict[str, int]:
         return dict(self._polls)

@@ -34,8 +34,8 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.names import split_name
 from provisioner.planning.core import window
+from provisioner.planning.core.slots import slot_named
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
     # A slot stays open, also while its machine runs, until its request gets its terminal answer:
@@ -142,8 +142,7 @@ class Draft:
 
     def named(self, name: str) -> Slot | None:
         """The slot of this name, as changed so far."""
-        parts = split_name(self.limits.prefix, name)
-        return self.slot(*parts) if parts and parts[0] in self.requests else None
+        return slot_named(self.requests, self.limits.prefix, name)
 
     def drop(self, id_: str) -> None:
         """Forget a request."""
