@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from provisioner.state.journal import Journal
     from provisioner.state.levers import LeverStore
     from provisioner.state.locks import LoopLock
-    from provisioner.state.markers import ConfigMarks, Heartbeat, LifeSigns
+    from provisioner.state.markers import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory import MemoryStore
     from provisioner.state.status import PoolNotes, StatusStore
 
@@ -122,6 +122,14 @@ class StateDir(StateFiles):
         signs = [atomic.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
+
+    def note_in_force(self, digests: Digests) -> None:
+        """Raises as ``ConfigMarks.note``."""
+        self.config.note_in_force(digests)
+
+    def config_differences(self) -> list[Difference]:
+        """Raises as ``ConfigMarks.read``."""
+        return self.config.differences()
 
     def beat(self) -> None:
         """Raises as ``Heartbeat.touch``."""

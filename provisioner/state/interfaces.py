@@ -5,7 +5,7 @@ Any method may raise StateError; its message names what is wrong and the next st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
@@ -13,7 +13,7 @@ from provisioner.hostfactory.instance import Digests
 from provisioner.model import Intent, Levers, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
-from provisioner.state.markers import Difference, LifeSigns, ReadContent, Side
+from provisioner.state.markers import Difference, LifeSigns
 
 
 class ScriptState(Protocol):
@@ -203,22 +203,6 @@ class Notes(Protocol):
         """The sections by name; none before a loop ran."""
 
 
-class ReadContents(Protocol):
-    """Which content of HF's two files scripts and loop have read."""
-
-    def note(self, side: Side, digests: Digests) -> None:
-        """A side has read this."""
-
-    def read(self) -> Mapping[Side, Sequence[ReadContent]]:
-        """What each side has read, the newest first."""
-
-    def forget_old(self) -> None:
-        """Forget contents that were replaced long ago."""
-
-    def differences(self) -> list[Difference]:
-        """The files of which the two have read different contents."""
-
-
 class State(Protocol):
     """What loop, telemetry and commands do with the state: the loop writes and trims, others read what it leaves."""
 
@@ -242,8 +226,12 @@ class State(Protocol):
     def notes(self) -> Notes: ...
     @property
     def levers(self) -> HeldLevers: ...
-    @property
-    def config(self) -> ReadContents: ...
+
+    def note_in_force(self, digests: Digests) -> None:
+        """The loop has this content of HF's two files in force."""
+
+    def config_differences(self) -> list[Difference]:
+        """The files of HF of which scripts and loop have read different contents."""
 
     def beat(self) -> None:
         """The loop lives."""

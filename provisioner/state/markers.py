@@ -187,8 +187,12 @@ class ConfigMarks:
                 )
         return {side: sorted(contents, reverse=True) for side, contents in contents_of.items()}
 
-    def forget_old(self) -> None:
-        """Remove the marks of contents that were replaced long ago. Raises StateError."""
+    def note_in_force(self, digests: Digests) -> None:
+        """The loop has this in force: what is new is marked, and what was replaced long ago forgotten."""
+        noted = self.read()["loop"]
+        if noted and noted[0].digests == digests:
+            return
+        self.note("loop", digests)
         for side, contents in self.read().items():
             for content in contents[KEPT:]:
                 remove(os.path.join(self.path, "-".join((side, *content.digests))))

@@ -71,7 +71,7 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
         release_asked=state.recovery_asked(),
         levers=held_levers(state, held),
         refusal=_refusal(state, signs.holder),
-        differing=state.config.differences(),
+        differing=state.config_differences(),
         wall=time.time(),
     )
 

@@ -17,7 +17,7 @@ from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
 from provisioner.state.journal import Excerpt
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.markers import Difference, LifeSigns, Side
+from provisioner.state.markers import Difference, LifeSigns
 
 if TYPE_CHECKING:
     from provisioner.state.interfaces import ScriptState, State
@@ -284,7 +284,7 @@ class VirtualLevers:
 
 
 class Unheard:
-    """Journal, notes and configuration markers, which are not kept in virtual time."""
+    """Journal and notes, which are not kept in virtual time."""
 
     path = "virtual"
 
@@ -292,18 +292,11 @@ class Unheard:
 
     def write(self, notes: Mapping[str, object]) -> None: ...
 
-    def note(self, side: Side, digests: Digests) -> None: ...
-
-    def forget_old(self) -> None: ...
-
     def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
         return Excerpt()
 
     def read(self) -> dict[Any, Any]:
         return {}
-
-    def differences(self) -> list[Difference]:
-        return []
 
 
 class VirtualState:
@@ -322,13 +315,18 @@ class VirtualState:
         self._noted: Iterable[str] = ()
         self.loop_lock = VirtualTurn()
         self.levers = VirtualLevers()
-        self.journal = self.notes = self.config = Unheard()
+        self.journal = self.notes = Unheard()
         self.watchers: list[Callable[[], None]] = []
         """Called when HF has recorded something or left a mark, and when a lever was moved."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def note_in_force(self, digests: Digests) -> None: ...
+
+    def config_differences(self) -> list[Difference]:
+        return []
 
     def beat(self) -> None: ...
 
