@@ -204,11 +204,11 @@ class Reconciler:
                 self._history.begin(self.memory)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
-                    self._publish(self.memory, now)
+                    self._publisher.publish(self.memory, self._limits, self._levers, self._contacts.latest, now)
                 plan = self._plan(looks, now)
                 self._record(plan.memory if plan else self.memory, now)
                 transitions += plan.transitions if plan else ()
-                self._publish(self.memory, now)
+                self._publisher.publish(self.memory, self._limits, self._levers, self._contacts.latest, now)
             if plan is not None:
                 self._act(plan)
                 lock_wait = self._held_intent.forget(plan.forget)
@@ -270,7 +270,7 @@ class Reconciler:
                 break
             # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
             self._record(plan.memory, now)
-            self._publish(plan.memory, now)
+            self._publisher.publish(plan.memory, self._limits, self._levers, self._contacts.latest, now)
             self._held_intent.forget(plan.forget)
         return left
 
@@ -345,9 +345,6 @@ class Reconciler:
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
         self._planned = Planned(inputs, (looks, self._limits), plan)
         return plan
-
-    def _publish(self, memory: Memory, now: float) -> None:
-        self._publisher.publish(memory, self._limits, self._levers, self._contacts.latest, now)
 
     def _record(self, memory: Memory, now: float) -> None:
         """Make a memory durable before anything is done about it (law: recorded before acted)."""

@@ -81,11 +81,7 @@ def encode(value: Any) -> Any:
     if kind in PLAIN or isinstance(value, Enum):
         return value
     if kind in ROWS:
-        held = [getattr(value, name) for name in _defaults(kind)]
-        defaults = [*_defaults(kind).values()]
-        while held and held[-1] == defaults[len(held) - 1]:
-            held.pop()
-        return [each if type(each) in PLAIN else encode(each) for each in held]
+        return _row(value, _defaults(kind))
     if is_dataclass(value):
         return {
             name: encode(held) for name, default in _defaults(kind).items() if (held := getattr(value, name)) != default
@@ -95,6 +91,14 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple):
         return [*map(encode, value)]
     raise TypeError(f"no rule to store {kind}")
+
+
+def _row(value: Any, defaults: Mapping[str, Any]) -> list[Any]:
+    """The values of the fields without trailing ones that have their defaults."""
+    held, standard = [getattr(value, name) for name in defaults], [*defaults.values()]
+    while held and held[-1] == standard[len(held) - 1]:
+        held.pop()
+    return [each if type(each) in PLAIN else encode(each) for each in held]
 
 
 def _as_text(key: Any) -> str:
