@@ -119,12 +119,12 @@ def _find(sources: _Sources, id_: str) -> tuple[Subject | None, Excerpt]:
     """Whose id it is, by the state files or else by the journal, and what the journal says of it."""
     subject = _in_files(sources, id_)
     if subject is not None:
-        return subject, sources.state.journal.find(*needles(subject, sources.memory))
-    excerpt = sources.state.journal.find(id_, short_name(id_))
+        return subject, sources.state.find_history(*needles(subject, sources.memory))
+    excerpt = sources.state.find_history(id_, short_name(id_))
     subject = _in_lines(excerpt, id_)
     if subject is None:
         return None, excerpt
-    return subject, sources.state.journal.find(*needles(subject, sources.memory, excerpt.lines))
+    return subject, sources.state.find_history(*needles(subject, sources.memory, excerpt.lines))
 
 
 def _in_files(sources: _Sources, id_: str) -> Subject | None:

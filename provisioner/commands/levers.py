@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         return pulled(kept, by) if verb.pulls else let_go(kept, verb.kinds, by)
 
     anew = here.unusable() if LeverKind.STOP_ALL in verb.kinds else ""
-    before, after = state.levers.change(change, anew=bool(anew))
+    before, after = state.change_levers(change, anew=bool(anew))
     return show(options, {**_document(here, verb, by, before, after), "anew": anew}, _text)
 
 
@@ -147,7 +147,7 @@ class _Here:
         if name in pools:
             return ""
         with suppress(StateError):
-            pools |= {lever.target for lever in self._state.levers.read().held if lever.kind is not LeverKind.CANCEL}
+            pools |= {lever.target for lever in self._state.read_levers().held if lever.kind is not LeverKind.CANCEL}
         unread = ""
         try:
             pools |= settings(self._options.config).pools.keys()
@@ -181,7 +181,7 @@ class _Here:
     def unusable(self) -> str:
         """Why nobody knows which levers are held; empty where they are known. Raises StateTooNew, StateDenied."""
         try:
-            self._state.levers.read()
+            self._state.read_levers()
         except (StateMissing, StateUnreadable) as error:
             return str(error)
         return ""

@@ -45,9 +45,9 @@ class HeldLevers:
     def _read(self) -> Levers:
         """As the file has them; asked for again only when its signature has changed, or it could not be read."""
         try:
-            signature = self._state.levers.signature()
+            signature = self._state.levers_signature()
             if self._levers is None or signature != self._signature:
-                self._take(self._state.levers.read())
+                self._take(self._state.read_levers())
                 self._signature = signature
         except StateError as error:
             self._doubt(str(error))
@@ -80,7 +80,7 @@ class HeldLevers:
         if not lines:
             return
         try:
-            self._state.journal.append(lines)
+            self._state.add_history(lines)
         except StateError as error:
             log.warning("Journal could not be written", extra={"error": str(error)})
 

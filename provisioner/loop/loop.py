@@ -305,7 +305,7 @@ class Loop:
     def _signature(self) -> object:
         """Of what others write and the loop heeds at once."""
         try:
-            return self._state.intent.signature(), self._state.levers.signature()
+            return self._state.intent.signature(), self._state.levers_signature()
         except StateError:
             return None
 

@@ -17,11 +17,12 @@ from provisioner.state.errors import StateMissing
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.instance import Digests
+    from provisioner.model import Levers
     from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
     from provisioner.state.intent import IntentStore
     from provisioner.state.interfaces import ScriptState, State
-    from provisioner.state.journal import Journal
-    from provisioner.state.levers import LeverStore
+    from provisioner.state.journal import Excerpt, Journal
+    from provisioner.state.levers import Change, LeverStore
     from provisioner.state.locks import LoopLock
     from provisioner.state.markers import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory import MemoryStore
@@ -122,6 +123,34 @@ class StateDir(StateFiles):
         signs = [atomic.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
+
+    def levers_signature(self) -> object:
+        """As of ``StateFile``."""
+        return self.levers.signature()
+
+    def read_levers(self) -> Levers:
+        """Raises as ``LeverStore.read``."""
+        return self.levers.read()
+
+    def change_levers(self, change: Change, *, anew: bool = False) -> tuple[Levers, Levers]:
+        """Raises as ``LeverStore.change``."""
+        return self.levers.change(change, anew=anew)
+
+    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Raises as ``Journal.append``."""
+        self.journal.append(entries)
+
+    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        """Raises as ``Journal.find``."""
+        return self.journal.find(*texts, newest=newest, most=most)
+
+    def write_notes(self, notes: Mapping[str, object]) -> None:
+        """Raises as ``PoolNotes.write``."""
+        self.notes.write(notes)
+
+    def read_notes(self) -> dict[str, Any]:
+        """Raises as ``PoolNotes.read``."""
+        return self.notes.read()
 
     def note_in_force(self, digests: Digests) -> None:
         """Raises as ``ConfigMarks.note``."""

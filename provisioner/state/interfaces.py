@@ -166,43 +166,6 @@ class LoopTurn(Protocol):
         """Some process is the loop now, as far as anybody can tell."""
 
 
-class History(Protocol):
-    """What was done. Nothing is decided by it."""
-
-    def append(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Adds one line for each."""
-
-    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
-
-
-class HeldLevers(Protocol):
-    """What people hold back."""
-
-    def signature(self) -> object:
-        """As of ``Part``."""
-
-    def read(self) -> Levers:
-        """All that are held; none before the first was pulled."""
-
-    def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
-        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
-
-
-class Notes(Protocol):
-    """What people should know of loop and pools."""
-
-    def write(self, notes: Mapping[str, object]) -> None:
-        """Replaces them."""
-
-    @property
-    def path(self) -> str:
-        """Where they are, in words for people."""
-
-    def read(self) -> dict[str, Any]:
-        """The sections by name; none before a loop ran."""
-
-
 class State(Protocol):
     """What loop, telemetry and commands do with the state: the loop writes and trims, others read what it leaves."""
 
@@ -220,12 +183,27 @@ class State(Protocol):
     def told(self) -> TerminalAnswers: ...
     @property
     def loop_lock(self) -> LoopTurn: ...
-    @property
-    def journal(self) -> History: ...
-    @property
-    def notes(self) -> Notes: ...
-    @property
-    def levers(self) -> HeldLevers: ...
+
+    def levers_signature(self) -> object:
+        """Differs whenever what operators hold back does, as that of a ``Part``."""
+
+    def read_levers(self) -> Levers:
+        """All that are held; none before the first was pulled."""
+
+    def change_levers(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
+
+    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Add a line for each entry on what was done. Nothing is decided by it."""
+
+    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
+
+    def write_notes(self, notes: Mapping[str, object]) -> None:
+        """Replace what operators should know of loop and pools."""
+
+    def read_notes(self) -> dict[str, Any]:
+        """The sections by name; none before a loop ran."""
 
     def note_in_force(self, digests: Digests) -> None:
         """The loop has this content of HF's two files in force."""

@@ -92,13 +92,14 @@ class Notes:
 
 def read_notes(state: State) -> Notes:
     """Return the notes of the loop. Raise StateUnreadable."""
-    document = state.notes.read()
+    document = state.read_notes()
     try:
         known = {one.name: document[one.name] for one in fields(Notes) if one.name in document}
         notes: Notes = decode(Notes, known)
     except (RecordError, AttributeError) as error:
         raise StateUnreadable(
-            f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
+            f"{state.path}/pools.json: holds what no loop of ours writes: {error}. "
+            "The loop writes it again when it starts."
         ) from error
     return notes
 
@@ -150,7 +151,7 @@ class Notebook:
         if notes == self._written:
             return
         try:
-            self._state.notes.write(encode(notes))
+            self._state.write_notes(encode(notes))
             self._written, self._refused_write = notes, ""
         except StateError as error:
             if str(error) != self._refused_write:

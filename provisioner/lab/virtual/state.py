@@ -261,9 +261,6 @@ class VirtualLevers:
     def signature(self) -> object:
         return self._written or None
 
-    def read(self) -> Levers:
-        return self.held
-
     def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
         before, after = self.held, change(self.held)
         if anew or after != before:
@@ -283,22 +280,6 @@ class VirtualLevers:
         self._written += 1
 
 
-class Unheard:
-    """Journal and notes, which are not kept in virtual time."""
-
-    path = "virtual"
-
-    def append(self, entries: Iterable[Mapping[str, object]]) -> None: ...
-
-    def write(self, notes: Mapping[str, object]) -> None: ...
-
-    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        return Excerpt()
-
-    def read(self) -> dict[Any, Any]:
-        return {}
-
-
 class VirtualState:
     """A whole state directory in memory."""
 
@@ -315,13 +296,31 @@ class VirtualState:
         self._noted: Iterable[str] = ()
         self.loop_lock = VirtualTurn()
         self.levers = VirtualLevers()
-        self.journal = self.notes = Unheard()
         self.watchers: list[Callable[[], None]] = []
         """Called when HF has recorded something or left a mark, and when a lever was moved."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def levers_signature(self) -> object:
+        return self.levers.signature()
+
+    def read_levers(self) -> Levers:
+        return self.levers.held
+
+    def change_levers(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+        return self.levers.change(change, anew=anew)
+
+    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None: ...
+
+    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        return Excerpt()
+
+    def write_notes(self, notes: Mapping[str, object]) -> None: ...
+
+    def read_notes(self) -> dict[str, Any]:
+        return {}
 
     def note_in_force(self, digests: Digests) -> None: ...
 
