@@ -95,7 +95,8 @@ def encode(value: Any) -> Any:
 
 def _row(value: Any, defaults: Mapping[str, Any]) -> list[Any]:
     """The values of the fields without trailing ones that have their defaults."""
-    held, standard = [getattr(value, name) for name in defaults], [*defaults.values()]
+    held = [*value] if isinstance(value, tuple) else [getattr(value, name) for name in defaults]
+    standard = [*defaults.values()]
     while held and held[-1] == standard[len(held) - 1]:
         held.pop()
     return [each if type(each) in PLAIN else encode(each) for each in held]
@@ -159,12 +160,13 @@ class Decoder:
     def _row(self, kind: type) -> Decode:
         rules, columns = self._fields(kind), self._columns.get(kind.__name__, [*_defaults(kind)])
         _refuse_unknown(kind, columns, rules)
-        ordered = [(name, rules[name]) for name in columns]
+        ordered, is_usual = [rules[name] for name in columns], columns == [*_defaults(kind)]
 
         def decode(value: Any) -> Any:
             if not isinstance(value, list) or len(value) > len(ordered):
                 raise RecordError(f"{kind.__name__}: expected a list of up to {len(ordered)} values")
-            return _made(kind, {name: rule(held) for (name, rule), held in zip(ordered, value, strict=False)})
+            values = [rule(held) for rule, held in zip(ordered, value, strict=False)]
+            return _made(kind, *values) if is_usual else _made(kind, **dict(zip(columns, values, strict=False)))
 
         return decode
 
@@ -174,7 +176,7 @@ class Decoder:
         def decode(value: Any) -> Any:
             document = _decode_at(kind.__name__, _object, value)
             _refuse_unknown(kind, document, rules)
-            return _made(kind, {name: _decode_at(name, rules[name], held) for name, held in document.items()})
+            return _made(kind, **{name: _decode_at(name, rules[name], held) for name, held in document.items()})
 
         return decode
 
@@ -196,9 +198,9 @@ def _refuse_unknown(kind: type, names: Iterable[str], rules: Mapping[str, Decode
         raise RecordError(f"{kind.__name__}: unknown field {', '.join(map(repr, unknown))}")
 
 
-def _made(kind: type, values: dict[str, Any]) -> Any:
+def _made(kind: type, /, *values: Any, **named: Any) -> Any:
     try:
-        return kind(**values)
+        return kind(*values, **named)
     except TypeError as error:
         raise RecordError(str(error)) from error
 
