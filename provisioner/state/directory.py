@@ -36,40 +36,43 @@ STATE_FILES = frozenset(
 """The JSON files of a state directory, which may also be that of the configuration."""
 
 
-PARTS = {
-    "intent": ("intent", "IntentStore", ""),
-    "memory": ("memory", "MemoryStore", ""),
-    "status": ("status", "StatusStore", ""),
-    "notes": ("status", "PoolNotes", NOTES_FILE),
-    "seen": ("hf_activity", "Seen", "seen"),
-    "told": ("hf_activity", "Told", "seen"),
-    "inventory": ("hf_activity", "Inventory", INVENTORY_FILE),
-    "announced": ("hf_activity", "Announced", ANNOUNCED_FILE),
-    "heartbeat": ("markers", "Heartbeat", "heartbeat"),
-    "config": ("markers", "ConfigMarks", "config"),
-    "loop_lock": ("locks", "LoopLock", "loop.lock"),
-    "levers": ("levers", "LeverStore", ""),
-    "journal": ("journal", "Journal", "journal.jsonl"),
-}
-"""By name: module, class, and the place in the directory; empty for a part that takes the directory."""
+class _Part:
+    """A part of the state that is prepared on first use; a script imports the parts alone that it needs."""
+
+    def __init__(self, module: str, kind: str, place: str = "") -> None:
+        """``place``: in the directory; empty for a part that takes the directory."""
+        self._module, self._kind, self._place = module, kind, place
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, state: StateFiles, _: type) -> Any:
+        prepare = getattr(import_module(f"provisioner.state.{self._module}"), self._kind)
+        path = os.path.join(state.path, self._place) if self._place else state.path
+        part = state.__dict__[self._name] = prepare(path)
+        return part
+
+
+_part: Any = _Part
+"""The class of the parts, whose own types are named where they stand."""
 
 
 class StateFiles:
     """The files of a state directory, each prepared on first use. Opening it touches nothing. Raises StateMissing."""
 
-    intent: IntentStore
-    memory: MemoryStore
-    status: StatusStore
-    notes: PoolNotes
-    seen: Seen
-    told: Told
-    inventory: Inventory
-    announced: Announced
-    heartbeat: Heartbeat
-    config: ConfigMarks
-    loop_lock: LoopLock
-    levers: LeverStore
-    journal: Journal
+    intent: IntentStore = _part("intent", "IntentStore")
+    memory: MemoryStore = _part("memory", "MemoryStore")
+    status: StatusStore = _part("status", "StatusStore")
+    notes: PoolNotes = _part("status", "PoolNotes", NOTES_FILE)
+    seen: Seen = _part("hf_activity", "Seen", "seen")
+    told: Told = _part("hf_activity", "Told", "seen")
+    inventory: Inventory = _part("hf_activity", "Inventory", INVENTORY_FILE)
+    announced: Announced = _part("hf_activity", "Announced", ANNOUNCED_FILE)
+    heartbeat: Heartbeat = _part("markers", "Heartbeat", "heartbeat")
+    config: ConfigMarks = _part("markers", "ConfigMarks", "config")
+    loop_lock: LoopLock = _part("locks", "LoopLock", "loop.lock")
+    levers: LeverStore = _part("levers", "LeverStore")
+    journal: Journal = _part("journal", "Journal", "journal.jsonl")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -80,16 +83,6 @@ class StateFiles:
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
         self._recovery = os.path.join(self.path, "recover")
-
-    def __getattr__(self, name: str) -> Any:
-        """Prepare a part; a script imports the parts alone that it needs."""
-        if name not in PARTS:
-            raise AttributeError(name)
-        module, kind, place = PARTS[name]
-        prepare = getattr(import_module(f"provisioner.state.{module}"), kind)
-        part = prepare(os.path.join(self.path, place) if place else self.path)
-        setattr(self, name, part)
-        return part
 
 
 class StateDir(StateFiles):
