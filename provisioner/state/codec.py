@@ -209,7 +209,7 @@ def _scalar(kind: type) -> Decode:
     allowed = SCALARS[kind]
 
     def decode(value: Any) -> Any:
-        if type(value) not in allowed or (len(value) > LONGEST_TEXT if kind is str else abs(value) >= LARGEST_WHOLE):
+        if type(value) not in allowed or (len(value) > LONGEST_TEXT if kind is str else not abs(value) < LARGEST_WHOLE):
             raise RecordError(f"expected {kind.__name__}, got {str(value)[:40]!r}")
         return value
 

@@ -152,6 +152,8 @@ DAMAGE = {
         "x" * 65_537,
         "provisioner: expected str, got 'xx",
     ),
+    "a number that is none": (("memory", "memory", "time"), math.nan, "time: expected float, got 'nan'"),
+    "a number that is too large": (("memory", "memory", "epoch"), -(2**53), "epoch: expected int, got '-9007"),
     "truth for a number": (("memory", "memory", "epoch"), True, "epoch: expected int"),
     "no such verdict": (("requests", "a", "slots", "0", 3), "happy", "a: slots: 0: Verdict has no 'happy'"),
     "a slot that is no row": (("requests", "a", "slots", "0"), {}, "a: slots: 0: Slot: expected a list"),
