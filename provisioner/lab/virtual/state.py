@@ -339,9 +339,9 @@ class VirtualState:
         return self._listed
 
     def forget_polls(self, ids: Iterable[str]) -> None:
-        self.told.forget(ids)
-        for id_ in ids:
+        for id_ in (left := tuple(ids)):
             self._polls.pop(id_, None)
+        self.told.forget(left)
 
     def since_intent(self) -> float:
         return 0.0
