@@ -346,12 +346,12 @@ def _uncached(options: frozenset[str]) -> bool:
 
 
 def _loop(state: StateDir) -> Iterator[CheckResult]:
-    signs = state.life_signs()
-    if signs.silent is None:
+    silent = state.heartbeat.silent_now()
+    if silent is None:
         yield fix(f"{state.path}: no loop has run here yet: start `provisioner run`")
-    elif not signs.is_running:
+    elif not state.life_signs().is_running:
         advice = state.loop_lock.stopped() or "start `provisioner run`"
-        yield fix(f"{state.path}: the loop has not run for {signs.silent:.0f} s: {advice}")
+        yield fix(f"{state.path}: the loop has not run for {silent:.0f} s: {advice}")
     else:
         yield fine(f"{state.path}: the loop runs")
 
