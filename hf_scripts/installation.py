@@ -24,7 +24,7 @@ from provisioner.hostfactory.instance import Directories, DirectoryError, Templa
 from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import STALE, StateError, is_denied, is_stale, not_ours, what_to_do
-from provisioner.state.markers import DIRECTORY_MODE, loop_runs
+from provisioner.state.markers import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
@@ -345,7 +345,7 @@ def _loop(state: StateDir) -> Iterator[CheckResult]:
     silent = state.heartbeat.silent_now()
     if silent is None:
         yield fix(f"{state.path}: no loop has run here yet: start `provisioner run`")
-    elif not loop_runs(state.loop_lock.holder(), state.heartbeat.last(), silent):
+    elif not state.life_signs().is_running:
         advice = state.loop_lock.stopped() or "start `provisioner run`"
         yield fix(f"{state.path}: the loop has not run for {silent:.0f} s: {advice}")
     else:

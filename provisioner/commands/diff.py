@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
     given = settings(options.config)
     state = state_directory(options.state_dir)
-    names, written = state.inventory.read() or (None, 0)
+    names, written = state.listed_hosts() or (None, 0)
     memory = state.memory.read()
     looks = look_once(given, memory)
     document = diff_document(memory, names, looks, given.name_prefix)

@@ -18,7 +18,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
 from provisioner.telemetry.brake_release import released, time_at
-from provisioner.telemetry.facts import read_signs, script_calls
+from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import loop_document, silence_message, waits
 from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
@@ -119,12 +119,12 @@ def _find(sources: _Sources, id_: str) -> tuple[Subject | None, Excerpt]:
     """Whose id it is, by the state files or else by the journal, and what the journal says of it."""
     subject = _in_files(sources, id_)
     if subject is not None:
-        return subject, sources.state.journal.find(*needles(subject, sources.memory))
-    excerpt = sources.state.journal.find(id_, short_name(id_))
+        return subject, sources.state.find_history(*needles(subject, sources.memory))
+    excerpt = sources.state.find_history(id_, short_name(id_))
     subject = _in_lines(excerpt, id_)
     if subject is None:
         return None, excerpt
-    return subject, sources.state.journal.find(*needles(subject, sources.memory, excerpt.lines))
+    return subject, sources.state.find_history(*needles(subject, sources.memory, excerpt.lines))
 
 
 def _in_files(sources: _Sources, id_: str) -> Subject | None:
@@ -309,7 +309,7 @@ def _loop(sources: _Sources) -> Iterator[str]:
 def _silence(sources: _Sources) -> str:
     """Return since when no loop runs; empty if a loop runs, or may run."""
     try:
-        return silence_message(loop_document(read_signs(sources.state)))
+        return silence_message(loop_document(sources.state.life_signs()))
     except StateError:
         return ""
 

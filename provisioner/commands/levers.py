@@ -24,7 +24,6 @@ from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.interfaces import State
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.markers import loop_runs
 from provisioner.telemetry.notes import Notes, read_notes
 
 LONGEST_REASON = 500
@@ -96,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         return pulled(kept, by) if verb.pulls else let_go(kept, verb.kinds, by)
 
     anew = here.unusable() if LeverKind.STOP_ALL in verb.kinds else ""
-    before, after = state.levers.change(change, anew=bool(anew))
+    before, after = state.change_levers(change, anew=bool(anew))
     return show(options, {**_document(here, verb, by, before, after), "anew": anew}, _text)
 
 
@@ -148,7 +147,7 @@ class _Here:
         if name in pools:
             return ""
         with suppress(StateError):
-            pools |= {lever.target for lever in self._state.levers.read().held if lever.kind is not LeverKind.CANCEL}
+            pools |= {lever.target for lever in self._state.read_levers().held if lever.kind is not LeverKind.CANCEL}
         unread = ""
         try:
             pools |= settings(self._options.config).pools.keys()
@@ -182,15 +181,14 @@ class _Here:
     def unusable(self) -> str:
         """Why nobody knows which levers are held; empty where they are known. Raises StateTooNew, StateDenied."""
         try:
-            self._state.levers.read()
+            self._state.read_levers()
         except (StateMissing, StateUnreadable) as error:
             return str(error)
         return ""
 
     def loop_runs(self) -> bool:
         """Whether a loop runs, by the file system's clock alone."""
-        beat = self._state.heartbeat
-        return bool(loop_runs(self._state.loop_lock.holder(), beat.last(), beat.silent_now()))
+        return bool(self._state.life_signs().is_running)
 
 
 def _there_are(name: str, names: set[str]) -> str:

@@ -19,7 +19,6 @@ from typing import NamedTuple
 from provisioner.hostfactory.instance import SCRIPTS
 from provisioner.lab.trace import Document, Event, listed, machines_in
 from provisioner.state.interfaces import State
-from provisioner.state.markers import loop_runs
 
 LONGEST_WAIT = 1e9
 """The longest pause between two calls, thirty years: no process can wait for all that a trace may say."""
@@ -41,8 +40,7 @@ CallScript = Callable[[str, Document], ScriptResult]
 
 def loop_lives(state: State) -> bool:
     """True when a loop works on that directory: it holds the lock, or has a fresh heartbeat from another host."""
-    lock, beat = state.loop_lock, state.heartbeat
-    return lock.is_held() or bool(loop_runs(lock.holder(), beat.last(), beat.silent_now()))
+    return state.loop_lock.is_held() or bool(state.life_signs().is_running)
 
 
 # --- replaying --------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Contacts:
 
     def read(self, now: float, intent: Intent) -> Contact:
         """What is known of HF's calls now; the same object when nothing is new. Raises StateError."""
-        marks = self._state.seen.marks()
+        marks = self._state.polls()
         told = self._state.told.ids()
         names, listed = self._read_inventory()
         if self._marks is None:
@@ -79,7 +79,7 @@ class Contacts:
     def _read_inventory(self) -> tuple[tuple[str, ...], int]:
         """Only a hint: when it cannot be read, what was listed before stands."""
         try:
-            return self._state.inventory.read() or ((), 0)
+            return self._state.listed_hosts() or ((), 0)
         except StateError as error:
             log.warning("HF's inventory could not be read", extra={"error": str(error)})
             return self._inventory

@@ -171,7 +171,8 @@ class Reconciler:
         provisioner: str,
         mandate: Mandate = Mandate(),
     ) -> None:
-        self.limits = self._limits = limits  # the second: with the levers that are held
+        self.limits = self._limits = limits  # the second: with pauses of the pools that levers hold
+        self._levers = NO_LEVERS
         self.memory: Memory | None = None
         self._held_levers = HeldLevers(state)
         self._clock = clock
@@ -194,7 +195,7 @@ class Reconciler:
         began, results = time.monotonic(), self._actors.collect()
         plan: Plan | None = None
         problem, lock_wait = "", None
-        now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
+        now, (self._limits, self._levers) = self._clock.now(), self._held_levers.on(self.limits)
         transitions = self._remember(results, now)
         try:
             self._mandate.check()
@@ -203,11 +204,11 @@ class Reconciler:
                 self._history.begin(self.memory)
                 if self._publisher.behind:
                     # A plan may rely on what the one before let HF know (a cancel does).
-                    self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
+                    self._publisher.publish(self.memory, self._limits, self._levers, self._contacts.latest, now)
                 plan = self._plan(looks, now)
                 self._record(plan.memory if plan else self.memory, now)
                 transitions += plan.transitions if plan else ()
-                self._publisher.publish(self.memory, self._limits, self._contacts.latest, now)
+                self._publisher.publish(self.memory, self._limits, self._levers, self._contacts.latest, now)
             if plan is not None:
                 self._act(plan)
                 lock_wait = self._held_intent.forget(plan.forget)
@@ -232,7 +233,7 @@ class Reconciler:
             transitions=transitions,
             problem=problem,
             lock_wait=lock_wait,
-            levers=self._limits.levers,
+            levers=self._levers,
         )
 
     def settle(self) -> tuple[Sequence[Results], Sequence[Transition]]:
@@ -251,16 +252,16 @@ class Reconciler:
 
     def preview(self, looks: Mapping[str, Look]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
-        now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
+        now, (self._limits, self._levers) = self._clock.now(), self._held_levers.on(self.limits)
         intent = self._load(looks, now)
         if self.memory is None or intent is None:
             return None
-        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall())
+        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall(), levers=self._levers)
         return make_plan(world, self.memory, self._limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
         """Let what may leave the files leave them, or only say what: the ids. Looks at no pool. Raises StateError."""
-        now, self._limits = self._clock.now(), self._held_levers.on(self.limits)
+        now, (self._limits, self._levers) = self._clock.now(), self._held_levers.on(self.limits)
         left: tuple[str, ...] = ()
         while plan := self._trim_plan(now):
             left = tuple(dict.fromkeys((*left, *plan.forget)))
@@ -268,7 +269,7 @@ class Reconciler:
                 break
             # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
             self._record(plan.memory, now)
-            self._publisher.publish(plan.memory, self._limits, self._contacts.latest, now)
+            self._publisher.publish(plan.memory, self._limits, self._levers, self._contacts.latest, now)
             self._held_intent.forget(plan.forget)
         return left
 
@@ -332,7 +333,7 @@ class Reconciler:
         inputs = (id(self.memory), _heard(contact, self.memory), *rest)
         if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
-        world = World(intent, looks, contact, busy, self._clock.wall())
+        world = World(intent, looks, contact, busy, self._clock.wall(), self._levers)
         draft = perceive(world, self.memory, self._limits, now)
         if told := self._publisher.overtaken(self.memory, draft) - contact.told:
             contact = self._contacts.hear(told)

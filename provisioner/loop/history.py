@@ -130,7 +130,7 @@ class History:
             return
         head = {"time": stamp(passed.wall), "cycle": passed.number}
         try:
-            self._state.journal.append([head | line for line in lines])
+            self._state.add_history([head | line for line in lines])
         except StateError as error:
             log.warning("Journal could not be written", extra={"error": str(error)})
 

@@ -35,21 +35,19 @@ class HeldLevers:
         """What nobody was told of yet."""
         self._applied: tuple[Limits, Levers, Limits] | None = None
 
-    def on(self, limits: Limits) -> Limits:
-        """The limits with the levers that are held; the same object while both are the same."""
+    def on(self, limits: Limits) -> tuple[Limits, Levers]:
+        """The limits with pauses of the pools that levers hold, the same object while both are the same; the levers."""
         levers = self._read()
-        if not levers.held:
-            return limits
         if self._applied is None or self._applied[0] is not limits or self._applied[1] is not levers:
-            self._applied = (limits, levers, in_force(limits, levers))
-        return self._applied[2]
+            self._applied = (limits, levers, in_force(limits, levers) if levers.held else limits)
+        return self._applied[2], levers
 
     def _read(self) -> Levers:
         """As the file has them; asked for again only when its signature has changed, or it could not be read."""
         try:
-            signature = self._state.levers.signature()
+            signature = self._state.levers_signature()
             if self._levers is None or signature != self._signature:
-                self._take(self._state.levers.read())
+                self._take(self._state.read_levers())
                 self._signature = signature
         except StateError as error:
             self._doubt(str(error))

@@ -274,7 +274,7 @@ class Loop:
     def _beat(self) -> None:
         """Show that the loop lives; why it cannot is said once."""
         try:
-            self._state.heartbeat.touch()
+            self._state.beat()
             self._mute = ""
         except StateError as error:
             former, self._mute = self._mute, str(error)
@@ -305,7 +305,7 @@ class Loop:
     def _signature(self) -> object:
         """Of what others write and the loop heeds at once."""
         try:
-            return self._state.intent.signature(), self._state.levers.signature()
+            return self._state.intent.signature(), self._state.levers_signature()
         except StateError:
             return None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from provisioner.hostfactory import Loss
-from provisioner.model import Contact, Limits, Memory
+from provisioner.model import Contact, Levers, Limits, Memory
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.report import answers
 from provisioner.state.interfaces import State
@@ -52,11 +52,11 @@ class Publisher:
         """What this process has published last; None before it has published anything."""
         return self._last if self._published else None
 
-    def publish(self, memory: Memory, limits: Limits, contact: Contact, now: float) -> None:
+    def publish(self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float) -> None:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
         edition = Edition(
             answers.render(memory, self._last.rendered, limits.prefix),
-            self._losses(memory, limits, contact, now),
+            self._losses(memory, limits, levers, contact, now),
             self._available(memory, limits),
         )
         same = self._published and edition.equals(self._last)
@@ -64,12 +64,14 @@ class Publisher:
             self._write(edition)
         self._counted, self._inventory = (memory, limits), contact.inventory
 
-    def _losses(self, memory: Memory, limits: Limits, contact: Contact, now: float) -> Mapping[str, Loss]:
+    def _losses(
+        self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float
+    ) -> Mapping[str, Loss]:
         """What is lost changes with memory, levers and HF's lists; only what has a grace period does as time passes."""
         same = self._counted[0] is memory and self._counted[1] is limits and self._inventory == contact.inventory
         if same and not any(loss.grace for loss in self._last.lost.values()):
             return self._last.lost
-        return answers.losses(memory, contact, now, limits.levers)
+        return answers.losses(memory, contact, now, levers)
 
     def _available(self, memory: Memory, limits: Limits) -> Mapping[str, int]:
         if self._counted[0] is memory and self._counted[1] is limits:

@@ -72,8 +72,7 @@ class HeldIntent:
             return None
         self._check()
         # First: what intent lacks is not asked for again, so a mark left behind would stay for ever.
-        self._state.seen.forget(ids)
-        self._state.told.forget(ids)
+        self._state.forget_polls(ids)
         return self._state.intent.remove(ids)
 
     def warn_writers(self, generation: int) -> None:
@@ -239,7 +238,7 @@ class Startup:
                 "take it out of provisioner.yaml and start again; its machines then count as lost."
             )
         ids = self._state.told.ids()
-        heard = dict.fromkeys(self._state.seen.marks(), False) | dict.fromkeys(ids, True)
+        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(ids, True)
         asked = self._scripts_clock(begun.intent)
         evidence = Evidence(begun.intent, self._told(), heard, snapshots, asked)
         self.distrusted = distrusted(evidence, begun.limits, self._missed)

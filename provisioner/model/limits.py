@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from provisioner.model.intent import NO_LEVERS, Levers
 from provisioner.model.words import DAY
 
 
@@ -102,8 +101,6 @@ class Limits:
     budget: Budget = Budget()
     usage_days: int = 92
     """Days of which usage is kept."""
-    levers: Levers = NO_LEVERS
-    """Those that are held. ``planning.levers.in_force`` puts them here, and pauses the pools that they hold."""
 
     def price(self, template: str, pool: str) -> float | None:
         """What a machine costs in an hour: its template's price, else its pool's. None: nobody has said."""

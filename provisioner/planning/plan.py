@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from provisioner.model import Contact, Intent, Limits, Look, Memory, Plan, Snapshot
+from provisioner.model import NO_LEVERS, Contact, Intent, Levers, Limits, Look, Memory, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.scheduling import ask
 from provisioner.planning.allocate.turns import in_turn, turns
@@ -17,7 +17,6 @@ from provisioner.planning.collect.cleanup import delete_closed
 from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.collect.records import ingest, trim
 from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.core.levers import stopped
 from provisioner.planning.core.usage import count_usage
 from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpolled, note_told
 from provisioner.planning.finish.deadlines import close_overdue, conclude, time_over
@@ -40,6 +39,8 @@ class World:
     """Pools whose last actions are still under way: they get no new ones."""
     wall: float | None = None
     """The wall clock now, as ``Draft`` takes it."""
+    levers: Levers = NO_LEVERS
+    """Those that are held. The limits pause the pools that they hold (``in_force``)."""
 
 
 def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
@@ -55,14 +56,14 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     snapshots = {
         name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and fresh(look, limits, now)
     }
-    draft = Draft(memory, snapshots, limits, now, world.wall)
+    draft = Draft(memory, snapshots, limits, now, world.wall, world.levers)
     ingest(draft, world.intent)
     distrust(draft)
     reflect(draft)
     adopt(draft)
     # First what HF knew, then what it gave back: it may know of a machine only through the terminal answer.
     note_told(draft, world.contact)
-    settle_returns(draft, world.busy | stopped(limits))
+    settle_returns(draft, world.busy | draft.stopped)
     cancel_unpolled(draft, world.contact)
     cancel_asked(draft)
     return draft
@@ -70,8 +71,7 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
 
 def decide(draft: Draft, world: World) -> Plan:
     """Return the plan: what is asked of which pool, what is too late, orphans, leftovers, usage, retention."""
-    limits, now = draft.limits, draft.now
-    busy = world.busy | stopped(limits)
+    busy = world.busy | draft.stopped
     capacity = Capacity(draft, busy)
     order = turns(draft.records())
     for id_ in order:
@@ -83,7 +83,7 @@ def decide(draft: Draft, world: World) -> Plan:
     unmet = find_unmet(draft, capacity, order)
     offer_ending(draft)
     if draft.deferrals and draft.closes:  # what one request set free, another that was asked before it may take
-        draft.wake_at(now + SOON)
+        draft.wake_at(draft.now + SOON)
     find_orphans(draft, world.contact, busy)
     find_unlisted(draft, world.contact)
     delete_closed(draft, busy)

@@ -133,24 +133,8 @@ class Pool(Section):
 
     def limits(self) -> PoolLimits:
         """What the plan needs to know of this pool. A look is stale after a minute, or six times its pace."""
-        return PoolLimits(
-            name=self.name,
-            max_machines=self.max_machines,
-            max_machines_total=self.max_machines_total,
-            max_pending=self.max_pending,
-            initial_window=min(self.initial_window, self.max_pending),
-            boot_deadline=self.boot_deadline_seconds,
-            announce=self.announce_seconds,
-            least_life=self.least_life_seconds,
-            down=self.down_seconds,
-            early_loss=self.early_loss_seconds,
-            spill_after=self.spill_after_seconds,
-            lag=self.lag_seconds,
-            mass_loss=self.mass_loss_seconds,
-            stale_after=max(60.0, 6 * self.observe_seconds),
-            paused=self.paused,
-            price_per_hour=self.price_per_hour,
-        )
+        window, stale_after = min(self.initial_window, self.max_pending), max(60.0, 6 * self.observe_seconds)
+        return self.as_limits(PoolLimits, initial_window=window, stale_after=stale_after)
 
 
 class Compute(Section):

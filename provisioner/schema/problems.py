@@ -30,12 +30,30 @@ class Expects:
     words: str
 
 
+UNITS = {"": 1, "_seconds": 1, "_minutes": 60, "_hours": 3600}
+"""Ends of the names of settings, with the seconds of their unit."""
+
+SomeLimits = TypeVar("SomeLimits")
+
+
 class Section(BaseModel):
     """Settings that are read once and never change; unknown ones are mistakes, and no type is guessed."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
+        """Return limits for the plan: each field is given, or is the setting of its name, in seconds if it has a unit.
+
+        Fields without a setting have their default.
+        """
+        for name in kind.__annotations__.keys() - given.keys():
+            for unit, seconds in UNITS.items():
+                if hasattr(self, name + unit):
+                    value = getattr(self, name + unit)
+                    given[name] = value if value is None or seconds == 1 else seconds * value
+        return kind(**given)
 
 
 SomeSection = TypeVar("SomeSection", bound=Section)

@@ -102,7 +102,7 @@ class Budget(Section):
 
     def limits(self) -> model.Budget:
         """What the plan needs to know of it."""
-        return model.Budget(self.per_hour, self.per_month, self.currency)
+        return self.as_limits(model.Budget)
 
 
 class Server(Section):
@@ -147,16 +147,8 @@ class TemplateSettings(Section):
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """What the plan needs to know of the template; id, pools and cap are from HF's templates file."""
-        return TemplateLimits(
-            id=id_,
-            pools=pools,
-            max_machines=max_machines,
-            straggler_after=self.straggler_seconds,
-            straggler_share=self.straggler_share,
-            tries=self.tries,
-            max_lifetime=self.max_lifetime_seconds,
-            price_per_hour=self.price_per_hour,
-        )
+        given = {"id": id_, "pools": pools, "max_machines": max_machines, "straggler_after": self.straggler_seconds}
+        return self.as_limits(TemplateLimits, **given)
 
 
 SECTIONS: Mapping[str, type[Section]] = {
@@ -243,23 +235,13 @@ class Settings(Section):
 
     def limits(self) -> Limits:
         """What the plan takes from the configuration."""
-        return Limits(
+        return self.as_limits(
+            Limits,
             prefix=self.name_prefix,
             pools={name: pool.limits() for name, pool in self.pools.items()},
             templates=self.template_limits,
-            request_deadline=60 * self.request_deadline_minutes,
-            return_deadline=60 * self.return_deadline_minutes,
-            orphan_grace=60 * self.orphan_grace_minutes,
-            orphan_cap_per_hour=self.orphan_cap_per_hour,
-            cancel_after=60 * self.cancel_after_minutes,
-            retention=3600 * self.retention_hours,
             backoff_first=self.backoff.first_seconds,
             backoff_last=self.backoff.last_seconds,
             backoff_no_room=self.backoff.no_room_seconds,
-            adopt_prefixes=self.adopt_prefixes,
-            delete_unlisted_after=None
-            if self.delete_unlisted_after_hours is None
-            else 3600 * self.delete_unlisted_after_hours,
             budget=self.budget.limits(),
-            usage_days=self.usage_days,
         )

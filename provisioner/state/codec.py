@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache, partial
+from itertools import chain
 from types import NoneType
-from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from provisioner.model import (
     Failure,
@@ -27,8 +29,8 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_BLOCK
 
-Convert = Callable[[Any], Any]
-Document = Mapping[str, Any]
+Decode = Callable[[Any], Any]
+Document = dict[str, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 
 ROWS = (Slot, Fingerprint, Failure, Notice)
@@ -40,194 +42,187 @@ OWN_TABLES = ("requests", "returns", "pressures")
 USAGE = "usage"
 """A table that is left out while it is empty."""
 
-
-Cells = Mapping[tuple[str, str, str], int]
-"""A day of ``Memory.usage``."""
-
-
-RANGES: Mapping[tuple[type, str], range] = {
-    (Request, "count"): range(SLOT_BLOCK + 1),
-    (RequestRecord, "count"): range(SLOT_BLOCK + 1),
-}
-"""The values of a field for which a slot each is made: more machines than these would end the loop."""
+MACHINE_COUNTS = ((Request, "count"), (RequestRecord, "count"))
+"""Fields for which a slot each is made: more machines than ``SLOT_BLOCK`` would end the loop."""
 
 LARGEST_WHOLE = 2**53
 """All whole numbers that we store are below it; JSON's readers disagree on larger ones."""
 
-
 LONGEST_TEXT = 65_536
 """Characters of a text that we store at most: a cloud's words are cut to some hundred."""
+
+SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,)}
+"""Types that are the same in JSON, and what JSON's readers make of them."""
+
+PLAIN = frozenset((*SCALARS, NoneType))
 
 
 class RecordError(ValueError):
     """A document does not fit the model."""
 
 
-class Rule(NamedTuple):
-    """How values of one type become JSON and come back."""
-
-    encode: Convert
-    decode: Convert
+# --- to JSON ----------------------------------------------------------------------------------------------------------
 
 
-def as_is(value: Any) -> Any:
-    """The value itself, for what is the same in JSON."""
-    return value
-
-
-class Shape:
-    """How one record (a dataclass or a named tuple) is stored: its columns, their rules and their defaults."""
-
-    def __init__(self, kind: type, columns: Sequence[str], rules: Rules) -> None:
-        self._kind = kind
-        hints = get_type_hints(kind)
-        defaults = _defaults(kind)
-        if unknown := [name for name in columns if name not in defaults]:
-            raise RecordError(f"{kind.__name__} has unknown fields: {', '.join(unknown)}")
-        self.columns = tuple(columns)
-        self._rules = {name: _within(rules.rule(hints[name]), kind, name) for name in columns}
-        self._encoders = [self._rules[name].encode for name in columns]
-        self._decoders = [self._rules[name].decode for name in columns]
-        self._defaults = [defaults[name] for name in columns]
-
-    def row(self, value: Any) -> list[Any]:
-        """The values in the order of the columns; trailing defaults left out."""
-        values = [getattr(value, name) for name in self.columns]
-        while values and values[-1] == self._defaults[len(values) - 1]:
-            values.pop()
-        return [encode(held) for encode, held in zip(self._encoders, values, strict=False)]
-
-    def from_row(self, row: Any) -> Any:
-        """The value of a row. Raises RecordError."""
-        if not isinstance(row, list) or len(row) > len(self.columns):
-            raise RecordError(f"{self._kind.__name__}: expected a list of up to {len(self.columns)} values")
-        facts = zip(self.columns, self._decoders, row, strict=False)
-        return self._make({field: decode(held) for field, decode, held in facts})
-
-    def document(self, value: Any) -> dict[str, Any]:
-        """The values by the names of the columns; defaults left out."""
-        held = [getattr(value, name) for name in self.columns]
-        facts = zip(self.columns, self._encoders, held, self._defaults, strict=True)
-        return {name: encode(each) for name, encode, each, default in facts if each != default}
-
-    def from_document(self, document: Any) -> Any:
-        """The value of a document. Raises RecordError."""
-        if not isinstance(document, dict):
-            raise RecordError(f"{self._kind.__name__}: expected an object")
-        values = {}
-        for name, held in document.items():
-            if name not in self._rules:
-                raise RecordError(f"{self._kind.__name__}: unknown field {name!r}")
-            try:
-                values[name] = self._rules[name].decode(held)
-            except RecordError as error:
-                raise RecordError(f"{name}: {error}") from error
-        return self._make(values)
-
-    def _make(self, values: dict[str, Any]) -> Any:
-        try:
-            return self._kind(**values)
-        except TypeError as error:
-            raise RecordError(str(error)) from error
-
-
-def _within(rule: Rule, kind: type, field: str) -> Rule:
-    """The rule of a field, with its range if it has one."""
-    if (kind, field) not in RANGES:
-        return rule
-    allowed = RANGES[kind, field]
-
-    def decode(value: Any) -> Any:
-        if (number := rule.decode(value)) not in allowed:
-            raise RecordError(f"expected a number from {allowed.start} to {allowed.stop - 1}, got {number}")
-        return number
-
-    return Rule(rule.encode, decode)
-
-
-def _is_record(hint: Any) -> bool:
-    return is_dataclass(hint) or hasattr(hint, "_field_defaults")
-
-
-def _defaults(kind: type) -> dict[str, Any]:
+@cache
+def _defaults(kind: type[Any]) -> Mapping[str, Any]:
     """The fields of a dataclass or a named tuple with their defaults; MISSING for one that has none."""
     if not is_dataclass(kind):
-        own: type[Any] = kind
-        return {name: own._field_defaults.get(name, MISSING) for name in own._fields}
+        return {name: kind._field_defaults.get(name, MISSING) for name in kind._fields}
     return {
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(kind)
     }
 
 
-class Rules:
+def encode(value: Any) -> Any:
+    """Return what JSON knows of a value. Raises TypeError for a type that has no rule."""
+    kind: Any = type(value)
+    if kind in PLAIN or isinstance(value, Enum):
+        return value
+    if kind in ROWS:
+        return _row(value, _defaults(kind))
+    if is_dataclass(value):
+        return {
+            name: encode(held) for name, default in _defaults(kind).items() if (held := getattr(value, name)) != default
+        }
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else _as_text(key): encode(held) for key, held in value.items()}
+    if isinstance(value, tuple):
+        return [*map(encode, value)]
+    raise TypeError(f"no rule to store {kind}")
+
+
+def _row(value: Any, defaults: Mapping[str, Any]) -> list[Any]:
+    """The values of the fields without trailing ones that have their defaults."""
+    held = [*value] if isinstance(value, tuple) else [getattr(value, name) for name in defaults]
+    standard = [*defaults.values()]
+    while held and held[-1] == standard[len(held) - 1]:
+        held.pop()
+    return [each if type(each) in PLAIN else encode(each) for each in held]
+
+
+def _as_text(key: Any) -> str:
+    """A key as JSON text: JSON knows only text as keys."""
+    return json.dumps(key, separators=(",", ":"))
+
+
+# --- from JSON --------------------------------------------------------------------------------------------------------
+
+
+class Decoder:
     """The rules of all types, made from type hints on first use. ``columns``: those a file names for its rows."""
 
     def __init__(self, columns: Mapping[str, Sequence[str]] | None = None) -> None:
         self._columns = columns or {}
-        self._shapes: dict[type, Shape] = {}
+        self._rules: dict[Any, Decode] = {}
 
-    def shape(self, kind: type) -> Shape:
-        """How a record is stored."""
-        if kind not in self._shapes:
-            columns = self._columns.get(kind.__name__, [*_defaults(kind)])
-            self._shapes[kind] = Shape(kind, columns, self)
-        return self._shapes[kind]
+    def decode(self, hint: Any, value: Any) -> Any:
+        """The value of that type. Raises RecordError, and TypeError for a hint that has no rule."""
+        return self._rule(hint)(value)
 
-    def columns(self) -> dict[str, list[str]]:
-        """The columns of all rows, to be stored beside them."""
-        return {kind.__name__: list(self.shape(kind).columns) for kind in ROWS}
+    def _rule(self, hint: Any) -> Decode:
+        if hint not in self._rules:
+            self._rules[hint] = self._new_rule(hint)
+        return self._rules[hint]
 
-    def rule(self, hint: Any) -> Rule:
-        """How values of a type hint are stored. Raises TypeError for a hint that has no rule."""
+    def _new_rule(self, hint: Any) -> Decode:
         origin, parts = get_origin(hint), get_args(hint)
         if NoneType in parts:
-            (inner,) = (part for part in parts if part is not NoneType)
-            return _optional(self.rule(inner))
+            (inner,) = (self._rule(part) for part in parts if part is not NoneType)
+            return lambda value: None if value is None else inner(value)
         if origin is tuple:
-            return self._tuple(parts)
+            each, length = self._rule(parts[0]), None if parts[-1] is Ellipsis else len(parts)
+            return lambda value: tuple(map(each, _list(value, length)))
         if origin is Mapping:
-            key = self.rule(parts[0])
-            return _mapping(key if _is_text(parts[0]) else _text_key(key), self.rule(parts[1]))
-        if _is_record(hint):
-            shape = self.shape(cast(type, hint))
-            return Rule(shape.row, shape.from_row) if hint in ROWS else Rule(shape.document, shape.from_document)
+            return self._mapping(*parts)
+        if is_dataclass(hint) or hasattr(hint, "_field_defaults"):
+            return self._row(hint) if hint in ROWS else self._record(hint)
         if isinstance(hint, type) and issubclass(hint, Enum):
-            return Rule(as_is, _enum(hint))
-        if hint in _SCALARS:
-            return Rule(as_is, _scalar(hint))
+            return _enum(hint)
+        if hint in SCALARS:
+            return _scalar(hint)
         raise TypeError(f"no rule to store {hint}")
 
-    def _tuple(self, parts: tuple[Any, ...]) -> Rule:
-        encode, decode = self.rule(parts[0])
-        length = None if parts[-1] is Ellipsis else len(parts)
-        return Rule(lambda value: list(map(encode, value)), lambda value: tuple(map(decode, _list(value, length))))
+    def _mapping(self, key: Any, kind: Any) -> Decode:
+        of_key, of_value = self._rule(key), self._rule(kind)
+        is_text = isinstance(key, type) and issubclass(key, str)
+        return lambda value: {
+            of_key(each if is_text else _parsed(each)): _decode_at(each, of_value, held)
+            for each, held in _object(value).items()
+        }
+
+    def _fields(self, kind: type) -> dict[str, Decode]:
+        hints = get_type_hints(kind)
+        rules = {name: self._rule(hints[name]) for name in _defaults(kind)}
+        return rules | {name: _machine_count for each, name in MACHINE_COUNTS if each is kind}
+
+    def _row(self, kind: type) -> Decode:
+        rules, columns = self._fields(kind), self._columns.get(kind.__name__, [*_defaults(kind)])
+        _refuse_unknown(kind, columns, rules)
+        ordered, is_usual = [rules[name] for name in columns], columns == [*_defaults(kind)]
+
+        def decode(value: Any) -> Any:
+            if not isinstance(value, list) or len(value) > len(ordered):
+                raise RecordError(f"{kind.__name__}: expected a list of up to {len(ordered)} values")
+            values = [rule(held) for rule, held in zip(ordered, value, strict=False)]
+            return _made(kind, *values) if is_usual else _made(kind, **dict(zip(columns, values, strict=False)))
+
+        return decode
+
+    def _record(self, kind: type) -> Decode:
+        rules = self._fields(kind)
+
+        def decode(value: Any) -> Any:
+            document = _decode_at(kind.__name__, _object, value)
+            _refuse_unknown(kind, document, rules)
+            return _made(kind, **{name: _decode_at(name, rules[name], held) for name, held in document.items()})
+
+        return decode
 
 
-_SCALARS: dict[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,)}
+decode = Decoder().decode
+"""Return a value of a type from JSON, with rows in today's columns. Raises RecordError."""
 
 
-def _is_text(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, str)
+def _decode_at(place: str, rule: Decode, value: Any) -> Any:
+    """The value, where an error names its place."""
+    try:
+        return rule(value)
+    except RecordError as error:
+        raise RecordError(f"{place[:60]}: {error}") from error
 
 
-def _is_small(number: float) -> bool:
-    return -LARGEST_WHOLE < number < LARGEST_WHOLE
+def _refuse_unknown(kind: type, names: Iterable[str], rules: Mapping[str, Decode]) -> None:
+    if unknown := [name for name in names if name not in rules]:
+        raise RecordError(f"{kind.__name__}: unknown field {', '.join(map(repr, unknown))}")
 
 
-def _scalar(kind: type) -> Convert:
-    allowed = _SCALARS[kind]
+def _made(kind: type, /, *values: Any, **named: Any) -> Any:
+    try:
+        return kind(*values, **named)
+    except TypeError as error:
+        raise RecordError(str(error)) from error
+
+
+def _scalar(kind: type) -> Decode:
+    allowed = SCALARS[kind]
 
     def decode(value: Any) -> Any:
-        is_sound = len(value) <= LONGEST_TEXT if type(value) is str else type(value) in allowed and _is_small(value)
-        if type(value) not in allowed or not is_sound:
+        if type(value) not in allowed or (len(value) > LONGEST_TEXT if kind is str else not abs(value) < LARGEST_WHOLE):
             raise RecordError(f"expected {kind.__name__}, got {str(value)[:40]!r}")
         return value
 
     return decode
 
 
-def _enum(kind: type[Enum]) -> Convert:
+def _machine_count(value: Any) -> int:
+    if not 0 <= (count := decode(int, value)) <= SLOT_BLOCK:
+        raise RecordError(f"expected a number from 0 to {SLOT_BLOCK}, got {count}")
+    return cast(int, count)
+
+
+def _enum(kind: type[Enum]) -> Decode:
     members = {member.value: member for member in kind}
 
     def decode(value: Any) -> Enum:
@@ -238,96 +233,69 @@ def _enum(kind: type[Enum]) -> Convert:
     return decode
 
 
-def _optional(inner: Rule) -> Rule:
-    encode, decode = inner
-    return Rule(
-        lambda value: None if value is None else encode(value),
-        lambda value: None if value is None else decode(value),
-    )
-
-
 def _list(value: Any, length: int | None) -> list[Any]:
     if not isinstance(value, list) or (length is not None and len(value) != length):
         raise RecordError(f"expected a list{'' if length is None else f' of {length}'}, got {str(value)[:40]!r}")
     return value
 
 
-def _mapping(key: Rule, value: Rule) -> Rule:
-    def encode(held: Mapping[Any, Any]) -> dict[str, Any]:
-        return {key.encode(each): value.encode(it) for each, it in held.items()}
-
-    def decode(held: Any) -> dict[Any, Any]:
-        if not isinstance(held, dict):
-            raise RecordError(f"expected an object, got {str(held)[:40]!r}")
-        decoded, each = {}, ""
-        try:
-            for each, it in held.items():
-                decoded[key.decode(each)] = value.decode(it)
-        except RecordError as error:
-            raise RecordError(f"{each[:60]}: {error}") from error
-        return decoded
-
-    return Rule(encode, decode)
+def _object(value: Any) -> Document:
+    if not isinstance(value, dict):
+        raise RecordError(f"expected an object, got {str(value)[:40]!r}")
+    return value
 
 
-def _text_key(inner: Rule) -> Rule:
-    """JSON knows only text as keys: other keys become JSON text."""
+def _parsed(key: str) -> Any:
+    """A key that is JSON text."""
+    try:
+        return json.loads(key)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"key {key[:40]!r} is not JSON") from error
 
-    def decode(text: str) -> Any:
-        try:
-            return inner.decode(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise RecordError(f"key {text[:40]!r} is not JSON") from error
 
-    return Rule(lambda key: json.dumps(inner.encode(key), separators=(",", ":")), decode)
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
+    """Values with their documents, which are those of before for values that are the same objects."""
+    return {
+        key: known if (known := before.get(key)) and known[0] is value else (value, rule(value))
+        for key, value in now.items()
+    }
 
 
 class MemoryCodec:
     """Memory as tables and back. Keeps what it encoded last, so that only changed records are encoded again."""
 
     def __init__(self) -> None:
-        self._rules = Rules()
-        self._requests: dict[str, tuple[RequestRecord, dict[str, Any]]] = {}
-        self._usage: dict[str, tuple[Cells, dict[str, Any]]] = {}
+        self._requests: dict[str, tuple[RequestRecord, Document]] = {}
+        self._slots: dict[str, dict[int, tuple[Slot, list[Any]]]] = {}
+        self._days: dict[str, tuple[Any, Document]] = {}
 
-    def encode(self, memory: Memory) -> dict[str, dict[str, Any]]:
+    def encode(self, memory: Memory) -> dict[str, Document]:
         """The tables of a memory. The documents of unchanged records are those of the call before."""
-        whole = self._rules.shape(Memory).document(replace(memory, requests={}, usage={}))
+        whole = encode(replace(memory, requests={}, usage={}))
         tables = {name: whole.pop(name, {}) for name in OWN_TABLES}
-        self._requests = {key: (record, self._request(key, record)) for key, record in memory.requests.items()}
+        self._slots = {key: self._slots.get(key, {}) for key in memory.requests}
+        self._requests = _encode_new(self._requests, memory.requests, self._request)
+        self._days = _encode_new(self._days, memory.usage)
         tables["requests"] = {key: document for key, (_, document) in self._requests.items()}
-        self._usage = {day: (cells, self._day(day, cells)) for day, cells in memory.usage.items()}
-        if self._usage:
-            tables[USAGE] = {day: document for day, (_, document) in self._usage.items()}
-        tables["memory"] = {"memory": whole, "columns": self._rules.columns()}
+        if self._days:
+            tables[USAGE] = {day: document for day, (_, document) in self._days.items()}
+        tables["memory"] = {"memory": whole, "columns": {kind.__name__: [*_defaults(kind)] for kind in ROWS}}
         return tables
 
-    def _day(self, day: str, cells: Cells) -> dict[str, Any]:
-        """A day's document; that of the call before for a day to which nothing was added."""
-        before, stored = self._usage.get(day, (None, {}))
-        return stored if before is cells else self._rules.rule(Cells).encode(cells)
-
-    def _request(self, key: str, record: RequestRecord) -> dict[str, Any]:
-        """A record's document; rows of slots that are the same objects as before are taken over."""
-        before, stored = self._requests.get(key, (None, {}))
-        if before is record:
-            return stored
-        document = self._rules.shape(RequestRecord).document(replace(record, slots={}))
-        old_slots = before.slots if before else {}
-        old_rows = stored.get("slots", {})
-        row = self._rules.shape(Slot).row
-        rows = {
-            str(number): old_rows[str(number)] if old_slots.get(number) is slot else row(slot)
-            for number, slot in record.slots.items()
-        }
-        return document | {"slots": rows} if rows else document
+    def _request(self, record: RequestRecord) -> Document:
+        self._slots[record.id] = rows = _encode_new(self._slots.get(record.id, {}), record.slots)
+        document: Document = encode(replace(record, slots={}))
+        return document | {"slots": {str(number): row for number, (_, row) in rows.items()}} if rows else document
 
     def decode(self, tables: Tables) -> Memory:
         """The memory that tables hold. Raises RecordError, which names the document."""
-        rules = Rules(_columns(tables.get("memory", {}).get("columns", {})))
+        decoder = Decoder(_columns(tables.get("memory", {}).get("columns", {})))
         whole = dict(tables.get("memory", {}).get("memory", {}))
         whole |= {name: dict(tables.get(name, {})) for name in (*OWN_TABLES, USAGE)}
-        memory = cast(Memory, rules.shape(Memory).from_document(whole))
+        memory: Memory = decoder.decode(Memory, whole)
         keyed: list[tuple[str, Mapping[Any, Any]]] = [("id", memory.requests), ("id", memory.returns)]
         for name, held in keyed + [("number", record.slots) for record in memory.requests.values()]:
             for key, record in held.items():
@@ -343,52 +311,39 @@ def _columns(named: Mapping[str, Any]) -> Mapping[str, list[str]]:
     return named
 
 
+# --- intent -----------------------------------------------------------------------------------------------------------
+
+INTENT_TABLES: Mapping[str, type] = {"requests": Request, "returns": ReturnRequest}
+"""What the documents of a table are. The id of a document is its key."""
+
+
 def intent_of(tables: Tables) -> Intent:
     """The intent that tables hold. Raises RecordError, which names the document."""
-    rules = Rules()
     meta = tables["meta"]["state"]
-    _scalar(int)(meta["generation"])
-    _scalar(str)(meta["provisioner"])
-    requests = _by_id(rules.shape(Request), tables, "requests")
-    returns = _by_id(rules.shape(ReturnRequest), tables, "returns")
-    return Intent(provisioner=meta["provisioner"], generation=meta["generation"], requests=requests, returns=returns)
+    facts = {name: decode(kind, meta[name]) for name, kind in (("generation", int), ("provisioner", str))}
+    for name, kind in INTENT_TABLES.items():
+        rule = partial(decode, kind)
+        documents = tables.get(name, {}).items()
+        facts[name] = {key: _decode_at(f"{name}.{key}", rule, {**document, "id": key}) for key, document in documents}
+    return Intent(**facts)
 
 
-def intent_documents(intent: Intent) -> dict[str, dict[str, Any]]:
+def intent_documents(intent: Intent) -> Mapping[str, Mapping[str, Document]]:
     """Requests and returns as the documents of their tables."""
-    rules = Rules()
-    kinds: tuple[tuple[str, type, Mapping[str, Any]], ...] = (
-        ("requests", Request, intent.requests),
-        ("returns", ReturnRequest, intent.returns),
-    )
-    return {name: _documents(rules.shape(kind), held) for name, kind, held in kinds}
+    documents = {name: encode(getattr(intent, name)) for name in INTENT_TABLES}
+    for document in chain.from_iterable(table.values() for table in documents.values()):
+        del document["id"]
+    return documents
 
 
-def _documents(shape: Shape, held: Mapping[str, Any]) -> dict[str, Any]:
-    """The values' documents; the id is the key."""
-    return {
-        key: {name: fact for name, fact in shape.document(value).items() if name != "id"} for key, value in held.items()
-    }
+def readable_rows(table: str, documents: Document) -> Document:
+    """Those of the documents of a table of intent that fit the model."""
+    return {key: document for key, document in documents.items() if _is_readable(table, key, document)}
 
 
-def unreadable_rows(tables: Tables) -> dict[str, set[str]]:
-    """The ids of intent's tables whose documents do not fit the model, by table."""
-    found: dict[str, set[str]] = {}
-    for name, kind in (("requests", Request), ("returns", ReturnRequest)):
-        shape = Rules().shape(kind)
-        for key, document in tables.get(name, {}).items():
-            try:
-                _by_id(shape, {name: {key: document}}, name)
-            except RecordError:
-                found.setdefault(name, set()).add(key)
-    return found
-
-
-def _by_id(shape: Shape, tables: Tables, name: str) -> dict[str, Any]:
-    records = {}
-    for key, document in tables.get(name, {}).items():
-        try:
-            records[key] = shape.from_document({**document, "id": key})
-        except RecordError as error:
-            raise RecordError(f"{name}.{key}: {error}") from error
-    return records
+def _is_readable(table: str, key: str, document: Document) -> bool:
+    try:
+        decode(INTENT_TABLES[table], {**document, "id": key})
+    except RecordError:
+        return False
+    return True

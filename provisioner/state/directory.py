@@ -17,13 +17,14 @@ from provisioner.state.errors import StateMissing
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.instance import Digests
+    from provisioner.model import Levers
     from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
     from provisioner.state.intent import IntentStore
     from provisioner.state.interfaces import ScriptState, State
-    from provisioner.state.journal import Journal
-    from provisioner.state.levers import LeverStore
+    from provisioner.state.journal import Excerpt, Journal
+    from provisioner.state.levers import Change, LeverStore
     from provisioner.state.locks import LoopLock
-    from provisioner.state.markers import ConfigMarks, Heartbeat
+    from provisioner.state.markers import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory import MemoryStore
     from provisioner.state.status import PoolNotes, StatusStore
 
@@ -35,40 +36,43 @@ STATE_FILES = frozenset(
 """The JSON files of a state directory, which may also be that of the configuration."""
 
 
-PARTS = {
-    "intent": ("intent", "IntentStore", ""),
-    "memory": ("memory", "MemoryStore", ""),
-    "status": ("status", "StatusStore", ""),
-    "notes": ("status", "PoolNotes", NOTES_FILE),
-    "seen": ("hf_activity", "Seen", "seen"),
-    "told": ("hf_activity", "Told", "seen"),
-    "inventory": ("hf_activity", "Inventory", INVENTORY_FILE),
-    "announced": ("hf_activity", "Announced", ANNOUNCED_FILE),
-    "heartbeat": ("markers", "Heartbeat", "heartbeat"),
-    "config": ("markers", "ConfigMarks", "config"),
-    "loop_lock": ("locks", "LoopLock", "loop.lock"),
-    "levers": ("levers", "LeverStore", ""),
-    "journal": ("journal", "Journal", "journal.jsonl"),
-}
-"""By name: module, class, and the place in the directory; empty for a part that takes the directory."""
+class _Part:
+    """A part of the state that is prepared on first use; a script imports the parts alone that it needs."""
+
+    def __init__(self, module: str, kind: str, place: str = "") -> None:
+        """``place``: in the directory; empty for a part that takes the directory."""
+        self._module, self._kind, self._place = module, kind, place
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, state: StateFiles, _: type) -> Any:
+        prepare = getattr(import_module(f"provisioner.state.{self._module}"), self._kind)
+        path = os.path.join(state.path, self._place) if self._place else state.path
+        part = state.__dict__[self._name] = prepare(path)
+        return part
+
+
+_part: Any = _Part
+"""The class of the parts, whose own types are named where they stand."""
 
 
 class StateFiles:
     """The files of a state directory, each prepared on first use. Opening it touches nothing. Raises StateMissing."""
 
-    intent: IntentStore
-    memory: MemoryStore
-    status: StatusStore
-    notes: PoolNotes
-    seen: Seen
-    told: Told
-    inventory: Inventory
-    announced: Announced
-    heartbeat: Heartbeat
-    config: ConfigMarks
-    loop_lock: LoopLock
-    levers: LeverStore
-    journal: Journal
+    intent: IntentStore = _part("intent", "IntentStore")
+    memory: MemoryStore = _part("memory", "MemoryStore")
+    status: StatusStore = _part("status", "StatusStore")
+    notes: PoolNotes = _part("status", "PoolNotes", NOTES_FILE)
+    seen: Seen = _part("hf_activity", "Seen", "seen")
+    told: Told = _part("hf_activity", "Told", "seen")
+    inventory: Inventory = _part("hf_activity", "Inventory", INVENTORY_FILE)
+    announced: Announced = _part("hf_activity", "Announced", ANNOUNCED_FILE)
+    heartbeat: Heartbeat = _part("markers", "Heartbeat", "heartbeat")
+    config: ConfigMarks = _part("markers", "ConfigMarks", "config")
+    loop_lock: LoopLock = _part("locks", "LoopLock", "loop.lock")
+    levers: LeverStore = _part("levers", "LeverStore")
+    journal: Journal = _part("journal", "Journal", "journal.jsonl")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -79,16 +83,6 @@ class StateFiles:
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
         self._recovery = os.path.join(self.path, "recover")
-
-    def __getattr__(self, name: str) -> Any:
-        """Prepare a part; a script imports the parts alone that it needs."""
-        if name not in PARTS:
-            raise AttributeError(name)
-        module, kind, place = PARTS[name]
-        prepare = getattr(import_module(f"provisioner.state.{module}"), kind)
-        part = prepare(os.path.join(self.path, place) if place else self.path)
-        setattr(self, name, part)
-        return part
 
 
 class StateDir(StateFiles):
@@ -122,6 +116,64 @@ class StateDir(StateFiles):
         signs = [atomic.facts_of(path) for path in (self.heartbeat.path, self.loop_lock.path)]
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
+
+    def levers_signature(self) -> object:
+        """As of ``StateFile``."""
+        return self.levers.signature()
+
+    def read_levers(self) -> Levers:
+        """Raises as ``LeverStore.read``."""
+        return self.levers.read()
+
+    def change_levers(self, change: Change, *, anew: bool = False) -> tuple[Levers, Levers]:
+        """Raises as ``LeverStore.change``."""
+        return self.levers.change(change, anew=anew)
+
+    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Raises as ``Journal.append``."""
+        self.journal.append(entries)
+
+    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        """Raises as ``Journal.find``."""
+        return self.journal.find(*texts, newest=newest, most=most)
+
+    def write_notes(self, notes: Mapping[str, object]) -> None:
+        """Raises as ``PoolNotes.write``."""
+        self.notes.write(notes)
+
+    def read_notes(self) -> dict[str, Any]:
+        """Raises as ``PoolNotes.read``."""
+        return self.notes.read()
+
+    def note_in_force(self, digests: Digests) -> None:
+        """Raises as ``ConfigMarks.note``."""
+        self.config.note_in_force(digests)
+
+    def config_differences(self) -> list[Difference]:
+        """Raises as ``ConfigMarks.read``."""
+        return self.config.differences()
+
+    def beat(self) -> None:
+        """Raises as ``Heartbeat.touch``."""
+        self.heartbeat.touch()
+
+    def life_signs(self) -> LifeSigns:
+        """Raises StateError."""
+        from provisioner.state.markers import LifeSigns
+
+        return LifeSigns(self.loop_lock.holder(), self.heartbeat.last(), self.heartbeat.silent_now())
+
+    def polls(self) -> dict[str, int]:
+        """When each request was polled last, in ns by the file system's clock."""
+        return self.seen.marks()
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        """Raises as ``Inventory.read``."""
+        return self.inventory.read()
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        """Raises as ``Told.forget``."""
+        self.told.forget(ids)
 
     def ask_recovery(self) -> None:
         """A person has looked: the loop may release the brake. Raises StateUnwritable."""

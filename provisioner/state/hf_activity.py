@@ -59,11 +59,6 @@ class Seen:
                 facts[name] = mark
         return facts
 
-    def forget(self, requests: Iterable[str]) -> None:
-        """Remove the marks of requests that left the files. Raises StateUnwritable."""
-        for request in filter(is_id, requests):
-            remove(os.path.join(self.path, request))
-
 
 class Inventory:
     """``hf-inventory.json``: the hosts HF listed in its last getReturnRequests; the last one wins."""
@@ -230,15 +225,14 @@ class Told:
         return {id_: answer for id_, answer in settled.items() if answer is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove the entries of ids that left the files, and what killed writers left of theirs.
+        """Remove poll marks and entries of ids that left the files, and what killed writers left of theirs.
 
         Raises StateUnwritable or StateUnreadable.
         """
         doomed = frozenset(ids)
         # The last entry goes first: after an interrupted removal the entries are those of an earlier moment.
         for name in sorted((name for name in names_in(self.path) if name.partition(".")[0] in doomed), reverse=True):
-            if "." in name:  # else it is the mark of a poll
-                remove(os.path.join(self.path, name))
+            remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
         """The last entry, looked for again and again: another host's may show only after a moment (NFS)."""

@@ -209,7 +209,7 @@ class IntentStore(IntentFile):
 
     def _current_or_new(self, newest: int, provisioner: str) -> Tables:
         """The tables as they are, without the rows that cannot be read: those stand in the copy that is kept."""
-        from provisioner.state.codec import unreadable_rows
+        from provisioner.state.codec import readable_rows
 
         try:
             tables = self.load()
@@ -217,9 +217,7 @@ class IntentStore(IntentFile):
             return self._new_tables(provisioner)
         if generation_of(tables) < newest:
             return self._new_tables(provisioner)
-        for name, ids in unreadable_rows(tables).items():
-            tables[name] = {key: document for key, document in tables[name].items() if key not in ids}
-        return tables
+        return tables | {name: readable_rows(name, tables[name]) for name in self.tables}
 
     def create(self, provisioner: str, *, wait: float = LOCK_WAIT) -> None:
         """Make an empty intent.json. Raises StateExists where it is there, StateMissing where memory shows it was."""

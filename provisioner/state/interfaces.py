@@ -5,7 +5,7 @@ Any method may raise StateError; its message names what is wrong and the next st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
@@ -13,7 +13,7 @@ from provisioner.hostfactory.instance import Digests
 from provisioner.model import Intent, Levers, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
-from provisioner.state.markers import Difference, ReadContent, Side
+from provisioner.state.markers import Difference, LifeSigns
 
 
 class ScriptState(Protocol):
@@ -134,26 +134,6 @@ class TerminalAnswers(Protocol):
     def claim(self, id_: str, text: str) -> bool:
         """Settles what will be said in place of a published answer; False when HF was told, or may have been."""
 
-    def forget(self, ids: Iterable[str]) -> None:
-        """Forget what left the state."""
-
-
-class PollMarkers(Protocol):
-    """When HF polled."""
-
-    def marks(self) -> dict[str, int]:
-        """A number by request that differs after each poll; numbers grow with time."""
-
-    def forget(self, requests: Iterable[str]) -> None:
-        """Forget what left the state."""
-
-
-class ListedHosts(Protocol):
-    """The hosts that HF listed."""
-
-    def read(self) -> tuple[tuple[str, ...], int] | None:
-        """Their names, and a number that differs after each list; None before HF's first."""
-
 
 class LoopTurn(Protocol):
     """One loop at a time (law: one writer per file, one loop)."""
@@ -186,72 +166,6 @@ class LoopTurn(Protocol):
         """Some process is the loop now, as far as anybody can tell."""
 
 
-class LoopHeartbeat(Protocol):
-    """The loop's sign of life."""
-
-    def touch(self) -> None:
-        """The loop lives."""
-
-    def last(self) -> float | None:
-        """When it lived last, in seconds of the state's own clock; None: never, or unknown."""
-
-    def silent_now(self) -> float | None:
-        """For how long it has given no sign; None: it never gave one, or unknown."""
-
-
-class History(Protocol):
-    """What was done. Nothing is decided by it."""
-
-    def append(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Adds one line for each."""
-
-    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
-
-
-class HeldLevers(Protocol):
-    """What people hold back."""
-
-    def signature(self) -> object:
-        """As of ``Part``."""
-
-    def read(self) -> Levers:
-        """All that are held; none before the first was pulled."""
-
-    def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
-        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
-
-
-class Notes(Protocol):
-    """What people should know of loop and pools."""
-
-    def write(self, notes: Mapping[str, object]) -> None:
-        """Replaces them."""
-
-    @property
-    def path(self) -> str:
-        """Where they are, in words for people."""
-
-    def read(self) -> dict[str, Any]:
-        """The sections by name; none before a loop ran."""
-
-
-class ReadContents(Protocol):
-    """Which content of HF's two files scripts and loop have read."""
-
-    def note(self, side: Side, digests: Digests) -> None:
-        """A side has read this."""
-
-    def read(self) -> Mapping[Side, Sequence[ReadContent]]:
-        """What each side has read, the newest first."""
-
-    def forget_old(self) -> None:
-        """Forget contents that were replaced long ago."""
-
-    def differences(self) -> list[Difference]:
-        """The files of which the two have read different contents."""
-
-
 class State(Protocol):
     """What loop, telemetry and commands do with the state: the loop writes and trims, others read what it leaves."""
 
@@ -268,21 +182,49 @@ class State(Protocol):
     @property
     def told(self) -> TerminalAnswers: ...
     @property
-    def seen(self) -> PollMarkers: ...
-    @property
-    def inventory(self) -> ListedHosts: ...
-    @property
     def loop_lock(self) -> LoopTurn: ...
-    @property
-    def heartbeat(self) -> LoopHeartbeat: ...
-    @property
-    def journal(self) -> History: ...
-    @property
-    def notes(self) -> Notes: ...
-    @property
-    def levers(self) -> HeldLevers: ...
-    @property
-    def config(self) -> ReadContents: ...
+
+    def levers_signature(self) -> object:
+        """Differs whenever what operators hold back does, as that of a ``Part``."""
+
+    def read_levers(self) -> Levers:
+        """All that are held; none before the first was pulled."""
+
+    def change_levers(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+        """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
+
+    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Add a line for each entry on what was done. Nothing is decided by it."""
+
+    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
+
+    def write_notes(self, notes: Mapping[str, object]) -> None:
+        """Replace what operators should know of loop and pools."""
+
+    def read_notes(self) -> dict[str, Any]:
+        """The sections by name; none before a loop ran."""
+
+    def note_in_force(self, digests: Digests) -> None:
+        """The loop has this content of HF's two files in force."""
+
+    def config_differences(self) -> list[Difference]:
+        """The files of HF of which scripts and loop have read different contents."""
+
+    def beat(self) -> None:
+        """The loop lives."""
+
+    def life_signs(self) -> LifeSigns:
+        """The signs that loops have given, by the state's own clock."""
+
+    def polls(self) -> dict[str, int]:
+        """A number by request that differs after each poll of HF; numbers grow with time."""
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        """The hosts that HF listed, and a number that differs after each list; None before HF's first."""
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        """Forget polls and terminal answers of requests that left the state."""
 
     def since_intent(self) -> float:
         """Seconds from intent's last write to the loop's last sign of life; 0 when there is nothing to tell by."""

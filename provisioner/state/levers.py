@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from provisioner.model import NO_LEVERS, Lever, LeverKind, Levers
-from provisioner.state.codec import RecordError, Rules
+from provisioner.state.codec import RecordError, decode, encode
 from provisioner.state.database import Tables, generation_of
 from provisioner.state.errors import StateMissing, StateUnreadable
 from provisioner.state.locks import DataLock
@@ -62,16 +62,15 @@ class LeverStore(StateFile):
 
     def _write(self, levers: Levers, lock: DataLock) -> None:
         generation = max(lock.generation, generation_of(self.load()) if self.exists() else 0) + 1
-        tables, shape = self._new_tables(""), Rules().shape(Lever)
+        tables = self._new_tables("")
         for name in self.tables:
             held: tuple[Lever, ...] = getattr(levers, name)
-            tables[name] = {_key(lever): shape.document(lever) for lever in held}
+            tables[name] = {_key(lever): encode(lever) for lever in held}
         self._save(tables, lock, generation)
 
     def _levers(self, tables: Tables) -> Levers:
-        shape = Rules().shape(Lever)
         try:
-            read = {name: tuple(map(shape.from_document, tables[name].values())) for name in self.tables}
+            read = {name: decode(tuple[Lever, ...], [*tables[name].values()]) for name in self.tables}
         except RecordError as error:
             raise self._unreadable(str(error)) from error
         except KeyError as error:

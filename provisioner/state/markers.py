@@ -75,11 +75,21 @@ UNSEEN = "cannot be seen: "
 """Begins the note on a pool while no look at it is complete; the reason follows."""
 
 
-def loop_runs(holder: Mapping[str, Any], last: float | None, silent: float | None) -> bool | None:
-    """Whether a loop runs, by who signed last, the last heartbeat and its age; None: nobody can say."""
-    if last is None or holder.get("ended"):
-        return False
-    return None if silent is None else silent <= SILENT_SECONDS
+class LifeSigns(NamedTuple):
+    """The signs of life of the loop, by the file system's clock alone (law: time is an argument)."""
+
+    holder: Mapping[str, Any] = {}
+    """The ``epoch``, ``host`` and ``pid`` of the last heartbeat, and whether its loop has ``ended``."""
+    last_beat: float | None = None
+    silent: float | None = None
+    """Seconds since the last heartbeat. None: there was none, or its age cannot be told."""
+
+    @property
+    def is_running(self) -> bool | None:
+        """True while a loop runs; None if that cannot be told."""
+        if self.last_beat is None or self.holder.get("ended"):
+            return False
+        return None if self.silent is None else self.silent <= SILENT_SECONDS
 
 
 class Heartbeat:
@@ -177,8 +187,12 @@ class ConfigMarks:
                 )
         return {side: sorted(contents, reverse=True) for side, contents in contents_of.items()}
 
-    def forget_old(self) -> None:
-        """Remove the marks of contents that were replaced long ago. Raises StateError."""
+    def note_in_force(self, digests: Digests) -> None:
+        """The loop has this in force: what is new is marked, and what was replaced long ago forgotten."""
+        noted = self.read()["loop"]
+        if noted and noted[0].digests == digests:
+            return
+        self.note("loop", digests)
         for side, contents in self.read().items():
             for content in contents[KEPT:]:
                 remove(os.path.join(self.path, "-".join((side, *content.digests))))

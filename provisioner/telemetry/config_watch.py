@@ -33,17 +33,14 @@ class ConfigWatch:
 
     def __init__(self, metrics: LoopMetrics, state: State, digests: Callable[[], Digests]) -> None:
         """``digests``: those of HF's files that the loop has in force."""
-        self._metrics, self._marks, self._digests = metrics, state.config, digests
+        self._metrics, self._state, self._digests = metrics, state, digests
         self._told: list[Difference] = []
 
     def take(self) -> None:
         """Note what is in force if it is new, and compare."""
         try:
-            noted = self._marks.read()["loop"]
-            if not noted or noted[0].digests != self._digests():
-                self._marks.note("loop", self._digests())
-                self._marks.forget_old()
-            differences = self._marks.differences()
+            self._state.note_in_force(self._digests())
+            differences = self._state.config_differences()
         except StateError as error:
             log.warning("What the scripts have read cannot be compared", extra={"error": str(error)})
             return

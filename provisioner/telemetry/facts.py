@@ -6,13 +6,13 @@ import errno
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from provisioner.model import Intent, Memory
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
 from provisioner.state.interfaces import State
-from provisioner.state.markers import Difference
+from provisioner.state.markers import Difference, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes
@@ -24,17 +24,6 @@ class File:
 
     condition: Condition = Condition.FINE
     text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LifeSigns:
-    """The signs of life of the loop, by the file system's clock alone (law: time is an argument)."""
-
-    holder: Mapping[str, Any] = field(default_factory=dict)
-    """The ``epoch``, ``host`` and ``pid`` of the last heartbeat, and whether its loop has ``ended``."""
-    last_beat: float | None = None
-    silent: float | None = None
-    """Seconds since the last heartbeat. None: there was none, or its age cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +58,7 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
     # Memory before intent: what it has read must not be what scripts wrote in between.
     held, memory_file = (memory, File()) if memory else _memory(state)
     intent, intent_file = _intent(state, held)
-    signs = read_signs(state)
+    signs = state.life_signs()
     return Facts(
         directory=state.path,
         memory=held,
@@ -82,14 +71,9 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
         release_asked=state.recovery_asked(),
         levers=held_levers(state, held),
         refusal=_refusal(state, signs.holder),
-        differing=state.config.differences(),
+        differing=state.config_differences(),
         wall=time.time(),
     )
-
-
-def read_signs(state: State) -> LifeSigns:
-    """Return the signs of life of the loop. Raise StateError."""
-    return LifeSigns(state.loop_lock.holder(), state.heartbeat.last(), state.heartbeat.silent_now())
 
 
 def _refusal(state: State, holder: Mapping[str, Any]) -> str:
@@ -136,8 +120,8 @@ def _intent(state: State, memory: Memory | None) -> tuple[Intent | None, File]:
 
 def script_calls(state: State) -> ScriptCalls:
     """HF's calls, in seconds by the file system's clock."""
-    marks = state.seen.marks()
-    _, listed = state.inventory.read() or ((), 0)
+    marks = state.polls()
+    _, listed = state.listed_hosts() or ((), 0)
     return ScriptCalls(
         {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
     )

@@ -18,7 +18,7 @@ def held_levers(state: State, memory: Memory | None) -> dict[str, Any]:
     ``problem``: why nobody knows which are held; empty where they are known.
     """
     try:
-        levers = state.levers.read()
+        levers = state.read_levers()
     except StateError as error:
         return {"held": [], "problem": str(error)}
     held = [

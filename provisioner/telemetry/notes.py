@@ -18,7 +18,7 @@ from provisioner.model import (
     Snapshot,
     Unmet,
 )
-from provisioner.state.codec import RecordError, Rules, Shape
+from provisioner.state.codec import RecordError, decode, encode
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.interfaces import State
 from provisioner.state.markers import UNSEEN
@@ -92,18 +92,16 @@ class Notes:
 
 def read_notes(state: State) -> Notes:
     """Return the notes of the loop. Raise StateUnreadable."""
-    document = state.notes.read()
+    document = state.read_notes()
     try:
-        notes: Notes = STORED.from_document({name: document[name] for name in STORED.columns if name in document})
+        known = {one.name: document[one.name] for one in fields(Notes) if one.name in document}
+        notes: Notes = decode(Notes, known)
     except (RecordError, AttributeError) as error:
         raise StateUnreadable(
-            f"{state.notes.path}: holds what no loop of ours writes: {error}. The loop writes it again when it starts."
+            f"{state.path}/pools.json: holds what no loop of ours writes: {error}. "
+            "The loop writes it again when it starts."
         ) from error
     return notes
-
-
-STORED = Shape(Notes, [one.name for one in fields(Notes)], Rules())
-"""The form of ``Notes`` in its file."""
 
 
 class Notebook:
@@ -153,7 +151,7 @@ class Notebook:
         if notes == self._written:
             return
         try:
-            self._state.notes.write(STORED.document(notes))
+            self._state.write_notes(encode(notes))
             self._written, self._refused_write = notes, ""
         except StateError as error:
             if str(error) != self._refused_write:

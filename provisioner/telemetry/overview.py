@@ -22,11 +22,11 @@ from provisioner.model import (
 )
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
-from provisioner.state.markers import UNSEEN, loop_runs
+from provisioner.state.markers import UNSEEN, LifeSigns
 from provisioner.telemetry import notes as notebook
 from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_watch import sentence
-from provisioner.telemetry.facts import Facts, LifeSigns
+from provisioner.telemetry.facts import Facts
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.machine_rows import (
     Counts,
@@ -182,9 +182,8 @@ def overview(facts: Facts) -> Overview:
 
 def loop_document(signs: LifeSigns) -> Document:
     """Return the field ``loop`` of an overview."""
-    running = loop_runs(signs.holder, signs.last_beat, signs.silent)
     beat = None if signs.last_beat is None else format_utc(signs.last_beat)
-    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": running}
+    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": signs.is_running}
 
 
 def _trouble(trouble: notebook.LastingFailure | None) -> Document | None:

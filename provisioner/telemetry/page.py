@@ -201,7 +201,7 @@ class StatusPage:
         given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
         whose = Subject(Kind.RETURN if given_back else KINDS[kind], name)
         most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's timeline counts every line
-        lines = self._state.journal.find(*needles(whose, memory), newest=True, most=most).lines
+        lines = self._state.find_history(*needles(whose, memory), newest=True, most=most).lines
         told = timeline(whose, lines, memory)[-MOST_TOLD:]
         return [(local(format_utc(one.at)), one.text) for one in told]
 

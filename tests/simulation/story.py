@@ -107,7 +107,7 @@ EXPECTED = ("no space left", "made again as soon as every pool was seen", "`prov
 REFUSED = (StateMissing, StateStale, StateUnreadable)
 """Why a script exits 1 while a file is lost, cut or an old copy: HF calls again."""
 
-WRITES = ("memory.write", "status.write", "intent.remove", "seen.forget", "told.forget", "told.claim")
+WRITES = ("memory.write", "status.write", "intent.remove", "told.forget", "told.claim")
 
 
 def disk_is_full(where: str) -> None:

@@ -320,7 +320,8 @@ def test_whatever_is_held_no_lever_deletes_and_none_is_overridden(
     situation: tuple[World, Memory], levers: Levers
 ) -> None:
     world, remembered = situation
-    told, usual = (make_plan(world, remembered, one, NOW) for one in (in_force(THREE, levers), THREE))
+    told = make_plan(replace(world, levers=levers), remembered, in_force(THREE, levers), NOW)
+    usual = make_plan(world, remembered, THREE, NOW)
     assert not any(levers.against(create.pool) for create in told.creates)
     assert not {create.request for create in told.creates} & levers.of(LeverKind.CANCEL).keys()
     if levers.stop:

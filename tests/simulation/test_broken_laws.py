@@ -18,8 +18,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from provisioner.hostfactory import Loss
 from provisioner.loop import cycle, startup
-from provisioner.loop import levers as held_levers
 from provisioner.loop.cycle import Reconciler
+from provisioner.loop.levers import HeldLevers
 from provisioner.model import (
     Contact,
     Delete,
@@ -281,10 +281,12 @@ def machines_are_old_from_the_beginning() -> Break:
 
 
 def levers_hold_nothing() -> Break:
-    def lax(limits: Limits, held: Levers) -> Limits:
-        return replace(limits, levers=replace(held, held=()))
+    on = HeldLevers.on
 
-    return patch.object(held_levers, "in_force", lax)
+    def lax(self: HeldLevers, limits: Limits) -> tuple[Limits, Levers]:
+        return limits, replace(on(self, limits)[1], held=())
+
+    return patch.object(HeldLevers, "on", lax)
 
 
 def what_is_asked_back_is_told_as_gone() -> Break:
@@ -302,7 +304,7 @@ def what_is_cancelled_is_deleted() -> Break:
 
     def rash(draft: Draft) -> None:
         cancel_asked(draft)
-        for name in draft.limits.levers.of(LeverKind.CANCEL):
+        for name in draft.levers.of(LeverKind.CANCEL):
             slot = draft.named(name)
             if slot is not None and slot.verdict is Verdict.SUCCEEDED:
                 draft.close(slot, Verdict.LOST, reason=DeleteReason.LOST)

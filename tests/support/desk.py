@@ -15,9 +15,9 @@ from provisioner.commands.cli import run
 from provisioner.model import Limits, Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
-from provisioner.state.markers import UNSEEN
+from provisioner.state.markers import UNSEEN, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
-from provisioner.telemetry.facts import Facts, File, LifeSigns
+from provisioner.telemetry.facts import Facts, File
 from provisioner.telemetry.notes import Notes
 from tests.unit.core import NOW, intent_of, limits, pool, unmet_of
 

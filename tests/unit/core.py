@@ -8,12 +8,14 @@ from typing import Any
 
 from provisioner.model import (
     DESIRED,
+    NO_LEVERS,
     Contact,
     DeleteReason,
     ErrorClass,
     Failure,
     Fingerprint,
     Intent,
+    Levers,
     Limits,
     LossCause,
     Machine,
@@ -215,6 +217,7 @@ def plan(
     contact: Contact | None = None,
     busy: Iterable[str] = (),
     now: float = NOW,
+    levers: Levers = NO_LEVERS,
 ) -> Plan:
     """The plan for a memory whose intent is the one it has read, unless another is given."""
     world = World(
@@ -222,5 +225,6 @@ def plan(
         {one.pool: one for one in looks},
         contact or Contact(since=now, active=now),
         frozenset(busy),
+        levers=levers,
     )
     return make_plan(world, remembered, limits, now)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import StringConstraints
 
-from provisioner.model import PoolLimits
 from provisioner.schema.pool import (
     LABEL_VALUE,
     Duration,
@@ -69,14 +67,15 @@ class GkePool(Pool):
         """The id becomes a label of pods."""
         return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
 
-    def limits(self) -> PoolLimits:
-        """The limits of every pool; besides, pods say when their grace period ends, and gates may hold them back."""
-        return replace(
-            super().limits(),
-            gated_deadline=self.gated_deadline_seconds,
-            force_after=self.force_delete_after_seconds,
-            where=f"namespace {self.namespace}",  # its cluster may get another address, and a context another name
-        )
+    @property
+    def force_after(self) -> float | None:
+        """The limit of this name."""
+        return self.force_delete_after_seconds
+
+    @property
+    def where(self) -> str:
+        """The namespace in words: its cluster may get another address, and a context another name."""
+        return f"namespace {self.namespace}"
 
     @property
     def cluster(self) -> tuple[str, ...]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from provisioner.model import PoolLimits
 from provisioner.schema.pool import DurationOrZero, Endpoint, OptionalFile, PlaceName, Pool, Switch
 from provisioner.schema.problems import Expects
 
@@ -71,10 +69,10 @@ class MigPool(Pool):
         """The zone or region that holds the group."""
         return self.zone or self.region or ""
 
-    def limits(self) -> PoolLimits:
-        """The limits of every pool, and which group it is."""
-        where = f"group {self.group} in {self.location} of project {self.project}"
-        return replace(super().limits(), where=where)
+    @property
+    def where(self) -> str:
+        """The group in words, as in ``PoolLimits``."""
+        return f"group {self.group} in {self.location} of project {self.project}"
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
 from provisioner.state.journal import Excerpt
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.markers import Difference, Side
+from provisioner.state.markers import Difference, LifeSigns
 
 if TYPE_CHECKING:
     from provisioner.state.interfaces import ScriptState, State
@@ -218,43 +218,6 @@ class VirtualTold:
             self._claimed.pop(id_, None)
 
 
-class VirtualMarks:
-    """When HF polled."""
-
-    def __init__(self) -> None:
-        self._marks: dict[str, int] = {}
-        self._number = 0
-
-    def touch(self, id_: str) -> None:
-        """HF polls."""
-        self._number += 1
-        self._marks[id_] = self._number
-
-    def marks(self) -> dict[str, int]:
-        return dict(self._marks)
-
-    def forget(self, requests: Iterable[str]) -> None:
-        for id_ in requests:
-            self._marks.pop(id_, None)
-
-
-class VirtualHosts:
-    """The hosts that HF listed."""
-
-    def __init__(self) -> None:
-        self._listed: tuple[tuple[str, ...], int] | None = None
-        self._noted: Iterable[str] = ()
-
-    def note(self, names: Iterable[str]) -> None:
-        """HF lists these; other hosts are another object."""
-        listed, number = self._listed or ((), 0)
-        self._listed = listed if names is self._noted else tuple(names), number + 1
-        self._noted = names
-
-    def read(self) -> tuple[tuple[str, ...], int] | None:
-        return self._listed
-
-
 class VirtualTurn:
     """Grants the loop by epoch alone, so that a scenario can let two loops run at once."""
 
@@ -298,9 +261,6 @@ class VirtualLevers:
     def signature(self) -> object:
         return self._written or None
 
-    def read(self) -> Levers:
-        return self.held
-
     def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
         before, after = self.held, change(self.held)
         if anew or after != before:
@@ -320,35 +280,6 @@ class VirtualLevers:
         self._written += 1
 
 
-class Unheard:
-    """Heartbeat, journal, notes and configuration markers, which are not kept in virtual time."""
-
-    path = "virtual"
-
-    def touch(self) -> None: ...
-
-    def append(self, entries: Iterable[Mapping[str, object]]) -> None: ...
-
-    def write(self, notes: Mapping[str, object]) -> None: ...
-
-    def note(self, side: Side, digests: Digests) -> None: ...
-
-    def forget_old(self) -> None: ...
-
-    def last(self) -> None: ...
-
-    def silent_now(self) -> None: ...
-
-    def find(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        return Excerpt()
-
-    def read(self) -> dict[Any, Any]:
-        return {}
-
-    def differences(self) -> list[Difference]:
-        return []
-
-
 class VirtualState:
     """A whole state directory in memory."""
 
@@ -359,17 +290,58 @@ class VirtualState:
         self.memory = VirtualMemory()
         self.status = VirtualAnswers()
         self.told = VirtualTold()
-        self.seen = VirtualMarks()
-        self.inventory = VirtualHosts()
+        self._polls: dict[str, int] = {}
+        self._polled = 0
+        self._listed: tuple[tuple[str, ...], int] | None = None
+        self._noted: Iterable[str] = ()
         self.loop_lock = VirtualTurn()
         self.levers = VirtualLevers()
-        self.heartbeat = self.journal = self.notes = self.config = Unheard()
         self.watchers: list[Callable[[], None]] = []
         """Called when HF has recorded something or left a mark, and when a lever was moved."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def levers_signature(self) -> object:
+        return self.levers.signature()
+
+    def read_levers(self) -> Levers:
+        return self.levers.held
+
+    def change_levers(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+        return self.levers.change(change, anew=anew)
+
+    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None: ...
+
+    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
+        return Excerpt()
+
+    def write_notes(self, notes: Mapping[str, object]) -> None: ...
+
+    def read_notes(self) -> dict[str, Any]:
+        return {}
+
+    def note_in_force(self, digests: Digests) -> None: ...
+
+    def config_differences(self) -> list[Difference]:
+        return []
+
+    def beat(self) -> None: ...
+
+    def life_signs(self) -> LifeSigns:
+        return LifeSigns()
+
+    def polls(self) -> dict[str, int]:
+        return dict(self._polls)
+
+    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
+        return self._listed
+
+    def forget_polls(self, ids: Iterable[str]) -> None:
+        for id_ in (left := tuple(ids)):
+            self._polls.pop(id_, None)
+        self.told.forget(left)
 
     def since_intent(self) -> float:
         return 0.0
@@ -416,7 +388,8 @@ class VirtualState:
             answer = self.told.settled(id_) or (self.status.answers or {}).get(id_)
             if answer is None and not self._is_recorded(id_):
                 continue
-            self.seen.touch(id_)
+            self._polled += 1
+            self._polls[id_] = self._polled
             answers[id_] = Answer(self.told.tell(id_, answer.text), True) if answer and answer.ended else answer
         self._changed()
         return Polled(answers, None)
@@ -436,7 +409,9 @@ class VirtualState:
         return self.status.available
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        self.inventory.note(names)
+        listed, number = self._listed or ((), 0)
+        self._listed = listed if names is self._noted else tuple(names), number + 1  # other hosts are another object
+        self._noted = names
         self._changed()
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:

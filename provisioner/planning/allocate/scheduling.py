@@ -194,7 +194,7 @@ def _why_missing(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over: str
 ) -> Failure:
     """What holds all its pools, else the last failure of its own slots, its pools' trouble, the budget, or its time."""
-    if held := why_none(draft.limits, template.pools):
+    if held := why_none(draft.levers, template.pools):
         return held
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
     if failures:

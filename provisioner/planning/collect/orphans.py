@@ -24,7 +24,6 @@ from provisioner.model import (
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.core.levers import stopped
 from provisioner.planning.observe.trust import check_identity, proven_absent
 
 FEW_ORPHANS = 5
@@ -185,7 +184,7 @@ def find_unlisted(draft: Draft, contact: Contact) -> None:
                 since = _unlisted_since(slot, contact, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool
-    if draft.limits.delete_unlisted_after is not None and not stopped(draft.limits):
+    if draft.limits.delete_unlisted_after is not None and not draft.stopped:
         _delete_unlisted(draft, contact, unlisted, pools)
     if unlisted != before:
         draft.changes["unlisted"] = unlisted

@@ -6,12 +6,13 @@ Verdicts change here and nowhere else, by the table in ``TRANSITIONS``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from provisioner.model import (
     NEVER,
+    NO_LEVERS,
     Brake,
     BrakeReason,
     Create,
@@ -19,6 +20,7 @@ from provisioner.model import (
     DeleteReason,
     Distrusted,
     Failure,
+    Levers,
     Limits,
     LossCause,
     Memory,
@@ -32,8 +34,8 @@ from provisioner.model import (
     Window,
     evolve,
 )
-from provisioner.names import split_name
 from provisioner.planning.core import window
+from provisioner.planning.core.slots import slot_named
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
     # A slot stays open, also while its machine runs, until its request gets its terminal answer:
@@ -80,12 +82,15 @@ class Draft:
         limits: Limits,
         now: float,
         wall: float | None = None,
+        levers: Levers = NO_LEVERS,
     ) -> None:
         """``wall``: the wall clock at ``now``; None: as far ahead of loop time as when ``memory`` was written."""
         self.before = memory
         self.snapshots = snapshots
         """The pools that may be acted upon."""
         self.limits = limits
+        self.levers = levers
+        """Those that are held; ``limits`` pauses the pools that they hold."""
         self.now = now
         self.ahead = memory.time_wall - memory.time if wall is None else wall - now
         """Seconds from loop time to the wall clock, which says what day it is and nothing else."""
@@ -137,8 +142,7 @@ class Draft:
 
     def named(self, name: str) -> Slot | None:
         """The slot of this name, as changed so far."""
-        parts = split_name(self.limits.prefix, name)
-        return self.slot(*parts) if parts and parts[0] in self.requests else None
+        return slot_named(self.requests, self.limits.prefix, name)
 
     def drop(self, id_: str) -> None:
         """Forget a request."""
@@ -194,6 +198,11 @@ class Draft:
         if slot.expires is None or snapshot is None or snapshot.wall is None:
             return None
         return snapshot.began + slot.expires - snapshot.wall
+
+    @property
+    def stopped(self) -> Set[str]:
+        """Pools in which nothing may be made or deleted."""
+        return self.limits.pools.keys() if self.levers.stop else frozenset()
 
     def pool(self, name: str) -> PoolLimits:
         """A pool's limits; those of a pool that left the configuration allow nothing new."""

@@ -7,7 +7,7 @@ deadline, with the lever as its reason, and carried out when the lever is let go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from provisioner.hostfactory import Loss
@@ -36,12 +36,7 @@ GIVEN_UP = Loss(3600, "cancelled")
 def in_force(limits: Limits, levers: Levers) -> Limits:
     """The limits while these levers are held: the pools that they hold are paused."""
     pools = {name: replace(pool, paused=True) if levers.against(name) else pool for name, pool in limits.pools.items()}
-    return replace(limits, pools=pools, levers=levers)
-
-
-def stopped(limits: Limits) -> Set[str]:
-    """Pools in which nothing may be made or deleted."""
-    return limits.pools.keys() if limits.levers.stop else frozenset()
+    return replace(limits, pools=pools)
 
 
 def told(lever: Lever) -> str:
@@ -50,18 +45,17 @@ def told(lever: Lever) -> str:
     return f"{lever.kind}{target} by {lever.who}" + (f": {lever.reason}" if lever.reason else "")
 
 
-def why_stopped(limits: Limits) -> str:
+def why_stopped(levers: Levers) -> str:
     """Why the machines of a return are not deleted; empty where they are."""
-    stop = limits.levers.stop
-    return f"Nothing is deleted now ({told(stop)})." if stop else ""
+    return f"Nothing is deleted now ({told(levers.stop)})." if levers.stop else ""
 
 
-def why_none(limits: Limits, pools: Iterable[str]) -> Failure | None:
+def why_none(levers: Levers, pools: Iterable[str]) -> Failure | None:
     """Why no machine is made, where a lever holds each of the pools; a want of capacity, as a cap is."""
-    levers = [limits.levers.against(pool) for pool in pools]
-    if not levers or None in levers:
+    against = [levers.against(pool) for pool in pools]
+    if not against or None in against:
         return None
-    words = "; ".join(dict.fromkeys([told(lever) for lever in levers if lever is not None]))
+    words = "; ".join(dict.fromkeys([told(lever) for lever in against if lever is not None]))
     return Failure(ErrorClass.QUOTA, f"No machine is made now ({words}).")
 
 

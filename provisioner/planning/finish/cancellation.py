@@ -90,7 +90,7 @@ def cancel(draft: Draft, record: RequestRecord) -> None:
 
 def cancel_asked(draft: Draft) -> None:
     """Give up what an open request still lacks that a person has cancelled: it ends with the machines that run."""
-    for id_, lever in draft.limits.levers.of(LeverKind.CANCEL).items():
+    for id_, lever in draft.levers.of(LeverKind.CANCEL).items():
         record = draft.requests.get(id_)
         if record is None or record.ended is not None:
             continue

@@ -51,7 +51,7 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
             clean = all(result is ReturnResult.GONE for result in settled.results.values())
             status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
             settled = replace(settled, ended=status, ended_at=draft.now)
-        message = "" if settled.ended is RequestStatus.COMPLETE else why_stopped(draft.limits)
+        message = "" if settled.ended is RequestStatus.COMPLETE else why_stopped(draft.levers)
         if message != settled.message:
             settled = replace(settled, message=message)
         if settled != record:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from provisioner.loop.levers import HeldLevers
 from provisioner.model import Lever, LeverKind, Levers
+from provisioner.planning.core.levers import DRAINED
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError
 from provisioner.state.levers import pulled
@@ -28,18 +30,18 @@ def state(tmp_path: Path) -> StateDir:
 
 
 def in_force(held: HeldLevers) -> tuple[Lever, ...]:
-    return held.on(LIMITS).levers.held
+    return held.on(LIMITS)[1].held
 
 
 def test_without_levers_the_limits_are_the_very_same_and_else_as_long_as_both_are(state: StateDir) -> None:
     held = HeldLevers(state)
-    assert held.on(LIMITS) is LIMITS
+    assert held.on(LIMITS)[0] is LIMITS
     pull(state, PAUSE)
-    first = held.on(LIMITS)
+    first, _ = held.on(LIMITS)
     assert [one.name for one in first.pools.values() if one.paused] == ["a"]
-    assert held.on(LIMITS) is first, "an unchanged plan is not made again"
+    assert held.on(LIMITS)[0] is first, "an unchanged plan is not made again"
     release(state, LeverKind.PAUSE)
-    assert held.on(LIMITS) is LIMITS
+    assert held.on(LIMITS)[0] is LIMITS
 
 
 def test_a_file_that_did_not_change_is_not_read_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,3 +188,19 @@ def test_a_preview_heeds_levers_and_tells_nobody(tmp_path: Path, caplog: pytest.
     assert sum(made.deferred.values()) == 2
     assert not [record for record in caplog.records if record.message.startswith("Lever")]
     assert not Path(bench.state.journal.path).exists()
+
+
+def test_a_cycle_plans_and_publishes_by_the_levers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.succeed(1)
+    (name,) = bench.place.machines
+    pull(bench.state, replace(DRAIN, target="pool"), STOP)
+    bench.cycle()
+    assert bench.state.status.read_lost() == {name: DRAINED}
+    back = bench.give_back(name)
+    bench.cycle(2)
+    assert bench.place.deleted == []
+    assert "cloud is down" in bench.answer(back)
+    release(bench.state, LeverKind.STOP_ALL, target="")
+    bench.cycle()
+    assert [delete.name for delete in bench.place.deleted] == [name]

@@ -145,7 +145,7 @@ def test_a_cancelled_request_does_not_wait_for_a_machine_that_is_down() -> None:
     held = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
     by = Levers((Lever(LeverKind.CANCEL, REQUEST, "eve", 1.0, "x"),))
     looked = snapshot(machine(0, phase=Phase.PENDING, failure=BROKEN), machine(1))
-    made = plan(memory(held), looked, limits=replace(limits(pool("a", down=0.0)), levers=by))
+    made = plan(memory(held), looked, limits=limits(pool("a", down=0.0)), levers=by)
     after = made.memory.requests[REQUEST]
     assert after.ended is RequestStatus.COMPLETE_WITH_ERROR
     assert [one.verdict for one in after.slots.values()] == [Verdict.CANCELLED, Verdict.SUCCEEDED]

@@ -70,8 +70,9 @@ def cancel(target: str) -> Lever:
     return Lever(LeverKind.CANCEL, target, "eve", 3.0, "wrong job")
 
 
-def held(limits: Limits, *levers: Lever) -> Limits:
-    return in_force(limits, Levers(levers))
+def held(limits: Limits, *levers: Lever) -> dict[str, Any]:
+    """What a plan is given of the levers."""
+    return {"limits": in_force(limits, Levers(levers)), "levers": Levers(levers)}
 
 
 def hf_has(*slots: Slot, **changes: Any) -> Memory:
@@ -107,7 +108,7 @@ LISTS = Contact(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
 def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_over(case: str) -> None:
     known, look, settings = ACTS[case]
     usual = replace(ONE, **settings)
-    stopped = plan(known, look, limits=held(usual, STOP), contact=LISTS)
+    stopped = plan(known, look, **held(usual, STOP), contact=LISTS)
     assert (stopped.creates, stopped.deletes) == ((), ())
     assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
     assert stopped.memory.orphan_deletes == (), "an orphan that is kept spends nothing of the cap"
@@ -116,15 +117,15 @@ def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_
 
 
 def test_verdicts_and_answers_go_on_while_all_is_stopped() -> None:
-    seen = plan(memory(record(slot(0))), snapshot(machine()), limits=held(ONE, STOP))
+    seen = plan(memory(record(slot(0))), snapshot(machine()), **held(ONE, STOP))
     assert seen.memory.requests[REQUEST].ended is DONE
-    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), limits=held(ONE, STOP))
+    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), **held(ONE, STOP))
     assert lost.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
 
 
 def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
     known, look, _ = ACTS["a machine that is returned"]
-    stopped = plan(known, look, limits=held(ONE, STOP)).memory
+    stopped = plan(known, look, **held(ONE, STOP)).memory
     (back,) = stopped.returns.values()
     entry = json.loads(return_answer(back, stopped, PREFIX).text)
     assert entry["status"] == "running"
@@ -138,7 +139,7 @@ def test_a_return_ends_by_its_deadline_with_the_lever_as_its_reason_and_its_mach
     known, look, _ = ACTS["a machine that is returned"]
     (back,) = known.returns.values()
     late = replace(known, returns={back.id: replace(back, deadline=NOW - 1)})
-    stopped = plan(late, look, limits=held(ONE, STOP)).memory
+    stopped = plan(late, look, **held(ONE, STOP)).memory
     (ended,) = stopped.returns.values()
     entry = json.loads(return_answer(ended, stopped, PREFIX).text)
     assert (entry["status"], ended.results) == ("complete_with_error", {name(): ReturnResult.STUCK})
@@ -151,20 +152,20 @@ def test_a_return_ends_by_its_deadline_with_the_lever_as_its_reason_and_its_mach
 
 def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
     known = replace(hf_has(running(0, Verdict.RETURNED, gone=True)), returns=BACK)
-    (back,) = plan(known, snapshot(), limits=held(ONE, STOP)).memory.returns.values()
+    (back,) = plan(known, snapshot(), **held(ONE, STOP)).memory.returns.values()
     assert (back.ended, back.message) == (DONE, "")
 
 
 @pytest.mark.parametrize("lever", [PAUSE, DRAIN])
 def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(lever: Lever) -> None:
-    told = plan(memory(record(unsent(), count=3)), *BOTH, limits=held(TWO, lever))
+    told = plan(memory(record(unsent(), count=3)), *BOTH, **held(TWO, lever))
     assert (made(told), dict(told.deferred)) == ({"b": 3}, {})
 
 
 @pytest.mark.parametrize("lever", [PAUSE, DRAIN, STOP])
 def test_without_another_pool_machines_wait_as_paused(lever: Lever) -> None:
     known = memory(record(count=3))
-    told = plan(known, snapshot(), limits=held(ONE, lever))
+    told = plan(known, snapshot(), **held(ONE, lever))
     assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
     (unmet,) = told.unmet[REQUEST]
     assert (unmet.reason, unmet.machines) == (PendingReason.PAUSED, 3)
@@ -184,7 +185,7 @@ def test_a_request_that_is_held_until_its_deadline_says_so(
 ) -> None:
     failed = [slot(number, Verdict.FAILED, failure=one, gone=True) for number, one in enumerate(failures)]
     known = memory(record(*failed, count=1 + len(failed), deadline=NOW - 1))
-    ended = plan(known, snapshot(), limits=held(limits(pool("a", max_machines=0)), *levers)).memory.requests[REQUEST]
+    ended = plan(known, snapshot(), **held(limits(pool("a", max_machines=0)), *levers)).memory.requests[REQUEST]
     entry = json.loads(request_answer(ended).text)
     assert entry["status"] == "complete_with_error"
     (message,) = [one["message"] for one in entry["machines"] if words in one["message"]]
@@ -194,13 +195,13 @@ def test_a_request_that_is_held_until_its_deadline_says_so(
 
 def test_a_lever_on_one_of_two_pools_is_no_reason() -> None:
     capped = held(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
-    ended = plan(memory(record(count=1, deadline=NOW - 1)), *BOTH, limits=capped).memory.requests[REQUEST]
+    ended = plan(memory(record(count=1, deadline=NOW - 1)), *BOTH, **capped).memory.requests[REQUEST]
     assert "bob" not in request_answer(ended).text
 
 
 def test_levers_change_no_cap() -> None:
     capped = limits(pool("a", max_machines=5))
-    assert available(memory(), held(capped, STOP, PAUSE)) == available(memory(), capped) == {TEMPLATE: 5}
+    assert available(memory(), held(capped, STOP, PAUSE)["limits"]) == available(memory(), capped) == {TEMPLATE: 5}
 
 
 SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
@@ -237,17 +238,17 @@ def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_
 @pytest.mark.parametrize("lever", [DRAIN, cancel(name())])
 def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(lever: Lever) -> None:
     known = hf_has(OURS)
-    told = plan(known, snapshot(machine()), limits=held(ONE, lever))
+    told = plan(known, snapshot(machine()), **held(ONE, lever))
     assert (told.deletes, told.closes) == ((), ())
     assert told.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
-    given = plan(replace(told.memory, returns=BACK), snapshot(machine()), limits=held(ONE, lever))
+    given = plan(replace(told.memory, returns=BACK), snapshot(machine()), **held(ONE, lever))
     assert [delete.name for delete in given.deletes] == [name()]
 
 
 def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
     known = memory(record(running(0), slot(1, seen=True), unsent(2), count=4))
     look = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = plan(known, look, limits=held(ONE, cancel(REQUEST)))
+    told = plan(known, look, **held(ONE, cancel(REQUEST)))
     ended = told.memory.requests[REQUEST]
     assert (told.creates, [delete.name for delete in told.deletes]) == ((), [name(1)])
     assert (ended.ended, ended.slots[0].verdict) == (RequestStatus.COMPLETE_WITH_ERROR, Verdict.SUCCEEDED)
@@ -261,15 +262,15 @@ def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> Non
 
 def test_only_the_cancelled_request_ends() -> None:
     known = memory(record(count=2), record(count=2, id_=OTHER))
-    told = plan(known, snapshot(), limits=held(ONE, cancel(REQUEST)))
+    told = plan(known, snapshot(), **held(ONE, cancel(REQUEST)))
     assert {create.request for create in told.creates} == {OTHER}
     assert told.memory.requests[OTHER].ended is None
 
 
 def test_a_cancel_changes_nothing_that_hf_was_told() -> None:
     ended = hf_has(OURS, running(1, Verdict.LOST, gone=True))
-    assert plan(ended, snapshot(machine()), limits=held(ONE, cancel(REQUEST))).memory is ended
-    whole = plan(memory(record(running(0))), snapshot(machine()), limits=held(ONE, cancel(REQUEST)))
+    assert plan(ended, snapshot(machine()), **held(ONE, cancel(REQUEST))).memory is ended
+    whole = plan(memory(record(running(0))), snapshot(machine()), **held(ONE, cancel(REQUEST)))
     assert (whole.memory.requests[REQUEST].ended, whole.memory.requests[REQUEST].message) == (DONE, "")
 
 
@@ -277,14 +278,14 @@ def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> No
     """A person asked for it; that the first half of another cancel was announced does not keep the end from HF."""
     brake = Brake(BrakeReason.MEMORY_LOST, BEFORE, "")
     known = memory(record(running(0), slot(1), cancelling=True), brake=brake)
-    told = plan(known, snapshot(machine()), limits=held(ONE, cancel(REQUEST)))
+    told = plan(known, snapshot(machine()), **held(ONE, cancel(REQUEST)))
     assert json.loads(request_answer(told.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
 
 
 def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
     known = memory(record(running(0), slot(1, seen=True), count=3))
     look = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = request_answer(plan(known, look, limits=held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
+    told = request_answer(plan(known, look, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
     evidence = Evidence(intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": look}, 0.0)
     assert request_answer(rebuild(evidence, ONE, NOW, 0.0).requests[REQUEST]) == told
 

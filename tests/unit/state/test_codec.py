@@ -39,7 +39,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import SLOT_BLOCK
-from provisioner.state.codec import MemoryCodec, RecordError, Rules
+from provisioner.state.codec import MemoryCodec, RecordError, decode
 from provisioner.state.directory import Loss, StateDir
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
@@ -147,6 +147,13 @@ DAMAGE = {
     "no provisioner": (("memory", "memory"), {}, "provisioner"),
     "unknown field": (("memory", "memory", "colour"), "red", "unknown field 'colour'"),
     "text for a number": (("memory", "memory", "epoch"), "7", "epoch: expected int, got '7'"),
+    "a text that is too long": (
+        ("memory", "memory", "provisioner"),
+        "x" * 65_537,
+        "provisioner: expected str, got 'xx",
+    ),
+    "a number that is none": (("memory", "memory", "time"), math.nan, "time: expected float, got 'nan'"),
+    "a number that is too large": (("memory", "memory", "epoch"), -(2**53), "epoch: expected int, got '-9007"),
     "truth for a number": (("memory", "memory", "epoch"), True, "epoch: expected int"),
     "no such verdict": (("requests", "a", "slots", "0", 3), "happy", "a: slots: 0: Verdict has no 'happy'"),
     "a slot that is no row": (("requests", "a", "slots", "0"), {}, "a: slots: 0: Slot: expected a list"),
@@ -160,7 +167,7 @@ DAMAGE = {
     "names that are a text": (("returns", "ret-a", "names"), "ab", "ret-a: names: expected a list"),
     "a pair that is none": (("pressures", '["p"]'), {"window": 1}, "expected a list of 2"),
     "columns that are none": (("memory", "columns", "Slot"), "name", "columns of Slot"),
-    "unknown columns": (("memory", "columns", "Slot"), ["name", "colour"], "Slot has unknown fields: colour"),
+    "unknown columns": (("memory", "columns", "Slot"), ["name", "colour"], "Slot: unknown field 'colour'"),
     "a record that is none": (("memory", "memory", "brake"), [], "brake: Brake: expected an object"),
 }
 
@@ -185,7 +192,7 @@ def test_damage_is_named_with_its_place(path: tuple[Any, ...], value: Any, messa
 
 def test_a_type_without_a_rule_is_noticed_when_it_is_added() -> None:
     with pytest.raises(TypeError, match="no rule to store"):
-        Rules().rule(set[int])
+        decode(set[int], [])
 
 
 def test_what_json_does_not_know_is_never_written(tmp_path: Any) -> None:

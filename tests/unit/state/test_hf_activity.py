@@ -47,7 +47,7 @@ def test_forgetting_removes_marks_and_skips_what_is_gone(seen: Seen, tmp_path: P
     (tmp_path / "precious").touch()
     seen.touch("abc")
     seen.touch("kept")
-    seen.forget(["abc", "never", "../precious"])
+    Told(seen.path).forget(["abc", "never", "../precious"])
     assert set(seen.marks()) == {"kept"}
     assert (tmp_path / "precious").exists()
 
@@ -70,15 +70,17 @@ def test_marks_are_made_only_in_a_state_directory(tmp_path: Path) -> None:
 
 def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     seen.touch("abc")
+    listed = os.listdir
     monkeypatch.setattr("provisioner.state.markers.os.utime", failing(os.utime, errno.EROFS))
     with pytest.raises(StateUnwritable, match="abc: cannot be written: Read-only"):
         seen.touch("abc")
     monkeypatch.setattr("provisioner.state.markers.os.listdir", failing(os.listdir, errno.EACCES))
     with pytest.raises(StateDenied, match="seen: cannot be read: Permission denied"):
         seen.marks()
+    monkeypatch.setattr("provisioner.state.markers.os.listdir", listed)
     monkeypatch.setattr("provisioner.state.atomic.os.unlink", failing(os.unlink, errno.EACCES))
     with pytest.raises(StateUnwritable, match="abc"):
-        seen.forget(["abc"])
+        Told(seen.path).forget(["abc"])
 
 
 def test_the_last_inventory_wins_and_the_same_list_again_is_noted_as_a_new_one(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_who_counts_as_told_is_told_what_is_published_then(told: Told) -> None:
     assert told.tell("a", OTHER) == ONE
 
 
-def test_forgetting_removes_all_of_an_id_and_leaves_the_marks_of_polls(told: Told) -> None:
+def test_forgetting_removes_all_of_an_id_with_the_mark_of_its_polls(told: Told) -> None:
     told.claim("a", ONE)
     told.tell("a", ONE)
     told.tell("ab", ONE)
@@ -165,7 +167,7 @@ def test_forgetting_removes_all_of_an_id_and_leaves_the_marks_of_polls(told: Tol
     for name in ("a.told-2.17-abcd.new", "a"):
         Path(told.path, name).touch()
     told.forget(["a", "never", "../seen"])
-    assert (files(told), told.ids()) == (["a", "ab.told-0"], {"ab"})
+    assert (files(told), told.ids()) == (["ab.told-0"], {"ab"})
 
 
 def test_an_interrupted_forgetting_leaves_what_once_stood_there(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

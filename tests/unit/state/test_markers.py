@@ -105,15 +105,18 @@ def test_a_difference_says_what_to_do(newer: Side | None, words: str) -> None:
 def test_what_was_noted_is_read_and_what_is_old_is_forgotten(tmp_path: Path) -> None:
     marks = ConfigMarks(str(tmp_path / "config"))
     assert marks.read() == {"scripts": [], "loop": []}
-    for number in range(KEPT + 2):
+    for number in range(KEPT + 1):
         digests = Digests("00000000", str(number) * 8)
         marks.note("loop", digests)
         os.utime(tmp_path / "config" / "-".join(("loop", *digests)), ns=(number, number))
     marks.note("scripts", A)
     (tmp_path / "config" / "loop-else").touch()
-    marks.forget_old()
+    marks.note_in_force(Digests("00000000", "4" * 8))
 
     assert [one.digests.templates[0] for one in marks.read()["loop"]] == ["4", "3", "2"]
+    noted = marks.read()
+    marks.note_in_force(Digests("00000000", "4" * 8))
+    assert marks.read() == noted, "noted once"
     assert [one.digests for one in marks.read()["scripts"]] == [A]
     marks.note("loop", Digests("00000000", "2" * 8))
     assert [one.digests.templates[0] for one in marks.read()["loop"]] == ["2", "4", "3"], "read again: the newest"

@@ -26,7 +26,7 @@ from provisioner.model import (
     evolve,
     format_utc,
 )
-from provisioner.telemetry.notes import STORED
+from provisioner.state.codec import encode
 from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_failures, pool_line
 from provisioner.telemetry.unmet import unmet_lines
@@ -234,7 +234,7 @@ def test_what_a_pool_backs_off_from_is_not_published_again_for_each_request() ->
     notes = facts(held).notes
     later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))
     again = facts(replace(held, pressures={("a", TEMPLATE): later})).notes
-    assert len(json.dumps(STORED.document(notes)["unmet"])) < 100 * 100
+    assert len(json.dumps(encode(notes)["unmet"])) < 100 * 100
     assert again.unmet == notes.unmet, "nor written again when the next try fails"
 
 
