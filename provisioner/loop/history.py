@@ -95,7 +95,7 @@ class History:
             self._lost = {
                 slot.name: Loss(0, "")
                 for _, slot in memory.slots
-                if slot.verdict is Verdict.LOST or slot.notice is not None or slot.offered is not None
+                if slot.verdict is Verdict.LOST or slot.observed.notice is not None or slot.life.retiring_at is not None
             }
 
     def take(
@@ -264,8 +264,8 @@ def _close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
         "template": close.template,
         "verdict": slot.verdict,
     }
-    if slot.cause is not None:
-        line["cause"] = slot.cause
+    if slot.observed.cause is not None:
+        line["cause"] = slot.observed.cause
     if slot.failure is not None:
         line |= slot.failure.facts
     if slot.verdict in ONCE_FAILED:

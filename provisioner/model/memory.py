@@ -5,80 +5,113 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from provisioner.model.snapshot import Fingerprint, Notice
 from provisioner.model.words import DESIRED, BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
+from provisioner.names import SLOT_DIGITS
+
+
+class Tries(NamedTuple):
+    """What was tried for one wanted machine before."""
+
+    failed: int = 0
+    """Slots that failed and spent a try."""
+    failure: Failure | None = None
+    """Why the last slot failed, or one before it that had a better reason than that time ran out."""
+
+
+UNTRIED = Tries()
+
+
+class Observed(NamedTuple):
+    """What the place has shown of a slot's machine."""
+
+    accepted: bool = False
+    """A create call was answered with success."""
+    seen: bool = False
+    absent: float | None = None
+    """Begin of the first complete snapshot that lacks the machine, since it was last seen."""
+    fingerprint: Fingerprint = Fingerprint()
+    ip: str = ""
+    public_ip: str = ""
+    launched: int = 0
+    notice: Notice | None = None
+    gated: bool = False
+    """The machine was last seen held back on purpose."""
+    strayed: bool = False
+    """The machine was last seen without what makes it ours: only its name and uid lead to it."""
+    expires: float | None = None
+    """Epoch seconds, by the place's clock, at which the place ends the machine."""
+    cause: LossCause | None = None
+    """Why the machine ends or ended."""
+
+
+class Life(NamedTuple):
+    """Moments of a machine's life that few machines have, in loop time."""
+
+    ungated_at: float | None = None
+    """When the machine was first seen held back no more: its boot counts from then."""
+    down: float | None = None
+    """Since when the machine, which ran, does not; why is the slot's ``failure``."""
+    retiring_at: float | None = None
+    """When the machine was offered to HF because of its age or its near end. It runs until HF returns it."""
+    used_from: float | None = None
+    """From when the machine counts as used, if not from ``asked_at``: it had waited, or came back late."""
+    early: bool = False
+    """The machine ran and ended by itself in its first minutes: it counts against its pool as a failed boot."""
+
+
+class Deletion(NamedTuple):
+    """How the machine of a closed slot is deleted."""
+
+    closed: float | None = None
+    """When the slot was closed."""
+    reason: DeleteReason | None = None
+    gone: bool = False
+    """The machine is proven absent: the slot needs no further action."""
+    sent: float | None = None
+    """When a delete was last recorded, before the call."""
+    begun: float | None = None
+    """When the first delete that was sent was recorded."""
+    hindrance: Failure | None = None
+    """The place's reason why the machine is not deleted: a refused delete, or one without effect."""
+    stuck: bool = False
+    """The machine is still there long after the end of its grace period: an operator should look."""
+    forced: bool = False
+    """A delete without grace was recorded, before the call."""
 
 
 class Slot(NamedTuple):
     """One try to fill one wanted machine of a request: name and pool are for ever (law: a name is used once).
 
-    A tuple, as ten thousand of them may change in one cycle: a changed copy costs a third of that of a dataclass.
+    A tuple of tuples, as ten thousand may change in one cycle: a changed copy costs a third of that of a dataclass.
     """
 
     name: str
-    number: int
     pool: str
     verdict: Verdict
     opened: float
     submitted: float | None = None
     """When its create was recorded, before the call. None: known never to have been sent."""
-    accepted: bool = False
-    """A create call for it was answered with success."""
-    seen: bool = False
     ran: float | None = None
-    """When it was first seen running, with all that HF needs to know."""
-    closed: float | None = None
-    absent: float | None = None
-    """Begin of the first complete snapshot that lacks it, since it was last seen."""
-    gone: bool = False
-    """Closed, and its machine is proven absent: nothing is left to do for it."""
-    delete: DeleteReason | None = None
-    """Why its machine is deleted, once it is closed."""
-    delete_sent: float | None = None
-    """When a delete of it was last recorded, before the call."""
-    fingerprint: Fingerprint = Fingerprint()
-    ip: str = ""
-    public_ip: str = ""
-    launched: int = 0
+    """When its machine was first seen running, with all that HF needs to know."""
+    observed: Observed = Observed()
     failure: Failure | None = None
-    cause: LossCause | None = None
-    notice: Notice | None = None
     set_aside: bool = False
-    """A verdict was asked of it that the table forbids: nothing is done for it until a person has looked."""
-    stuck: bool = False
-    """Closed, and its machine is still there long after the end of its grace period: a person should look."""
-    forced: bool = False
-    """A delete without grace was recorded for it, before the call."""
-    gated: bool = False
-    """Its machine was last seen held back on purpose."""
-    lifted: float | None = None
-    """When its machine was first seen held back no more: its boot counts from then."""
-    early: bool = False
-    """Its machine ran and ended in its first minutes by nobody's doing: it counts against its pool as a failed boot."""
-    tries: int = 0
-    """How many tries of the same wanted machine failed before this one."""
-    tried: Failure | None = None
-    """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
-    offered: float | None = None
-    """Time at which the machine was offered to HF because of its age or its near end. It runs until HF returns it."""
-    started: float | None = None
-    """From when its machine counts as used, where that is not ``asked_at``: it had waited, or came back late."""
-    strayed: bool = False
-    """Its machine was last seen to stand without what makes it ours: only its name and uid lead to it."""
-    expires: float | None = None
-    """Epoch seconds, by the place's clock, at which the place ends the machine."""
-    down: float | None = None
-    """Since when its machine, which ran, does not; why is its ``failure``."""
-    delete_begun: float | None = None
-    """Time at which the first delete that was sent was recorded."""
-    hindrance: Failure | None = None
-    """The place's reason why the machine is not deleted: a refused delete, or one without effect."""
+    """A verdict was asked of it that the table forbids: no action is taken for it until an operator has looked."""
+    life: Life = Life()
+    deletion: Deletion = Deletion()
+    tries: Tries = UNTRIED
+
+    @property
+    def number(self) -> int:
+        """The number among the slots of its request, as its name says: ``<prefix>-<request>-<slot>``."""
+        return int(self.name[-SLOT_DIGITS:])
 
     @property
     def request(self) -> str:
-        """The id of the request that it belongs to, as its name says: ``<prefix>-<request>-<slot>``."""
+        """The id of the request that it belongs to, as its name says."""
         return self.name.rsplit("-", 2)[1]
 
     @property
@@ -91,21 +124,22 @@ class Slot(NamedTuple):
         """When its machine was asked for; when the slot was opened, where no create is recorded."""
         return self.opened if self.submitted is None else self.submitted
 
+    @property
+    def boots_from(self) -> float:
+        """When its boot began: with its create, or once its machine was held back no more."""
+        return self.asked_at if self.life.ungated_at is None else self.life.ungated_at
 
-if TYPE_CHECKING:
-    evolve = Slot._replace
-else:
-    _POSITIONS = {name: position for position, name in enumerate(Slot._fields)}
+    def with_observed(self, **facts: Any) -> Slot:
+        """Return the slot with other facts of its machine."""
+        return self._replace(observed=self.observed._replace(**facts))
 
-    def evolve(slot, /, **changes):
-        """``evolve(slot, field=value, …)``: the slot with some fields changed.
+    def with_life(self, **moments: Any) -> Slot:
+        """Return the slot with other moments of its machine's life."""
+        return self._replace(life=self.life._replace(**moments))
 
-        As ``_replace``, which costs the planning of ten thousand machines half as much time again.
-        """
-        values = list(slot)
-        for name, value in changes.items():
-            values[_POSITIONS[name]] = value
-        return tuple.__new__(Slot, values)
+    def with_deletion(self, **facts: Any) -> Slot:
+        """Return the slot with another state of its deletion."""
+        return self._replace(deletion=self.deletion._replace(**facts))
 
 
 @dataclass(frozen=True, slots=True)

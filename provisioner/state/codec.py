@@ -17,23 +17,28 @@ from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from provisioner.model import (
+    Deletion,
     Failure,
     Fingerprint,
     Intent,
+    Life,
     Memory,
     Notice,
+    Observed,
     Request,
     RequestRecord,
+    ReturnRecord,
     ReturnRequest,
     Slot,
+    Tries,
 )
-from provisioner.names import SLOT_BLOCK
+from provisioner.names import SLOT_BLOCK, SLOT_DIGITS
 
 Decode = Callable[[Any], Any]
 Document = dict[str, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 
-ROWS = (Slot, Fingerprint, Failure, Notice)
+ROWS = (Slot, Observed, Life, Deletion, Tries, Fingerprint, Failure, Notice)
 """Stored as lists without field names: there may be ten thousand of them in each write."""
 
 OWN_TABLES = ("requests", "returns", "pressures")
@@ -296,11 +301,15 @@ class MemoryCodec:
         whole = dict(tables.get("memory", {}).get("memory", {}))
         whole |= {name: dict(tables.get(name, {})) for name in (*OWN_TABLES, USAGE)}
         memory: Memory = decoder.decode(Memory, whole)
-        keyed: list[tuple[str, Mapping[Any, Any]]] = [("id", memory.requests), ("id", memory.returns)]
-        for name, held in keyed + [("number", record.slots) for record in memory.requests.values()]:
-            for key, record in held.items():
-                if getattr(record, name) != key:
-                    raise RecordError(f"{str(key)[:60]}: has the {name} {str(getattr(record, name))[:60]!r}")
+        keyed: Iterable[tuple[str, RequestRecord | ReturnRecord]] = chain(
+            memory.requests.items(), memory.returns.items()
+        )
+        for key, held in keyed:
+            if held.id != key:
+                raise RecordError(f"{key[:60]}: has the id {held.id[:60]!r}")
+        for record, number, slot in ((one, *item) for one in memory.requests.values() for item in one.slots.items()):
+            if not slot.name.endswith(f"-{record.id}-{number:0{SLOT_DIGITS}}"):
+                raise RecordError(f"{record.id[:60]}: slots: {number}: has the name {slot.name[:60]!r}")
         return memory
 
 

@@ -155,7 +155,7 @@ def _cause_of_outcome(outcome: Outcome) -> str:
 
 def _cause_of_close(close: Transition) -> str:
     slot = close.slot
-    cause = slot.cause or (slot.failure.error if slot.failure else None)
+    cause = slot.observed.cause or (slot.failure.error if slot.failure else None)
     return f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")
 
 

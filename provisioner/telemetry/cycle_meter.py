@@ -82,7 +82,7 @@ class CycleMeter:
         """Count a slot that ended, and what its machine did."""
         slots, slot = self._metrics.slots, one.slot
         if one.closes and one.is_lost:
-            slots.lost.labels(slot.pool, one.template, slot.cause or LossCause.UNKNOWN).inc()
+            slots.lost.labels(slot.pool, one.template, slot.observed.cause or LossCause.UNKNOWN).inc()
         elif one.closes and slot.verdict is Verdict.FAILED and slot.failure is not None:
             slots.failed.labels(slot.pool, one.template, slot.failure.error).inc()
         self._count_machine(report, one)
@@ -92,10 +92,11 @@ class CycleMeter:
         slots, slot = self._metrics.slots, one.slot
         if one.runs and slot.ran is not None:
             slots.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
-        if one.before is not None and one.is_gone and slot.verdict is Verdict.RETURNED and slot.closed is not None:
-            slots.shutdown.labels(slot.pool).observe(report.now - slot.closed)
-        if slot.stuck and not (one.before is not None and one.before.stuck):
-            why = slot.hindrance.facts if slot.hindrance else {}
+        closed = slot.deletion.closed
+        if one.before is not None and one.is_gone and slot.verdict is Verdict.RETURNED and closed is not None:
+            slots.shutdown.labels(slot.pool).observe(report.now - closed)
+        if slot.deletion.stuck and not (one.before is not None and one.before.deletion.stuck):
+            why = slot.deletion.hindrance.facts if slot.deletion.hindrance else {}
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
@@ -130,9 +131,11 @@ class CycleMeter:
         machines.desired.replace(desired)
         self._metrics.slots.set_aside.set(sum(slot.set_aside for _, slot in slots))
         machines.down.replace(
-            Counter(slot.pool for _, slot in slots if slot.down is not None and slot.verdict is Verdict.SUCCEEDED)
+            Counter(slot.pool for _, slot in slots if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED)
         )
-        machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
+        machines.stuck.replace(
+            Counter(slot.pool for _, slot in slots if slot.deletion.stuck and not slot.deletion.gone)
+        )
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
@@ -157,7 +160,7 @@ def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapp
             record = memory.requests.get(parts[0]) if parts else None
             counts[snapshot.pool, record.template if record else NO_TEMPLATE, machine.phase] += 1
     for record, slot in memory.slots:
-        if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
+        if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.observed.seen:
             counts[slot.pool, record.template, Phase.SUBMITTED] += 1
     return counts
 
@@ -222,7 +225,7 @@ def seconds(memory: Memory, looked: Mapping[str, float]) -> Mapping[str, float]:
     """
     sums = Counter(by_pool(memory.usage))
     for _, slot in memory.slots:
-        if slot.ran is None or slot.gone or slot.pool not in looked:
+        if slot.ran is None or slot.deletion.gone or slot.pool not in looked:
             continue
         if one := span(slot, looked[slot.pool]):
             sums[slot.pool] += max(0, one.milliseconds)

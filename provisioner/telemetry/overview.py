@@ -238,19 +238,19 @@ def _return(back: ReturnRecord) -> Document:
 
 def _stuck(memory: Memory) -> Iterator[Document]:
     for _, slot in memory.slots:
-        if slot.stuck and not slot.gone:
-            text = slot.hindrance.text if slot.hindrance else ""
+        if slot.deletion.stuck and not slot.deletion.gone:
+            text = slot.deletion.hindrance.text if slot.deletion.hindrance else ""
             yield {"machine": slot.name, "pool": slot.pool, "text": text}
 
 
 def _down(memory: Memory) -> Iterator[Document]:
     for _, slot in memory.slots:
-        if slot.down is not None and slot.verdict is Verdict.SUCCEEDED:
+        if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED:
             text = slot.failure.text if slot.failure else ""
             yield {
                 "machine": slot.name,
                 "pool": slot.pool,
-                "since": format_utc(memory.wall_of(slot.down)),
+                "since": format_utc(memory.wall_of(slot.life.down)),
                 "text": text,
             }
 

@@ -371,7 +371,7 @@ class Judge:
         allowed = slot.verdict is before or _reachable(before, slot.verdict)
         assert allowed, f"{Law.STAYS}: {slot.name} went from {before} to {slot.verdict}"
         self._slots[slot.name] = (slot.verdict, slot.pool)
-        if slot.delete is DeleteReason.CANCELLED and slot.name not in self._cancelled:
+        if slot.deletion.reason is DeleteReason.CANCELLED and slot.name not in self._cancelled:
             self._cancelled.add(slot.name)
             polled = self._polled_before[slot.name.split("-")[1]]
             silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after

@@ -131,7 +131,7 @@ def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted
     begun = site.made_again()
     assert (by_pool(begun.usage), begun.usage_since_wall) == (hours(site.saved()), site.saved().usage_since_wall)
 
-    kept = [slot for record in begun.requests.values() for slot in record.slots.values() if not slot.gone]
+    kept = [slot for record in begun.requests.values() for slot in record.slots.values() if not slot.deletion.gone]
     site.story.run(3600.0, 60)
     grown = sum(hours(site.memory()).values()) - sum(hours(begun).values())
     assert grown == pytest.approx(len(kept) * 3600_000, rel=0.05)

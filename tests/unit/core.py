@@ -42,6 +42,7 @@ from provisioner.planning.allocate.turns import turns
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.plan import World, make_plan
 from provisioner.planning.report.unmet import find_unmet
+from tests.support.slots import make_slot
 
 NOW = 10_000.0
 """Loop time of a test's plan."""
@@ -119,7 +120,7 @@ def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUES
     """A slot whose create was accepted, and whose machine nobody has seen; a closed one is to be deleted as failed."""
     closed = {} if verdict in DESIRED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
     defaults: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
-    return Slot(name(number, request), number, verdict=verdict, **(defaults | closed | changes))
+    return make_slot(name(number, request), verdict=verdict, **(defaults | closed | changes))
 
 
 def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
@@ -197,7 +198,9 @@ def unmet_of(
     remembered: Memory, limits: Limits, unseen: Iterable[str] = (), orphans: Mapping[str, int] | None = None
 ) -> Mapping[str, tuple[Unmet, ...]]:
     """Return what a plan publishes of unmet machines if the pools hold what the slots say; ``orphans`` by pool."""
-    full = [slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.seen]
+    full = [
+        slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.observed.seen
+    ]
     machines = {one.name: Machine(one.name, Phase.PENDING, no_room=True) for one in full if one.ran is None}
     looks = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
     draft = draft_of(remembered, *looks, limits=limits)

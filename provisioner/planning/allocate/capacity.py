@@ -63,7 +63,7 @@ class Capacity:
         trials = {key for key, learned in draft.windows.items() if learned.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
-            there = [slot for slot in record.slots.values() if not slot.gone]
+            there = [slot for slot in record.slots.values() if not slot.deletion.gone]
             pools[record.template] += [slot.pool for slot in there]
             self._count(record.template, there, trials)
         for template, names in pools.items():

@@ -17,10 +17,10 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Memory,
+    Observed,
     Slot,
     Snapshot,
     Verdict,
-    evolve,
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
@@ -51,16 +51,15 @@ def adopt(draft: Draft) -> None:
                 continue
             slot = draft.slot(*parts)
             if slot is not None and not slot.pool and slot.verdict not in DESIRED:
-                draft.put(record.id, evolve(slot, pool=pool, gone=False, delete=slot.delete or DeleteReason.FAILED))
+                reason = slot.deletion.reason or DeleteReason.FAILED
+                draft.put(record.id, slot._replace(pool=pool).with_deletion(gone=False, reason=reason))
                 names.remove(name)
             if slot is not None or record.ended is not None:
                 continue
             draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json does not know machine {name} of a known request.", pool)
             draft.update(record.id, next_slot=max(record.next_slot, parts[1] + 1))
-            draft.put(
-                record.id,
-                Slot(name, parts[1], pool, Verdict.OPEN, draft.now, submitted=draft.now, accepted=True, seen=True),
-            )
+            seen = Observed(accepted=True, seen=True)
+            draft.put(record.id, Slot(name, pool, Verdict.OPEN, draft.now, draft.now, observed=seen))
             names.remove(name)
 
 

@@ -79,6 +79,6 @@ def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
 
 def _may_go(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:
     return _old(draft, record) and all(
-        slot.gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
+        slot.deletion.gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
         for slot in record.slots.values()
     )

@@ -32,7 +32,6 @@ from provisioner.model import (
     Transition,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.slots import slot_named
@@ -175,29 +174,26 @@ class Draft:
     ) -> Slot:
         """Give a slot its verdict; one that the table forbids sets the slot aside instead."""
         if verdict not in TRANSITIONS[slot.verdict]:
-            changed = evolve(slot, set_aside=True)
+            changed = slot._replace(set_aside=True)
         else:
-            changed = evolve(
-                slot,
+            gone = gone or (slot.submitted is None and not slot.observed.seen)
+            changed = slot._replace(
                 verdict=verdict,
-                closed=self.now,
-                delete=reason,
                 failure=failure or slot.failure,
-                cause=cause or slot.cause,
-                notice=None,
-                gone=gone or (slot.submitted is None and not slot.seen),
+                observed=slot.observed._replace(cause=cause or slot.observed.cause, notice=None),
+                deletion=slot.deletion._replace(closed=self.now, reason=reason, gone=gone),
             )
-            if not changed.gone:
+            if not gone:
                 self.wake_at(self.now + SOON)  # to see that it goes
         self.put(slot.request, changed)
         return changed
 
-    def expiry(self, slot: Slot) -> float | None:
-        """Loop time at which its place ends a slot's machine; None if that is unknown, or its pool is not seen."""
-        snapshot = self.snapshots.get(slot.pool)
-        if slot.expires is None or snapshot is None or snapshot.wall is None:
+    def expiry(self, pool: str, expires: float | None) -> float | None:
+        """Return the loop time of an end by the clock of a pool's place; None if unknown, or the pool is not seen."""
+        snapshot = self.snapshots.get(pool)
+        if expires is None or snapshot is None or snapshot.wall is None:
             return None
-        return snapshot.began + slot.expires - snapshot.wall
+        return snapshot.began + expires - snapshot.wall
 
     @property
     def stopped(self) -> Set[str]:

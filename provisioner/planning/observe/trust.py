@@ -102,7 +102,9 @@ def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrus
         return Distrusted(DistrustReason.WRONG_ENDPOINT, since, NEVER, running, running, detail)
     if not is_mass(len(missing), running):
         return None
-    since = min(draft.snapshots[pool].began if slot.absent is None else slot.absent for slot in missing)
+    since = min(
+        draft.snapshots[pool].began if slot.observed.absent is None else slot.observed.absent for slot in missing
+    )
     return Distrusted(DistrustReason.MASS_LOSS, since, since + apart(draft.pool(pool)), len(missing), running)
 
 
@@ -133,13 +135,13 @@ def waits(draft: Draft, slot: Slot) -> bool:
 def _is_doubtful(draft: Draft, slot: Slot) -> bool:
     """Return whether no cause explains why the machine went, and no list begun late enough lacks it."""
     snapshot, wait = draft.snapshots[slot.pool], apart(draft.pool(slot.pool))
-    confirmed = slot.absent is not None and snapshot.proves - slot.absent >= wait
+    confirmed = slot.observed.absent is not None and snapshot.proves - slot.observed.absent >= wait
     return wait > 0 and not (slot.set_aside or confirmed or _is_explained(slot, snapshot))
 
 
 def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
-    causes = {snapshot.causes.get(slot.name), slot.cause} - {None, LossCause.UNKNOWN}
-    return slot.notice is not None or bool(causes)
+    causes = {snapshot.causes.get(slot.name), slot.observed.cause} - {None, LossCause.UNKNOWN}
+    return slot.observed.notice is not None or bool(causes)
 
 
 def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
@@ -182,7 +184,7 @@ def _unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
 
 
 def _pools_with_machines(memory: Memory) -> frozenset[str]:
-    return frozenset(slot.pool for _, slot in memory.slots if slot.submitted is not None and not slot.gone)
+    return frozenset(slot.pool for _, slot in memory.slots if slot.submitted is not None and not slot.deletion.gone)
 
 
 # --- the configuration has moved a pool -------------------------------------------------------------------------------

@@ -216,8 +216,8 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
         pytest.param(OURS, (cancel(name(1)),), None, id="another one is cancelled"),
         pytest.param(running(0, Verdict.SUCCEEDED, pool="b"), (DRAIN,), None, id="in another pool"),
         pytest.param(running(0), (DRAIN, cancel(name())), None, id="HF does not have it yet"),
-        pytest.param(running(0, Verdict.SUCCEEDED, offered=NOW), (DRAIN,), DRAINED, id="old, and drained"),
-        pytest.param(running(0, Verdict.SUCCEEDED, offered=NOW), (PAUSE,), AGED, id="old, and not drained"),
+        pytest.param(running(0, Verdict.SUCCEEDED, retiring_at=NOW), (DRAIN,), DRAINED, id="old, and drained"),
+        pytest.param(running(0, Verdict.SUCCEEDED, retiring_at=NOW), (PAUSE,), AGED, id="old, and not drained"),
     ],
 )
 def test_whose_machines_hf_is_asked_for(one: Slot, levers: tuple[Lever, ...], told: Any) -> None:

@@ -230,7 +230,7 @@ def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_l
     assert draft.brake.reason is BrakeReason.MEMORY_OLDER
     assert draft.unknown == {"a": []}
     taken = draft.record(REQUEST).slots[3]
-    assert (taken.verdict, taken.pool, taken.seen, taken.submitted) == (Verdict.OPEN, "a", True, NOW)
+    assert (taken.verdict, taken.pool, taken.observed.seen, taken.submitted) == (Verdict.OPEN, "a", True, NOW)
     assert draft.requests[REQUEST].next_slot == 4
 
 
@@ -370,7 +370,7 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
     draft = forgotten(known, contact, *looks, after=after and after * HOUR)
     slots = draft.memory().requests[REQUEST].slots
     expected = (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
-    assert (slots[0].verdict, slots[0].delete, len(draft.closes)) == (*expected, deleted)
+    assert (slots[0].verdict, slots[0].deletion.reason, len(draft.closes)) == (*expected, deleted)
 
 
 def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:

@@ -225,8 +225,8 @@ def test_a_slot_that_hf_was_told_of(
 ) -> None:
     remembered = rebuilt(intent(*back), *([machine()] if there else []), told=what_was_told(one, ended=ended))
     again = remembered.requests[REQUEST].slots[0]
-    assert (again.verdict, again.delete) == (verdict, delete)
-    assert again.gone is (not there and verdict is not Verdict.OPEN)
+    assert (again.verdict, again.deletion.reason) == (verdict, delete)
+    assert again.deletion.gone is (not there and verdict is not Verdict.OPEN)
 
 
 @pytest.mark.parametrize("ended", [None, DONE])
@@ -235,7 +235,7 @@ def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended
     again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), told=told).requests[REQUEST]
     assert again.slots[0].ran == NOW
     (entry,) = json.loads(request_answer(again).text)["machines"]
-    assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).ip)
+    assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).observed.ip)
 
 
 def test_what_hf_was_told_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:

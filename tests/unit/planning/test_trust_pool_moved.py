@@ -21,9 +21,10 @@ from provisioner.model import (
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.observe.trust import configured_places, format_distrust, trust
 from provisioner.planning.plan import World, make_plan
+from tests.support.slots import alter
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
-RUNNING = Slot("hf-aaaaaaaaaa-000000", 0, "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)
+RUNNING = Slot("hf-aaaaaaaaaa-000000", "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)
 
 
 def limits(where: str) -> Limits:
@@ -44,7 +45,7 @@ def memory(where: str, *slots: Slot) -> Memory:
     [
         pytest.param(RUNNING, True, id="a machine"),
         pytest.param(RUNNING._replace(verdict=Verdict.RETURNED), True, id="one that is being deleted"),
-        pytest.param(RUNNING._replace(verdict=Verdict.LOST, gone=True), False, id="one that is gone"),
+        pytest.param(alter(RUNNING, verdict=Verdict.LOST, gone=True), False, id="one that is gone"),
         pytest.param(RUNNING._replace(verdict=Verdict.OPEN, submitted=None), False, id="one that was not asked for"),
         pytest.param(RUNNING._replace(pool="other"), False, id="one of another pool"),
     ],

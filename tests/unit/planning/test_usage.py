@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.model import Limits, Memory, Slot, Verdict, evolve
+from provisioner.model import Limits, Memory, Slot, Verdict
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import EARLIER, LONGEST, Span, by_day, by_pool, count_usage, month_of, span, used
 from provisioner.state.codec import MemoryCodec
+from tests.support.slots import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -66,7 +67,7 @@ def gone(remembered: Memory, numbers: Sequence[int], *, ahead: float = 0.0, allo
     for held in list(draft.records()):
         for one in list(held.slots.values()):
             if one.number in numbers:
-                draft.put(held.id, evolve(one, gone=True))
+                draft.put(held.id, alter(one, gone=True))
     count_usage(draft)
     return draft.memory()
 
@@ -168,7 +169,7 @@ def test_the_same_memory_planned_twice_counts_once() -> None:
 def test_a_machine_that_is_known_to_be_gone_counts_no_more_whatever_is_noted_of_it() -> None:
     counted = gone(there_were([(0, 0, 60.0, 0.0)]), [0])
     draft = Draft(counted, {}, SHORT, NOW)
-    draft.put(REQUEST, evolve(counted.requests[REQUEST].slots[0], offered=NOW))
+    draft.put(REQUEST, alter(counted.requests[REQUEST].slots[0], retiring_at=NOW))
     count_usage(draft)
     assert draft.memory().usage is counted.usage
 
@@ -188,7 +189,7 @@ def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
         pytest.param(slot(0, seen=True, gated=True), False, id="one behind a gate"),
         pytest.param(slot(0, seen=True, failure=BROKEN), True, id="one that does not come up"),
         pytest.param(running(0, failure=STOCKOUT), True, id="one that ran"),
-        pytest.param(slot(0, seen=True, failure=STOCKOUT, started=BEFORE), True, id="one that counted before"),
+        pytest.param(slot(0, seen=True, failure=STOCKOUT, used_from=BEFORE), True, id="one that counted before"),
     ],
 )
 def test_which_machines_count(held: Slot, counts: bool) -> None:

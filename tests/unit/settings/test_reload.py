@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from provisioner.hostfactory.instance import Digests
-from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Slot, Verdict
+from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Verdict
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.levers import pulled
+from tests.support.slots import make_slot
 
 EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
 ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
@@ -55,7 +56,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def memory(template: str, *, gone: bool) -> Memory:
-    slot = Slot("hf-aaaaaaaaaa-000000", 0, "gke-main", Verdict.SUCCEEDED, 0.0, submitted=0.0, gone=gone)
+    slot = make_slot("hf-aaaaaaaaaa-000000", "gke-main", Verdict.SUCCEEDED, submitted=0.0, gone=gone)
     record = RequestRecord("aaaaaaaaaa", template, 1, 0.0, 3600.0, slots={0: slot})
     return Memory("demoinst", requests={record.id: record})
 
