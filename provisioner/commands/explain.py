@@ -198,7 +198,7 @@ def _request(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterat
     slots = record.slots.values()
     if record.ended is not None:
         heard = "" if record.told_at is not None else "; HostFactory has not heard of it yet"
-        yield f"It ended as {record.ended} at {_local(memory, record.ended_at or memory.time)}{heard}."
+        yield f"It ended as {record.ended} at {_local(memory, record.ended_at or memory.written.time)}{heard}."
         kept = sum(slot.verdict in DESIRED for slot in slots)
         leaving = sum(slot.verdict not in DESIRED and not slot.deletion.gone for slot in slots)
         yield f"{kept:,} of its machines are HostFactory's; {leaving:,} that have ended are not proven gone yet."
@@ -258,7 +258,7 @@ def _wanted(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
 def _return(memory: Memory, back: ReturnRecord) -> str:
     settled = f"{len(back.results):,} of {len(back.names):,} machines are settled"
     if back.ended is not None:
-        return f"It ended as {back.ended} at {_local(memory, back.ended_at or memory.time)}: {settled}."
+        return f"It ended as {back.ended} at {_local(memory, back.ended_at or memory.written.time)}: {settled}."
     return f"It is running: {settled}; it ends by {_local(memory, back.deadline)}."
 
 

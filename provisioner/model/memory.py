@@ -256,6 +256,75 @@ class Uptime:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """When a memory was written, by each clock."""
+
+    time: float = 0.0
+    """Loop time."""
+    wall: float = 0.0
+    """Epoch seconds; the gap across a restart is clamped (law: time is an argument)."""
+    uptime: Uptime | None = None
+    """The host's uptime: the gap of a restart within a boot, however the wall clock was set."""
+
+    @property
+    def ahead(self) -> float:
+        """Seconds from loop time to the wall clock."""
+        return self.wall - self.time
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Machines of ours that no request explains."""
+
+    since: Mapping[str, float] = field(default_factory=dict)
+    """Names that look like orphans, and since when."""
+    deletes: tuple[float, ...] = ()
+    """When orphans were deleted, for the cap per hour."""
+    appeared: Mapping[str, float] = field(default_factory=dict)
+    """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
+    accepted: tuple[str, ...] = ()
+    """Orphans that were known when an operator released the brake: their number latches it no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts by whether HF lists them and we know them."""
+
+    unlisted: Mapping[str, float] = field(default_factory=dict)
+    """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
+    unknown: Mapping[str, float] = field(default_factory=dict)
+    """Hosts in HF's list that are named like ours, have no slot and are in no pool; when the first complete set of
+    snapshots lacked each."""
+    lost: tuple[str, ...] = ()
+    """Unknown hosts that two sets of complete snapshots lack: reported as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the machines of the pools are."""
+
+    configured: Mapping[str, str] = field(default_factory=dict)
+    """The place of each pool's machines, as ``PoolLimits.where``."""
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """``Snapshot.answered_by`` of each pool, as it was where its machines are."""
+    wrong_since: Mapping[str, float] = field(default_factory=dict)
+    """Pools for which another endpoint seems to answer; since when."""
+    unseen: tuple[str, ...] = ()
+    """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """For how long machines were there that are gone."""
+
+    days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
+    """Milliseconds by UTC day, then by template, pool and account; those of days that are kept no longer under an
+    empty day, by pool alone."""
+    since_wall: float | None = None
+    """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What the loop must not forget."""
 
@@ -263,49 +332,20 @@ class Memory:
     epoch: int = 0
     generation: int = 0
     """Highest generation of intent.json read."""
-    time: float = 0.0
-    """Loop time when it was written."""
-    time_wall: float = 0.0
-    """Wall clock at the same moment; the gap across a restart is clamped (law: time is an argument)."""
-    uptime: Uptime | None = None
-    """The host's uptime at the same moment: the gap of a restart within a boot, however the wall clock was set."""
+    written: Moment = Moment()
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     pressures: Mapping[tuple[str, str], Window] = field(default_factory=dict)
     """The windows, by (pool, template); the name is that of the table in memory.json."""
-    orphans: Mapping[str, float] = field(default_factory=dict)
-    """Names that look like orphans, and since when."""
-    orphan_deletes: tuple[float, ...] = ()
-    """When orphans were deleted, for the cap per hour."""
-    appeared: Mapping[str, float] = field(default_factory=dict)
-    """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
-    astray: Mapping[str, float] = field(default_factory=dict)
-    """Pools for which another place seems to answer; since when."""
-    answered_by: Mapping[str, str] = field(default_factory=dict)
-    """``Snapshot.answered_by`` of each pool, as it was where its machines are."""
-    accepted: tuple[str, ...] = ()
-    """Orphans that were known when a person released the brake: their number latches it no more."""
-    unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
+    orphans: Orphans = Orphans()
+    hosts: Hosts = Hosts()
+    places: Places = Places()
     brake: Brake | None = None
-    strangers: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's list that are named like ours, have no slot and are in no pool; when the first complete set of
-    snapshots lacked each."""
-    lost_strangers: tuple[str, ...] = ()
-    """Those of them that two sets of complete snapshots lack: reported as lost."""
-    unseen_pools: tuple[str, ...] = ()
-    """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
-    configured_places: Mapping[str, str] = field(default_factory=dict)
-    """Where the machines of each pool are, as ``PoolLimits.where``."""
-    usage: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
-    """Milliseconds for which machines were there that are gone: by UTC day, then by template, pool and account. Those
-    of days that are kept no longer are under an empty day, by pool alone."""
-    usage_since_wall: float | None = None
-    """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
+    usage: UsageTotals = UsageTotals()
 
     def wall_of(self, at: float) -> float:
         """Loop time as epoch seconds of the loop's host."""
-        return self.time_wall + (at - self.time)
+        return at + self.written.ahead
 
     @property
     def slots(self) -> Iterator[tuple[RequestRecord, Slot]]:

@@ -279,11 +279,11 @@ class MemoryCodec:
 
     def encode(self, memory: Memory) -> dict[str, Document]:
         """The tables of a memory. The documents of unchanged records are those of the call before."""
-        whole = encode(replace(memory, requests={}, usage={}))
+        whole = encode(replace(memory, requests={}, usage=replace(memory.usage, days={})))
         tables = {name: whole.pop(name, {}) for name in OWN_TABLES}
         self._slots = {key: self._slots.get(key, {}) for key in memory.requests}
         self._requests = _encode_new(self._requests, memory.requests, self._request)
-        self._days = _encode_new(self._days, memory.usage)
+        self._days = _encode_new(self._days, memory.usage.days)
         tables["requests"] = {key: document for key, (_, document) in self._requests.items()}
         if self._days:
             tables[USAGE] = {day: document for day, (_, document) in self._days.items()}
@@ -299,7 +299,8 @@ class MemoryCodec:
         """The memory that tables hold. Raises RecordError, which names the document."""
         decoder = Decoder(_columns(tables.get("memory", {}).get("columns", {})))
         whole = dict(tables.get("memory", {}).get("memory", {}))
-        whole |= {name: dict(tables.get(name, {})) for name in (*OWN_TABLES, USAGE)}
+        whole |= {name: dict(tables.get(name, {})) for name in OWN_TABLES}
+        whole[USAGE] = {**whole.get(USAGE, {}), "days": dict(tables.get(USAGE, {}))}
         memory: Memory = decoder.decode(Memory, whole)
         keyed: Iterable[tuple[str, RequestRecord | ReturnRecord]] = chain(
             memory.requests.items(), memory.returns.items()

@@ -78,7 +78,7 @@ class CycleLog:
                 "detail": brake.detail,
                 "pool": brake.pool,
                 "since": format_utc(time.time() - (report.now - brake.since)),
-                "orphans": len(report.memory.orphans),
+                "orphans": len(report.memory.orphans.since),
             },
         )
 

@@ -223,7 +223,7 @@ def seconds(memory: Memory, looked: Mapping[str, float]) -> Mapping[str, float]:
     """Machine-seconds of each pool that was looked at; the sums never fall, also across processes. A machine that has
     run counts until the last look that showed it; any other does not count yet, as its begin is not known.
     """
-    sums = Counter(by_pool(memory.usage))
+    sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:
         if slot.ran is None or slot.deletion.gone or slot.pool not in looked:
             continue

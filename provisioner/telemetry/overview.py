@@ -214,7 +214,7 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
         "down": list(_down(memory)),
         "pressure": window_documents(memory, failures, waiting, now),
         "budget": spending(memory, limits, [one for ones in unmet.values() for one in ones], now),
-        "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
+        "unlisted": sorted(name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
 
 

@@ -29,7 +29,7 @@ from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import OPERATIONS, Metrics
 from provisioner.telemetry.reporter import Reporter
 from tests.bench.bench_status import grid
-from tests.support.slots import alter
+from tests.support.parts import alter
 
 SIZES = (0, 1_000, 10_000)
 GOAL, SERIES = 0.05, 500
@@ -63,9 +63,9 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
     settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
     configuration = SimpleNamespace(limits=bounds, refused="", settings=settings)
     report = Reporter(metrics, StateDir(directory), cast(Configuration, configuration))
-    looks = {pool: Snapshot(pool, held.time, _machines(held, pool)) for pool in POOLS}
+    looks = {pool: Snapshot(pool, held.written.time, _machines(held, pool)) for pool in POOLS}
     for number in (1, 2):
-        report(CycleReport(number, held.time, 0.1, looks, replace(held), None, {}))
+        report(CycleReport(number, held.written.time, 0.1, looks, replace(held), None, {}))
     for pool in POOLS:
         metrics.slots.shutdown.labels(pool).observe(1)
         for operation in OPERATIONS:

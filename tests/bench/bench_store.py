@@ -23,7 +23,7 @@ from provisioner.model import Fingerprint, Memory, RequestRecord, Slot, Verdict
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from tests.bench.bench_plan import timed
-from tests.support.slots import make_slot
+from tests.support.parts import make_slot
 
 REQUESTS, MACHINES = 100, 100
 GOALS = {"memory, one request changed": 2.0, "one answer": 2.0}

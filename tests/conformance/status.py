@@ -21,7 +21,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.report import answers as rendering
 from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names, template
-from tests.support.slots import make_slot
+from tests.support.parts import make_slot
 from tests.support.waiting import until
 
 CASES = Cases()

@@ -42,7 +42,7 @@ from provisioner.planning.allocate.turns import turns
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.plan import World, make_plan
 from provisioner.planning.report.unmet import find_unmet
-from tests.support.slots import make_slot
+from tests.support.parts import alter, make_slot
 
 NOW = 10_000.0
 """Loop time of a test's plan."""
@@ -81,7 +81,8 @@ def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Li
     """One template over the pools in their order; without pools over ``a`` and ``b``."""
     pools = pools or (pool("a"), pool("b"))
     template = TemplateLimits(TEMPLATE, tuple(one.name for one in pools), maximum)
-    return replace(Limits(PREFIX, {one.name: one for one in pools}, {TEMPLATE: template}), **changes)
+    made: Limits = alter(Limits(PREFIX, {one.name: one for one in pools}, {TEMPLATE: template}), **changes)
+    return made
 
 
 def two_templates(*pools: PoolLimits, **changes: Any) -> Limits:
@@ -151,7 +152,9 @@ def giving_back(*names: str, id_: str = "ret-aaaaaaaaaa", **changes: Any) -> Ret
 def memory(*records: RequestRecord | ReturnRecord, **changes: Any) -> Memory:
     requests = {one.id: one for one in records if isinstance(one, RequestRecord)}
     returns = {one.id: one for one in records if isinstance(one, ReturnRecord)}
-    return Memory("demo", **({"generation": 1, "requests": requests, "returns": returns} | changes))
+    facts = {"generation": 1, "requests": requests, "returns": returns} | changes
+    made: Memory = alter(Memory("demo"), **facts)
+    return made
 
 
 def intent_of(remembered: Memory, **changes: Any) -> Intent:

@@ -23,7 +23,7 @@ def ingest(draft: Draft, intent: Intent) -> None:
         )
         return  # what it asks for may have been done, and forgotten, long ago
     if intent.generation > memory.generation:
-        draft.changes["generation"] = intent.generation
+        draft.generation = intent.generation
     for request in intent.requests.values():
         if request.id not in draft.requests:
             draft.requests[request.id] = RequestRecord(

@@ -71,6 +71,10 @@ DELETE_AGAIN = 60.0
 machine for ever."""
 
 
+CHANGING = ("requests", "returns", "pressures", "orphans", "hosts", "places", "usage", "brake", "generation")
+"""Parts of a memory that a plan may change; a draft has attributes of the same names."""
+
+
 class Draft:
     """Working copy of a memory, with everything else that a plan decides."""
 
@@ -91,15 +95,13 @@ class Draft:
         self.levers = levers
         """Those that are held; ``limits`` pauses the pools that they hold."""
         self.now = now
-        self.ahead = memory.time_wall - memory.time if wall is None else wall - now
+        self.ahead = memory.written.ahead if wall is None else wall - now
         """Seconds from loop time to the wall clock, which says what day it is and nothing else."""
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
-        self.windows = dict(memory.pressures)
-        self.orphans = dict(memory.orphans)
-        self.brake = memory.brake
-        self.changes: dict[str, Any] = {}
-        """Other fields of the memory that changed."""
+        self.pressures = dict(memory.pressures)
+        self.orphans, self.hosts, self.places = memory.orphans, memory.hosts, memory.places
+        self.generation, self.brake, self.usage = memory.generation, memory.brake, memory.usage
         self.creates: list[Create] = []
         self.deletes: list[Delete] = []
         self.deferrals: dict[str, Deferral] = {}
@@ -209,14 +211,14 @@ class Draft:
         limits = self.pool(pool)
         snapshot = self.snapshots.get(pool)
         spec = snapshot.spec if snapshot else ""
-        learned = self.windows.get((pool, template))
+        learned = self.pressures.get((pool, template))
         return window.fresh(limits, spec) if learned is None else window.respecified(learned, limits, spec)
 
     def learn(self, pool: str, template: str, lesson: Callable[[Window], Window]) -> None:
         """Change what was learned of a template in a pool by a lesson."""
         learned = lesson(self.window(pool, template))
-        if self.windows.get((pool, template)) != learned:
-            self.windows[pool, template] = learned
+        if self.pressures.get((pool, template)) != learned:
+            self.pressures[pool, template] = learned
 
     def learn_of_boot(self, slot: Slot, failure: Failure) -> None:
         """The machine of a slot did not run, although its create was taken or may have been."""
@@ -251,23 +253,6 @@ class Draft:
 
     def memory(self) -> Memory:
         """The memory as it has to be recorded; the one before, when nothing changed."""
-        changes = dict(self.changes)
-        for name, new in (
-            ("requests", self.requests),
-            ("returns", self.returns),
-            ("pressures", self.windows),
-            ("orphans", self.orphans),
-        ):
-            if not _same(getattr(self.before, name), new):
-                changes[name] = new
-        if self.brake is not self.before.brake:
-            changes["brake"] = self.brake
+        new = {name: getattr(self, name) for name in CHANGING}
+        changes = {name: value for name, value in new.items() if value != getattr(self.before, name)}
         return replace(self.before, **changes) if changes else self.before
-
-
-def _same(before: Any, after: Any) -> bool:
-    """The same keys with the very same (or equal plain) values."""
-    return len(before) == len(after) and all(
-        key in before and (before[key] is value or (isinstance(value, float) and before[key] == value))
-        for key, value in after.items()
-    )

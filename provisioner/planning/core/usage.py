@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from provisioner.model import DAY, Memory, Slot
+from provisioner.model import DAY, Memory, Slot, UsageTotals
 from provisioner.planning.core.draft import Draft
 
 Cell = tuple[str, str, str]
@@ -97,9 +97,9 @@ def count_usage(draft: Draft) -> None:
         elif not slot.deletion.gone and (before.deletion.gone or _begins(before, slot)):
             draft.put(slot.request, slot.with_life(used_from=draft.now))
     if added:
-        draft.changes["usage"] = _kept(_sum(draft.before.usage, added), draft.limits.usage_days)
-        if draft.before.usage_since_wall is None:
-            draft.changes["usage_since_wall"] = draft.now + draft.ahead
+        since = draft.usage.since_wall
+        days = _kept(_sum(draft.usage.days, added), draft.limits.usage_days)
+        draft.usage = UsageTotals(days, draft.now + draft.ahead if since is None else since)
 
 
 def _of(one: Span | None, ahead: float) -> Iterable[tuple[str, int]]:
@@ -142,14 +142,14 @@ def used(memory: Memory, now: float, ahead: float) -> Usage:
     for cell, one in there(memory, now):
         for day, milliseconds in by_day(one, ahead):
             until_now[day][cell] += milliseconds
-    return _sum(memory.usage, until_now)
+    return _sum(memory.usage.days, until_now)
 
 
 def with_usage_of(old: Memory, remembered: Memory) -> Memory:
     """A memory made again, with what an old copy has counted until it was written; its machines count from now on."""
-    usage = used(old, old.time, old.time_wall - old.time)
-    since = remembered.usage_since_wall if old.usage_since_wall is None else old.usage_since_wall
-    return replace(remembered, usage=usage, usage_since_wall=since)
+    days = used(old, old.written.time, old.written.ahead)
+    since = remembered.usage.since_wall if old.usage.since_wall is None else old.usage.since_wall
+    return replace(remembered, usage=UsageTotals(days, since))
 
 
 def by_pool(usage: Usage) -> Mapping[str, int]:

@@ -48,7 +48,7 @@ class EarlyLosses:
             newest = max(submitted for submitted, _ in losses)
             news = window.Losses(_fates(draft, *key), losses[-1][1], newest, len(losses))
             draft.learn(*key, partial(window.lost_early, losses=news, now=draft.now, limits=draft.limits))
-        closed = {key: learned for key in draft.windows if (learned := draft.window(*key)).early_loss is not None}
+        closed = {key: learned for key in draft.pressures if (learned := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
 

@@ -26,8 +26,10 @@ from provisioner.model import (
     Limits,
     Machine,
     Memory,
+    Moment,
     Observed,
     Phase,
+    Places,
     Request,
     RequestRecord,
     RequestStatus,
@@ -35,6 +37,7 @@ from provisioner.model import (
     ReturnResult,
     Slot,
     Snapshot,
+    UsageTotals,
     Verdict,
 )
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
@@ -53,10 +56,9 @@ def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
     """The first memory of a state directory that never had one."""
     return Memory(
         provisioner=intent.provisioner,
-        time=now,
-        time_wall=wall,
-        unseen_pools=tuple(sorted(limits.pools)),
-        usage_since_wall=wall,
+        written=Moment(now, wall),
+        places=Places(unseen=tuple(sorted(limits.pools))),
+        usage=UsageTotals(since_wall=wall),
     )
 
 
@@ -139,7 +141,7 @@ def rebuild(
         fresh(intent, limits, now, wall),
         requests=requests,
         returns={id_: _return(id_, intent, told, limits, now) for id_ in intent.returns},
-        unseen_pools=(),
+        places=Places(),
         brake=Brake(reason, now, f"memory.json was {word}; it was made again from {len(seen)} machines."),
     )
 

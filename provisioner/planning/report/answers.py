@@ -109,7 +109,7 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 def losses(memory: Memory, contact: Contact, now: float, levers: Levers = NO_LEVERS) -> Mapping[str, Loss]:
     """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a lever, or too old."""
     back = asked_back(levers)
-    lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
+    lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for record in memory.requests.values():
         for slot in record.slots.values():
             if slot.verdict is Verdict.LOST or (slot.deletion.closed is not None and slot.name in contact.inventory):
@@ -166,7 +166,7 @@ def _has_caps(limits: Limits) -> bool:
 
 def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
     """Machines that HF was told of and that no list of HF has named for a day."""
-    names = [name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER]
+    names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
     return [slot for name in names if (slot := slot_named(memory.requests, prefix, name)) is not None]
 
 

@@ -265,7 +265,7 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk)
     names = [f"hf-zzzzzzzzzz-{number:06d}" for number in range(25)]
     desk.leave(replace(PLANNED, brake=brake, orphans=dict.fromkeys(names, NOW - 100)), TWO_POOLS, orphans={"a": names})
     code, text = shown(desk)
-    wall = desk.state.memory.read().time_wall
+    wall = desk.state.memory.read().written.wall
     assert code == 1
     since = clock_time(wall - 1_000)
     assert f"BRAKE too_many_orphans in pool a since {since}: 25 of 30 machines have no request." in text
@@ -285,7 +285,7 @@ def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(desk: Des
     held = running(0, Verdict.SUCCEEDED)
     allowed = limits(pool("a"), delete_unlisted_after=after)
     desk.leave(memory(record(held, told_at=1.0), unlisted={held.name: NOW - 5000.0}), allowed)
-    wall = desk.state.memory.read().time_wall
+    wall = desk.state.memory.read().written.wall
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall + 2_200))
     waits = {"machine": held.name, "pool": "a", "unlisted": True, "deleted_at": at}
     assert document(desk)["waiting"] == ([waits] if after else [])

@@ -15,7 +15,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Budget, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import record, running
 
 HOUR = 3_600_000

@@ -28,7 +28,7 @@ from provisioner.model import (
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import missing
 from provisioner.planning.observe.observation import ENDED, LATE_CREATE, REPLACED, STRAYED, VANISHED, reflect
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -39,7 +39,7 @@ from provisioner.planning.core import window
 from provisioner.planning.core.draft import DELETE_AGAIN, TRANSITIONS
 from provisioner.planning.plan import World, make_plan
 from tests.bench import bench_plan
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,

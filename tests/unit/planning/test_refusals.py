@@ -20,7 +20,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.planning.report.refusals import Refusal, held_back, news, waiting
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import NOW, STOCKOUT, TEMPLATE, memory, record, running, slot, transitions, unsent
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")

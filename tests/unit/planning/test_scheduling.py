@@ -32,7 +32,7 @@ from provisioner.planning.allocate import scheduling
 from provisioner.planning.allocate.scheduling import MOST_LINES, SLOW, ask
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import gaps, missing
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -363,7 +363,7 @@ def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str,
     capacity = capacity_of(draft)
     ask(draft, draft.record(REQUEST), capacity)
     assert verdicts(draft) == {Verdict.WITHDRAWN: 1}
-    draft.windows["a", TEMPLATE] = Window(window=1)
+    draft.pressures["a", TEMPLATE] = Window(window=1)
     assert capacity.room("a", TEMPLATE).machines == 1
 
 

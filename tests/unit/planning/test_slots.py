@@ -30,7 +30,7 @@ from provisioner.planning.core.slots import gaps, missing
 from provisioner.planning.finish.deadlines import NOT_BOOTED
 from provisioner.planning.observe.outcomes import remember
 from provisioner.planning.report.answers import request_answer
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import (
     BROKEN,
     NOW,

@@ -16,7 +16,7 @@ from provisioner.model import Limits, Memory, Slot, Verdict
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import EARLIER, LONGEST, Span, by_day, by_pool, count_usage, month_of, span, used
 from provisioner.state.codec import MemoryCodec
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -118,8 +118,8 @@ def test_when_and_in_which_order_machines_are_found_gone_changes_nothing(
     for number in numbers:
         one_by_one = gone(one_by_one, [number], allowed=many)
 
-    assert one_by_one.usage == gone(there_were(lived), numbers, allowed=many).usage
-    assert sum(by_pool(one_by_one.usage).values()) == whole(lived)
+    assert one_by_one.usage.days == gone(there_were(lived), numbers, allowed=many).usage.days
+    assert sum(by_pool(one_by_one.usage.days).values()) == whole(lived)
 
 
 @settings(max_examples=40)
@@ -128,10 +128,10 @@ def test_days_that_are_kept_no_longer_stay_in_the_sum_of_their_pool(lived: Lives
     kept = gone(there_were(lived), range(len(lived)), ahead=ahead)
     every = gone(there_were(lived), range(len(lived)), ahead=ahead, allowed=replace(SHORT, usage_days=92))
 
-    assert by_pool(kept.usage) == by_pool(every.usage)
-    assert len(kept.usage.keys() - {EARLIER}) <= 3
-    newest = sorted(every.usage)[-3:]
-    assert {day: kept.usage[day] for day in newest} == {day: every.usage[day] for day in newest}
+    assert by_pool(kept.usage.days) == by_pool(every.usage.days)
+    assert len(kept.usage.days.keys() - {EARLIER}) <= 3
+    newest = sorted(every.usage.days)[-3:]
+    assert {day: kept.usage.days[day] for day in newest} == {day: every.usage.days[day] for day in newest}
 
 
 def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
@@ -146,10 +146,10 @@ def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
 def test_a_machine_counts_from_its_create_until_the_first_look_that_lacks_it() -> None:
     remembered = memory(record(running(0), rc_account="night"))
     missed = plan(remembered, snapshot(began=SEEN), limits=SHORT)
-    assert missed.memory.usage == {}
+    assert missed.memory.usage.days == {}
     proven = plan(missed.memory, snapshot(began=NOW + 29), limits=SHORT, now=NOW + 30)
-    assert proven.memory.usage == {"1970-01-01": {(TEMPLATE, "a", "night"): round((SEEN - BEFORE) * 1000)}}
-    assert proven.memory.usage_since_wall == NOW + 30
+    assert proven.memory.usage.days == {"1970-01-01": {(TEMPLATE, "a", "night"): round((SEEN - BEFORE) * 1000)}}
+    assert proven.memory.usage.since_wall == NOW + 30
 
 
 def test_a_plan_in_which_no_machine_goes_counts_nothing() -> None:
@@ -161,7 +161,7 @@ def test_the_same_memory_planned_twice_counts_once() -> None:
     """As after a crash before the write: the loop that starts plans from what was written last."""
     held = memory(record(slot(0, Verdict.FAILED, seen=True, absent=BEFORE + 50.0)))
     first = plan(held, snapshot(), limits=SHORT).memory
-    assert first.usage == plan(held, snapshot(), limits=SHORT).memory.usage == {"1970-01-01": {CELL: 50_000}}
+    assert first.usage.days == plan(held, snapshot(), limits=SHORT).memory.usage.days == {"1970-01-01": {CELL: 50_000}}
     again = plan(first, snapshot(began=NOW + 1), limits=SHORT, now=NOW + 2).memory
     assert again.usage == first.usage
 
@@ -199,7 +199,7 @@ def test_which_machines_count(held: Slot, counts: bool) -> None:
 def test_a_machine_that_comes_back_late_counts_again_from_then_on() -> None:
     ended = slot(0, Verdict.FAILED, seen=True, gone=True, absent=BEFORE + 50.0)
     back = plan(memory(record(ended)), snapshot(machine(0)), limits=SHORT).memory
-    assert back.usage == {}
+    assert back.usage.days == {}
     assert span(back.requests[REQUEST].slots[0], NOW + 7) == Span(NOW, NOW + 7)
 
 
@@ -207,7 +207,7 @@ def test_the_sum_of_all_parts_is_the_whole_in_whatever_way_it_is_cut() -> None:
     counted = gone(there_were([(0, 0, 3 * DAY, 0.0), (1, 1, DAY / 3, 7.0)]), [0, 1], allowed=limits())
     for part in range(3):
         sums = Counter[str]()
-        for cells in counted.usage.values():
+        for cells in counted.usage.days.values():
             for cell, milliseconds in cells.items():
                 sums[cell[part]] += milliseconds
-        assert sum(sums.values()) == sum(by_pool(counted.usage).values()) == round((3 * DAY + DAY / 3 - 7) * 1000)
+        assert sum(sums.values()) == sum(by_pool(counted.usage.days).values()) == round((3 * DAY + DAY / 3 - 7) * 1000)

@@ -16,7 +16,7 @@ from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.levers import pulled
-from tests.support.slots import make_slot
+from tests.support.parts import make_slot
 
 EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
 ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
@@ -101,13 +101,13 @@ def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
     site.change("name_prefix: hf", "name_prefix: hf\norphan_cap_per_hour: 1\nnonsense: 1")
     limits = site.refresh(site.limits, None)
     assert limits is site.limits
-    assert limits.orphan_cap_per_hour == 20
+    assert limits.orphans.cap_per_hour == 20
     assert "nonsense: unknown setting" in site.configuration.refused
     site.change("\nnonsense: 1", "")
-    assert site.refresh(limits, None).orphan_cap_per_hour == 1
+    assert site.refresh(limits, None).orphans.cap_per_hour == 1
     assert site.configuration.refused == ""
     assert site.judged == [False, True]
-    assert site.configuration.limits.orphan_cap_per_hour == 1
+    assert site.configuration.limits.orphans.cap_per_hour == 1
 
 
 @pytest.mark.parametrize(

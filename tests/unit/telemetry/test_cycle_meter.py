@@ -36,7 +36,7 @@ from provisioner.model import (
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.cycle_meter import CycleMeter
 from provisioner.telemetry.metrics import Metrics
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -20,7 +20,7 @@ from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.samples import ALL
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot, snapshot, transitions
 
 PRICED = limits(pool("a", price_per_hour=2.0), pool("b", paused=True))

@@ -13,7 +13,7 @@ from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import count_usage
 from provisioner.telemetry.cycle_meter import UsageMeter
 from provisioner.telemetry.metrics import Metrics
-from tests.support.slots import alter
+from tests.support.parts import alter
 from tests.unit.core import NOW, REQUEST, limits, memory, pool, record, slot, snapshot
 
 RAN = slot(1, submitted=NOW - 90, seen=True, ran=NOW - 70)
