@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from provisioner.hostfactory.templates import higher
 from provisioner.state.archive import ADVICE, TOLD, Dump
 from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, settle
-from provisioner.state.codec import MemoryCodec, RecordError, intent_of
+from provisioner.state.codec import RecordError, intent_of
 from provisioner.state.database import Tables, encoded, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import (
@@ -36,6 +36,7 @@ from provisioner.state.errors import (
 from provisioner.state.hf_activity import numbers_in
 from provisioner.state.locks import DataLock
 from provisioner.state.markers import make_shared_directory
+from provisioner.state.memory import MemoryCodec
 from provisioner.state.state_file import StateFile
 
 DATABASES = ("intent.json", "memory.json", "status.json", "levers.json")
