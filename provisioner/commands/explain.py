@@ -22,8 +22,7 @@ from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.overview import loop_document, silence_message, waits
 from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
-from provisioner.telemetry.timeline import Kind, Subject, machines_of, needles, timeline
-from provisioner.telemetry.timeline_facts import named_in
+from provisioner.telemetry.timeline import Kind, Subject, machines_of, named_in, needles, timeline
 from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines
 
 NEAR = 5
