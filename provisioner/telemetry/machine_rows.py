@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord
+from provisioner.model import DESIRED, Limits, Memory, RequestRecord
 from provisioner.telemetry.pool_windows import Document, Key
 
 
@@ -75,49 +75,47 @@ def verdicts_of(tally: Tally) -> Mapping[str, int]:
     return dict(verdicts)
 
 
-def summed_counts(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
-    """The slots of each template in each pool."""
+def tables(
+    memory: Memory,
+    limits: Limits,
+    tallies: Mapping[str, Tally],
+    waits: Mapping[Key, int],
+    errors: Mapping[Key, Document | None],
+) -> dict[str, Sequence[Row]]:
+    """Return the rows of each template in each pool (``machines``), of the ``pools`` and of the ``templates``.
+
+    A row without a pool counts what no pool can be named for; it belongs to its template alone.
+    """
     total = defaultdict[Key, Counts](Counts)
     for id_, tally in tallies.items():
         for pool, counts in by_pool(tally).items():
             key = (pool, memory.requests[id_].template)
             total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
-    return total
-
-
-def pair_rows(
-    memory: Memory,
-    limits: Limits,
-    counts: Mapping[Key, Counts],
-    waits: Mapping[Key, int],
-    errors: Mapping[Key, Document | None],
-) -> list[Row]:
-    """A row for each template in each pool; what no pool can be named for is under an empty name."""
     named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
-    rows = []
-    for key in dict.fromkeys([*named, *sorted(counts.keys() | waits.keys() | memory.pressures.keys())]):
-        some, pool = counts.get(key, Counts()), limits.pools.get(key[0])
-        wanted = some.running + max(some.pending, waits.get(key, 0))
-        cap = pool.max_machines if pool else None
-        rows.append(Row(*key, wanted, *some, _window(memory, key, pool), cap, errors.get(key)))
-    return rows
+    keys = dict.fromkeys([*named, *sorted(total.keys() | waits.keys() | memory.pressures.keys())])
+    rows = [_pair_row(memory, limits, key, total[key], waits.get(key, 0), errors.get(key)) for key in keys]
+    pools = dict.fromkeys([*limits.pools, *(row.pool for row in rows if row.pool)])
+    templates = dict.fromkeys([*limits.templates, *(row.template for row in rows if row.template)])
+    return {
+        "machines": [row for row in rows if row.pool],
+        "pools": [_sum_row([row for row in rows if row.pool == pool], limits, pool=pool) for pool in pools],
+        "templates": [
+            _sum_row([row for row in rows if row.template == id_], limits, template=id_) for id_ in templates
+        ],
+    }
 
 
-def _window(memory: Memory, key: Key, pool: PoolLimits | None) -> int | None:
-    """Pressure allowed; where nothing was tried yet, what a first try is allowed."""
+def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: int, error: Document | None) -> Row:
+    pool = limits.pools.get(key[0])
     if key in memory.pressures:
-        return memory.pressures[key].window
-    return min(pool.initial_window, pool.max_pending) if pool else None
+        window: int | None = memory.pressures[key].window
+    else:  # what a first try is allowed
+        window = min(pool.initial_window, pool.max_pending) if pool else None
+    wanted = counts.running + max(counts.pending, waits)
+    return Row(*key, wanted, *counts, window, pool.max_machines if pool else None, error)
 
 
-def names_of(configured: Iterable[str], pairs: Sequence[Row], kind: str) -> list[str]:
-    """The pools or templates that are configured, and those that only machines tell of."""
-    return list(dict.fromkeys([*configured, *filter(None, (getattr(row, kind) for row in pairs))]))
-
-
-def sum_row(pairs: Sequence[Row], *, pool: str = "", template: str = "", limits: Limits) -> Row:
-    """All that one pool, or one template, has."""
-    rows = [row for row in pairs if (row.pool == pool if pool else row.template == template)]
+def _sum_row(rows: Sequence[Row], limits: Limits, *, pool: str = "", template: str = "") -> Row:
     windows = [row.window for row in rows if row.window is not None]
     errors = [row.last_error for row in rows if row.last_error]
     bound = limits.pools.get(pool) if pool else limits.templates.get(template)
