@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
@@ -15,7 +15,9 @@ from provisioner.model import (
     LossCause,
     Memory,
     Phase,
+    RequestRecord,
     RequestStatus,
+    Slot,
     Snapshot,
     Transition,
     Verdict,
@@ -57,7 +59,9 @@ class CycleMeter:
             for outcome in done.outcomes:
                 metrics.outcome(outcome)
         for one in report.transitions:
-            self._count(one, report.now)
+            if one.closes:
+                self._count_end(one)
+            self._count_machine(one, report.now)
         if report.lock_wait is not None:
             metrics.lock_wait.observe(report.lock_wait)
         # Before HF's first request there is no memory.
@@ -66,13 +70,17 @@ class CycleMeter:
             metrics.unlisted.replace(Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now)))
             self._count_memory(report, report.memory, limits, wall)
 
-    def _count(self, one: Transition, now: float) -> None:
-        """Count a slot that ended, and a machine that began to run, was returned and went, or got stuck."""
-        metrics, slot, before = self._metrics, one.slot, one.before
-        if one.closes and one.is_lost:
+    def _count_end(self, one: Transition) -> None:
+        """Count a slot that ended."""
+        metrics, slot = self._metrics, one.slot
+        if one.is_lost:
             metrics.lost.labels(slot.pool, one.template, slot.cause or LossCause.UNKNOWN).inc()
-        elif one.closes and slot.verdict is Verdict.FAILED and slot.failure is not None:
+        elif slot.verdict is Verdict.FAILED and slot.failure is not None:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
+
+    def _count_machine(self, one: Transition, now: float) -> None:
+        """Count a machine that began to run, or that was returned and went; log one that got stuck."""
+        metrics, slot, before = self._metrics, one.slot, one.before
         if one.runs and slot.ran is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
         if before and one.is_gone and slot.verdict is Verdict.RETURNED and slot.closed is not None:
@@ -96,7 +104,16 @@ class CycleMeter:
         if memory is self._memory:
             return
         self._memory = memory
-        slots = list(memory.slots)
+        self._count_slots(list(memory.slots))
+        metrics.oldest_unmet.replace(_oldest(memory, wall - report.now))
+        metrics.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
+        kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
+        ended = Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)
+        metrics.requests.replace(ended)
+        metrics.bytes.replace(self._state.sizes())
+
+    def _count_slots(self, slots: Sequence[tuple[RequestRecord, Slot]]) -> None:
+        metrics = self._metrics
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
         metrics.use(desired.keys())
         metrics.desired.replace(desired)
@@ -104,12 +121,6 @@ class CycleMeter:
         is_down = (slot.pool for _, slot in slots if slot.down is not None and slot.verdict is Verdict.SUCCEEDED)
         metrics.down.replace(Counter(is_down))
         metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
-        metrics.oldest_unmet.replace(_oldest(memory, wall - report.now))
-        metrics.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
-        kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
-        ended = Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)
-        metrics.requests.replace(ended)
-        metrics.bytes.replace(self._state.sizes())
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:

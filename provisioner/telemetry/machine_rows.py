@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from provisioner.model import DESIRED, Limits, Memory, RequestRecord
+from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits
 from provisioner.telemetry.pool_windows import Document, Key
 
 
@@ -86,23 +86,24 @@ def tables(
 
     A row without a pool counts what no pool can be named for; it belongs to its template alone.
     """
+    total = _total(memory, tallies)
+    named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
+    keys = dict.fromkeys([*named, *sorted(total.keys() | waits.keys() | memory.pressures.keys())])
+    rows = [_pair_row(memory, limits, key, total[key], waits.get(key, 0), errors.get(key)) for key in keys]
+    return {
+        "machines": [row for row in rows if row.pool],
+        "pools": _sum_rows(rows, "pool", limits.pools),
+        "templates": _sum_rows(rows, "template", limits.templates),
+    }
+
+
+def _total(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
     total = defaultdict[Key, Counts](Counts)
     for id_, tally in tallies.items():
         for pool, counts in by_pool(tally).items():
             key = (pool, memory.requests[id_].template)
             total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
-    named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
-    keys = dict.fromkeys([*named, *sorted(total.keys() | waits.keys() | memory.pressures.keys())])
-    rows = [_pair_row(memory, limits, key, total[key], waits.get(key, 0), errors.get(key)) for key in keys]
-    pools = dict.fromkeys([*limits.pools, *(row.pool for row in rows if row.pool)])
-    templates = dict.fromkeys([*limits.templates, *(row.template for row in rows if row.template)])
-    return {
-        "machines": [row for row in rows if row.pool],
-        "pools": [_sum_row([row for row in rows if row.pool == pool], limits, pool=pool) for pool in pools],
-        "templates": [
-            _sum_row([row for row in rows if row.template == id_], limits, template=id_) for id_ in templates
-        ],
-    }
+    return total
 
 
 def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: int, error: Document | None) -> Row:
@@ -115,11 +116,21 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
     return Row(*key, wanted, *counts, window, pool.max_machines if pool else None, error)
 
 
-def _sum_row(rows: Sequence[Row], limits: Limits, *, pool: str = "", template: str = "") -> Row:
+def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
+    """Return a row of each pool or template that is configured, or that only machines still have."""
+    parts: dict[str, list[Row]] = {name: [] for name in configured}
+    for row in rows:
+        if name := getattr(row, kind):
+            parts.setdefault(name, []).append(row)
+    return [_sum_row(part, configured.get(name), **{kind: name}) for name, part in parts.items()]
+
+
+def _sum_row(
+    rows: Sequence[Row], limits: PoolLimits | TemplateLimits | None, *, pool: str = "", template: str = ""
+) -> Row:
     windows = [row.window for row in rows if row.window is not None]
     errors = [row.last_error for row in rows if row.last_error]
-    bound = limits.pools.get(pool) if pool else limits.templates.get(template)
-    counts = Counts(*(sum(getattr(row, name) for row in rows) for name in Counts._fields))
+    wanted, *counts = (sum(getattr(row, name) for row in rows) for name in ("wanted", *Counts._fields))
     newest = min(errors, key=lambda error: error["at_seconds"], default=None)
-    wanted, window = sum(row.wanted for row in rows), sum(windows) if windows else None
-    return Row(pool, template, wanted, *counts, window, bound.max_machines if bound else None, newest)
+    window, cap = sum(windows) if windows else None, limits.max_machines if limits else None
+    return Row(pool, template, wanted, *Counts(*counts), window, cap, newest)

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from typing import Any
 
-from provisioner.model import Limits, Memory, PendingReason, RequestRecord, RequestStatus, Verdict, format_utc
+from provisioner.model import (
+    Failure,
+    Limits,
+    Memory,
+    PendingReason,
+    RequestRecord,
+    RequestStatus,
+    Slot,
+    Verdict,
+    format_utc,
+)
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
 from provisioner.state.markers import UNSEEN
@@ -166,8 +177,8 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     wanted = waiting - waits(memory, unmet, PendingReason.GIVEN_UP)
     return tables(memory, limits, tallies, wanted, errors) | {
         "requests": [
-            _request(memory, memory.requests[id_], tally) | {"missing": unmet.get(id_, [])}
-            for id_, tally in tallies.items()
+            _request(memory, record, tallies[record.id]) | {"missing": unmet.get(record.id, [])}
+            for record in memory.requests.values()
         ],
         "returns": [
             {
@@ -178,25 +189,20 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
             }
             for back in memory.returns.values()
         ],
-        "stuck": [
-            {"machine": slot.name, "pool": slot.pool, "text": slot.hindrance.text if slot.hindrance else ""}
-            for _, slot in memory.slots
-            if slot.stuck and not slot.gone
-        ],
+        "stuck": [_place(slot, slot.hindrance) for _, slot in memory.slots if slot.stuck and not slot.gone],
         "down": [
-            {
-                "machine": slot.name,
-                "pool": slot.pool,
-                "since": format_utc(memory.wall_of(slot.down)),
-                "text": slot.failure.text if slot.failure else "",
-            }
+            _place(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.down))}
             for _, slot in memory.slots
             if slot.down is not None and slot.verdict is Verdict.SUCCEEDED
         ],
         "pressure": window_documents(memory, failures, waiting, now),
-        "budget": spending(memory, limits, [one for ones in unmet.values() for one in ones], now),
+        "budget": spending(memory, limits, chain.from_iterable(unmet.values()), now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
+
+
+def _place(slot: Slot, failure: Failure | None) -> dict[str, Any]:
+    return {"machine": slot.name, "pool": slot.pool, "text": failure.text if failure else ""}
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
@@ -212,46 +218,6 @@ def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, A
         "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],
         "pools": {pool: counts._asdict() for pool, counts in pools.items()},
     }
-
-
-# --- a part of it -----------------------------------------------------------------------------------------------------
-
-
-def narrowed(whole: Overview, *, pool: str = "", template: str = "", request: str = "") -> Overview:
-    """Return what concerns this pool, this template and this request; an empty name is no condition."""
-    of = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
-    machines = [row for row in whole.machines if pool in ("", row.pool) and of in ("", row.template)]
-    pools, templates = {pool, *(row.pool for row in machines)}, {of, *(row.template for row in machines)}
-    either_pool, either_template = pools | {""}, templates | {""}
-
-    def belongs(one: Document) -> bool:
-        """An entry that names no pool, template or request belongs to each."""
-        is_here = one.get("pool", "") in either_pool and one.get("template", "") in either_template
-        return is_here and request in ("", one.get("id", request))
-
-    names = ("requests", "returns", "refused", "waiting", "stuck", "down", "pressure")
-    kept: dict[str, Any] = {name: [*filter(belongs, getattr(whole, name))] for name in names}
-    if pool:
-        kept["requests"] = [one for one in kept["requests"] if pool in pools_of(one)]
-    if pool or template:
-        kept["returns"] = []
-    ids = {one["id"] for one in kept["requests"]}
-    return replace(
-        whole,
-        machines=machines,
-        pools=[row for row in whole.pools if row.pool in pools],
-        templates=[row for row in whole.templates if row.template in templates],
-        paused=[name for name in whole.paused if name in pools],
-        problems={name: sentences for name, sentences in whole.problems.items() if name in pools},
-        unread=[id_ for id_ in whole.unread if request in ("", id_)],
-        forgotten=[one for one in whole.forgotten if one["id"] in ids],
-        **kept,
-    )
-
-
-def pools_of(request: Document) -> set[str]:
-    """Where a request has machines, had some, or waits for some."""
-    return {*request["pools"], *(one["pool"] for one in request["missing"])}
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

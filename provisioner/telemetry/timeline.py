@@ -142,33 +142,33 @@ def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -
 
 def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
     """Return the events of a request, or of one of its machines."""
-    machine, part = subject.id if subject.kind is Kind.MACHINE else None, f"-{subject.request}-"
+    is_whole = subject.kind is Kind.REQUEST
+    part = f"-{subject.id}-" if is_whole else subject.id
 
     def ours(name: str) -> bool:
-        return name == machine if machine else part in name
+        return part in name  # names are of fixed width: no machine's is a part of another's
 
     facts = facts_in((line for line in lines if line.get("request", subject.request) == subject.request), ours)
     record = memory.requests.get(subject.request) if memory else None
     if memory and record:
         slots = [slot for slot in record.slots.values() if ours(slot.name)]
-        facts += _remembered(memory, record, slots, facts, whole=machine is None)
+        facts += _remembered(memory, record, slots, facts, whole=is_whole)
     # A line has the time of its cycle's end, so that none may be before the request.
     begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
     facts = [fact._replace(at=max(fact.at, begin)) for fact in facts]
-    if machine:
+    if not is_whole:
         return _of_machine(facts)
-    # Milestones stand for the machines that run.
+    return _with_milestones(facts, record) + _heard(memory, record)
+
+
+def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fact]:
+    """Return when the first machine ran, half of them, 90 % and the last, instead of when each did, unless few did."""
     running = [fact for fact in facts if fact.event == "running"]
-    wanted = record.count if record else max((fact.number for fact in facts if fact.event == "asked"), default=0)
-    others = [fact for fact in facts if fact.event != "running"]
-    return others + milestones(running, wanted) + _heard(memory, record)
-
-
-def milestones(running: list[Fact], wanted: int) -> list[Fact]:
-    """Return when the first machine ran, half of them, 90 % and the last; of a few, when each did."""
     total = sum(fact.number for fact in running)
     if total <= FEW:
-        return running
+        return facts
+    asked = [fact.number for fact in facts if fact.event == "asked"]
+    wanted = record.count if record else max(asked, default=0)
     steps = {1: "The first machine runs", math.ceil(wanted / 2): "Half run", math.ceil(0.9 * wanted): "90 % run"}
     steps |= {wanted: "All run", total: "The last so far runs"}
     steps[wanted] = "All run"
@@ -179,7 +179,7 @@ def milestones(running: list[Fact], wanted: int) -> list[Fact]:
         for step, words in steps.items():
             if before < step <= ran:
                 reached[fact.at] = Fact(fact.at, "milestone", fact.pool, f"{step:,} of {wanted:,}", (), step, words)
-    return list(reached.values())
+    return [fact for fact in facts if fact.event != "running"] + list(reached.values())
 
 
 def _of_machine(facts: list[Fact]) -> list[Fact]:
