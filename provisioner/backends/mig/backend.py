@@ -25,18 +25,15 @@ from typing import TypeVar
 
 from provisioner.backends import BackendError, Finding, MachineSize, MayStart
 from provisioner.backends.batch import Call, run_calls
-from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.admissions import Admissions
-from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.backends.mig.inspection import GroupInspection
 from provisioner.backends.mig.instances import Member
-from provisioner.backends.mig.observer import GroupObserver, read_members
+from provisioner.backends.mig.observer import GroupObserver
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
-from provisioner.names import name_pattern
 
 CHUNK = 1000
 """Compute takes so many instances in a request."""
@@ -59,30 +56,15 @@ T = TypeVar("T")
 class MigBackend:
     """Implements ``provisioner.backends.Backend`` for one managed instance group."""
 
-    def __init__(
-        self,
-        pool: MigPool,
-        *,
-        prefix: str,
-        adopt_prefixes: tuple[str, ...] = (),
-        times: ComputeTimes = USUAL_TIMES,
-        projects: Projects | None = None,
-    ) -> None:
-        """Calls nothing yet. Members that begin with one of ``adopt_prefixes`` are expected beside ours.
-
-        ``projects``: shared by all pools of the provisioner; ``times`` is theirs when it is given.
-        """
+    def __init__(self, pool: MigPool, projects: Projects) -> None:
+        """Calls nothing yet. ``projects`` are shared by all pools of the provisioner."""
         self.pool = pool.name
         self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
         self._settings = pool
-        self._project = (projects or Projects(prefix=prefix, times=times)).of(pool)
-        self._shape = name_pattern(prefix)
-        self._resolver = Resolver() if pool.require_dns else None
-        self._observer = GroupObserver(
-            pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes, resolver=self._resolver
-        )
-        self._inspection = GroupInspection(pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes)
+        self._project = projects.of(pool)
+        self._observer = GroupObserver(pool, self._project)
+        self._inspection = GroupInspection(pool, self._project)
         self._admissions = Admissions(pool.lag_seconds)
         self._ending = threading.Event()
         self._next_look = 0.0
@@ -112,7 +94,7 @@ class MigBackend:
 
     def rehearse(self, template: str) -> list[Finding]:
         """Ask for the rights that the loop needs: of a create Compute makes no trial."""
-        return self._inspection.rights(self._project.times.call)
+        return self._inspection.rights()
 
     def ahead(self) -> float | None:
         """By Compute Engine's clock."""
@@ -146,7 +128,7 @@ class MigBackend:
             return outcomes
         self._admissions.forget([delete.name for delete in ours])
         try:
-            members = self._members(time.monotonic() + self._project.times.call)
+            members = self._members()
         except BackendError as error:
             return _in_order([*outcomes, *(Outcome(delete, error.failure) for delete in ours)], deletes)
         there, absent = _parted(ours, lambda delete: _holds(members.get(delete.name), delete))
@@ -174,16 +156,15 @@ class MigBackend:
     def close(self) -> None:
         """End a look that waits; close the connections."""
         self._ending.set()
-        if self._resolver:
-            self._resolver.close()
+        self._observer.close()
         self._project.close()
 
     def _may_delete(self, delete: Delete) -> bool:
         """Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count)."""
-        return delete.adopted or bool(self._shape.fullmatch(delete.name))
+        return delete.adopted or self._project.is_ours(delete.name)
 
-    def _members(self, deadline: float) -> dict[str, Member]:
-        return read_members(self._project.api, self._settings, deadline)
+    def _members(self) -> Mapping[str, Member]:
+        return self._project.members(self._settings, time.monotonic() + self._project.times.call)
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
@@ -223,7 +204,7 @@ class MigBackend:
         The others count as unanswered, so that they are asked for again without the names that are there.
         """
         try:
-            members = self._members(time.monotonic() + self._project.times.call)
+            members = self._members()
         except BackendError:
             members = {}
         return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in members}

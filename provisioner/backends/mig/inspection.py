@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
-from provisioner.backends.mig.api import Json
 from provisioner.backends.mig.checks import (
     NEEDED,
     autoscaler_findings,
@@ -18,13 +17,11 @@ from provisioner.backends.mig.checks import (
     name_findings,
     template_findings,
 )
-from provisioner.backends.mig.instances import custom_size, zones
-from provisioner.backends.mig.observer import read_members
+from provisioner.backends.mig.instances import Json, custom_size, zones
 from provisioner.backends.mig.project import Project
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass
-from provisioner.names import name_pattern
 
 CHECK_FIELDS = "name,autoscalingPolicy/mode,properties(labels,scheduling/maxRunDuration/seconds)"
 """Fields that are read of an autoscaler and of an instance template."""
@@ -35,17 +32,13 @@ TYPE_FIELDS = "properties/machineType"
 class GroupInspection:
     """The questions about one group. Each takes so many seconds at most, and raises BackendError without a response."""
 
-    def __init__(self, pool: MigPool, project: Project, *, prefix: str, adopt_prefixes: tuple[str, ...]) -> None:
+    def __init__(self, pool: MigPool, project: Project) -> None:
         self._pool, self._project = pool, project
-        self._prefix, self._adopt = prefix, adopt_prefixes
-        self._shape = name_pattern(prefix)
 
+    @understood()
     def findings(self, seconds: float) -> list[Finding]:
         """What of the group's settings will go wrong."""
-        with understood():
-            return self._findings(time.monotonic() + seconds)
-
-    def _findings(self, deadline: float) -> list[Finding]:
+        deadline = time.monotonic() + seconds
         try:
             group = self._project.api.group(self._pool, deadline)
         except BackendError as error:
@@ -54,38 +47,39 @@ class GroupInspection:
             if error.failure.error is ErrorClass.NOT_FOUND:
                 return [missing(self._pool)]
             raise
-        members = read_members(self._project.api, self._pool, deadline)
-        foreign = [name for name in members if not self._expected(name)]
+        members = self._project.members(self._pool, deadline)
+        foreign = self._project.foreign(members)
         return [
             *group_findings(self._pool, group),
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
             *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
-            *name_findings(self._pool, self._prefix, members),
+            *name_findings(self._pool, self._project.prefix, members),
             *([Finding(self._pool.name, Severity.WARNING, foreign_text(foreign))] if foreign else []),
         ]
 
-    def rights(self, seconds: float) -> list[Finding]:
+    def rights(self) -> list[Finding]:
         """What we may not do with the group; a warning where Compute does not say."""
         try:
             with understood():
-                granted = self._project.api.permissions(self._pool, NEEDED, time.monotonic() + seconds)
+                deadline = time.monotonic() + self._project.times.call
+                granted = self._project.api.permissions(self._pool, NEEDED, deadline)
         except BackendError as error:
             text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]
         return lacking(self._pool, granted)
 
+    @understood()
     def size(self, seconds: float) -> MachineSize | None:
         """What the machine type in the group's instance template has; None where the template names none."""
         deadline = time.monotonic() + seconds
-        with understood():
-            group = self._project.api.group(self._pool, deadline)
-            template = group.get("instanceTemplate", "").partition("/projects/")[2]
-            if not template:
-                return None
-            properties = self._project.api.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
-            kind = properties["machineType"].rpartition("/")[2]
-            size = custom_size(kind) or self._type_size(kind, zones(group, self._pool.zone or ""), deadline)
-            return MachineSize(f"machine type {kind}", *size)
+        group = self._project.api.group(self._pool, deadline)
+        template = group.get("instanceTemplate", "").partition("/projects/")[2]
+        if not template:
+            return None
+        properties = self._project.api.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
+        kind = properties["machineType"].rpartition("/")[2]
+        size = custom_size(kind) or self._type_size(kind, zones(group, self._pool.zone or ""), deadline)
+        return MachineSize(f"machine type {kind}", *size)
 
     def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
         """Processors and memory of one of Google's machine types, as the first zone says that has it."""
@@ -112,7 +106,3 @@ class GroupInspection:
         except BackendError as error:
             text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
             return [Finding(self._pool.name, Severity.WARNING, text)]
-
-    def _expected(self, name: str) -> bool:
-        """True for a name of ours, or of the provider whose machines we take over."""
-        return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)

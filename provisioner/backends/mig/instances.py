@@ -98,6 +98,24 @@ class Instance:
     """Epoch seconds at which Compute ends it; None: as long as it likes."""
 
 
+Entries = Mapping[str, Mapping[str, Json]]
+"""The instances of an observation, by zone and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A machine, and the two entries that it was read from."""
+
+    member: Member
+    entry: Json | None
+    machine: Machine
+
+    @property
+    def may_be_spot(self) -> bool:
+        """False only if its entry says that it is no Spot instance."""
+        return self.entry is None or read_instance(self.entry).spot
+
+
 def instance_url(zone: str, name: str) -> str:
     """The shortest address of an instance that Compute takes."""
     return f"zones/{zone}/instances/{name}"
