@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.instances import instance_url
+from provisioner.backends.mig.entries import instance_url
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Conditions

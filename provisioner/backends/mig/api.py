@@ -19,8 +19,8 @@ from google.auth.transport.requests import AuthorizedSession
 from provisioner.backends import BackendError
 from provisioner.backends.connections import MOST_PAGES, PAGE, bounded_session
 from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.entries import Json
 from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
-from provisioner.backends.mig.instances import Json
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import json_object, smaller_page, text

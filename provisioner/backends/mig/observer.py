@@ -14,21 +14,19 @@ from dataclasses import replace
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.checks import Problems, missing, missing_place
-from provisioner.backends.mig.instances import (
-    LEAVING_ACTIONS,
+from provisioner.backends.mig.entries import (
     Entries,
     Instance,
     Json,
     Member,
-    Observed,
     counted,
-    machine,
     read_instance,
     resting,
     settled,
     spec,
     zones,
 )
+from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
 from provisioner.backends.mig.preemptions import Preemptions
 from provisioner.backends.mig.project import ListResult, Project, SharedList
 from provisioner.backends.mig.settings import MigPool

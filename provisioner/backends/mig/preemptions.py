@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from provisioner.backends import CAUSE_SECONDS, BackendError
-from provisioner.backends.mig.instances import PREEMPTION, Json, Observed
+from provisioner.backends.mig.entries import Json
+from provisioner.backends.mig.instances import PREEMPTION, Observed
 from provisioner.backends.responses import understood
 from provisioner.model import LossCause, Machine, Phase
 

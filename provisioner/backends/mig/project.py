@@ -16,7 +16,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.instances import Json, Member, read_member
+from provisioner.backends.mig.entries import Json, Member, read_member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import Failure
@@ -83,9 +83,18 @@ class Project:
         """``pool``: any of the project's pools with these credentials."""
         self.times, self.prefix, self.adopt_prefixes = projects.times, projects.prefix, projects.adopt_prefixes
         self._shape = name_pattern(self.prefix)
-        self._pool, self.budget = pool, budget
+        self.budget = budget
+        endpoint = pool.endpoint or ""
+        plain = endpoint.startswith("http://")
+        self.api = ComputeApi(
+            pool.address,
+            pool.project,
+            NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
+            prefix=self.prefix,
+            budget=budget,
+            times=self.times,
+        )
         self._lock = threading.Lock()
-        self._connected: ComputeApi | None = None
         self._lists: dict[str, SharedList] = {}
 
     def is_ours(self, name: str) -> bool:
@@ -95,23 +104,6 @@ class Project:
     def foreign(self, names: Iterable[str]) -> list[str]:
         """Return the names that are neither ours nor of the provider whose machines we take over."""
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
-
-    @property
-    def api(self) -> ComputeApi:
-        """The connections, made at first use: missing credentials make pools unobservable, not the loop fail."""
-        with self._lock:
-            if self._connected is None:
-                pool, endpoint = self._pool, self._pool.endpoint or ""
-                plain = endpoint.startswith("http://")
-                self._connected = ComputeApi(
-                    pool.address,
-                    pool.project,
-                    NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
-                    prefix=self.prefix,
-                    budget=self.budget,
-                    times=self.times,
-                )
-            return self._connected
 
     def groups(self, location: str) -> SharedList:
         """The groups of a zone or region (``zones/…``)."""
@@ -130,9 +122,7 @@ class Project:
     def close(self) -> None:
         """End what waits; close the connections."""
         self.budget.close()
-        with self._lock:
-            if self._connected is not None:
-                self._connected.close()
+        self.api.close()
 
     def _shared(self, place: str, read: Callable[[str, float], Mapping[str, Json]]) -> SharedList:
         with self._lock:

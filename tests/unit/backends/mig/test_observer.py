@@ -8,7 +8,7 @@ import pytest
 
 from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.instances import Member
+from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.observer import on_their_way
 from provisioner.backends.mig.project import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec

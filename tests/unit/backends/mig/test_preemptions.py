@@ -10,7 +10,8 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.mig import preemptions
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.instances import Json, Member, Observed
+from provisioner.backends.mig.entries import Json, Member
+from provisioner.backends.mig.instances import Observed
 from provisioner.backends.mig.preemptions import Preemptions, unexplained
 from provisioner.backends.mig.project import Projects
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase

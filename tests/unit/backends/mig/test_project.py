@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.mig import project
-from provisioner.backends.mig.instances import Json
+from provisioner.backends.mig.entries import Json
 from provisioner.backends.mig.project import Projects, SharedList
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
