@@ -169,12 +169,11 @@ class GoogleToken:
         """The value of the Authorization header; BackendError when there is no token to be had."""
         try:
             self._credentials.keep_valid(self._request)
-        except TransportError as error:
+        except (GoogleAuthError, *ODD_RESPONSES) as error:
             if wants_another_login(error):
                 raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
-            raise BackendError(ErrorClass.UNAVAILABLE, f"no Google token: {error}") from error
-        except (GoogleAuthError, *ODD_RESPONSES) as error:
-            raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error
+            kind = ErrorClass.UNAVAILABLE if isinstance(error, TransportError) else ErrorClass.DENIED
+            raise BackendError(kind, f"no Google token: {error}") from error
         if not isinstance(token := self._credentials.source.token, str):
             raise BackendError(ErrorClass.DENIED, "no Google token: the token server gave something else")
         return f"Bearer {token}"

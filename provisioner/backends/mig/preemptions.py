@@ -42,7 +42,7 @@ class Preemptions:
     def __init__(self, pool: str, read: Read) -> None:
         self._pool, self._read = pool, read
         self._gone: dict[str, float] = {}
-        """Names, and the monotonic time at which that was found, in that order."""
+        """Names, and the monotonic time at which that was found."""
 
     def explain(
         self,
@@ -70,9 +70,8 @@ class Preemptions:
 
     def causes(self) -> Mapping[str, LossCause]:
         """The preempted machines that left the lists lately."""
-        before = time.monotonic() - CAUSE_SECONDS
-        while self._gone and self._gone[oldest := next(iter(self._gone))] < before:
-            del self._gone[oldest]
+        since = time.monotonic() - CAUSE_SECONDS
+        self._gone = {name: at for name, at in self._gone.items() if at >= since}
         return dict.fromkeys(self._gone, LossCause.PREEMPTED)
 
     def _of(self, zone: str) -> Iterable[tuple[str, str]]:
