@@ -144,7 +144,7 @@ class MigBackend(GroupInspection):
         self._project.close()
 
     def _members(self) -> Mapping[str, Member]:
-        return self._project.members(self._settings, time.monotonic() + self._project.times.call)
+        return self._project.members(self._settings, time.monotonic() + self._project.api.times.call)
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:

@@ -211,11 +211,7 @@ class Problems:
         """The sentences as they were said last."""
 
     def compare(
-        self,
-        before: Mapping[str, Observed],
-        members: Mapping[str, Member],
-        entries: Entries,
-        asked: Collection[str],
+        self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
     ) -> None:
         """Notice what someone else did since the look ``before``; ``asked``: members whose deletion we asked for."""
         for name, seen in before.items():

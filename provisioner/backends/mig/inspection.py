@@ -65,7 +65,7 @@ class GroupInspection:
         """Ask for the rights that the loop needs: of a create Compute makes no trial."""
         try:
             with understood():
-                deadline = time.monotonic() + self._project.times.call
+                deadline = time.monotonic() + self._project.api.times.call
                 granted = self._project.api.permissions(self._settings, NEEDED, deadline)
         except BackendError as error:
             text = f"which rights the pool's account has cannot be asked: {error.failure.text}"

@@ -81,7 +81,7 @@ class GroupObserver:
 
         ``refused`` are machines that no list will ever show.
         """
-        deadline, wall = time.monotonic() + self._project.times.look, self._project.api.clock.now()
+        deadline, wall = time.monotonic() + self._project.api.times.look, self._project.api.clock.now()
         groups = self._groups(now, deadline)
         group = groups.items.get(self._pool.group)
         self._zones |= zones(group or {}, self._pool.zone or "")

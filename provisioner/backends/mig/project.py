@@ -81,7 +81,7 @@ class Project:
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
         """``pool``: any of the project's pools with these credentials."""
-        self.times, self.prefix, self.adopt_prefixes = projects.times, projects.prefix, projects.adopt_prefixes
+        self.prefix, self.adopt_prefixes = projects.prefix, projects.adopt_prefixes
         self._shape = name_pattern(self.prefix)
         self.budget = budget
         endpoint = pool.endpoint or ""
@@ -92,7 +92,7 @@ class Project:
             NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
             prefix=self.prefix,
             budget=budget,
-            times=self.times,
+            times=projects.times,
         )
         self._lock = threading.Lock()
         self._lists: dict[str, SharedList] = {}
