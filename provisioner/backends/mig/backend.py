@@ -102,9 +102,9 @@ class MigBackend(GroupInspection):
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Take the names out of the group, which deletes their instances and lowers its target size.
 
-        Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count). Success means
-        that the group was asked, or that the group does not hold this instance, or already deletes it.
+        Success means that the group was asked, or that the group does not hold this instance, or already deletes it.
         """
+        # Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count).
         ours = {delete.name: delete for delete in deletes if delete.adopted or self._project.is_ours(delete.name)}
         outcomes = [Outcome(delete) for delete in deletes if delete.name not in ours]
         if not ours or not may_start():

@@ -27,6 +27,8 @@ TEXT_LIMIT = 500
 
 
 SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
+    # In small letters, codes without underscores: bodies spell it rateLimitExceeded, operations RATE_LIMIT_EXCEEDED.
+    # Texts are of errors whose code is missing, or general (CONDITION_NOT_MET).
     # Order matters: a rate limit also says "quota exceeded", and an exhausted reservation is a condition not met.
     (
         ErrorClass.THROTTLED,
@@ -62,11 +64,8 @@ SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
     (ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation"), ()),
     (ErrorClass.NOT_FOUND, ("notfound",), ()),
 )
-"""Classes of errors, each with the signs by which it is known whatever the status says; the first that fit decide.
-
-Signs are parts of a code, in small letters without underscores (bodies spell it rateLimitExceeded, operations
-RATE_LIMIT_EXCEEDED); and parts of a text, in small letters, of errors whose code is missing or general. Both are
-Google's, from its papers and as Kubernetes' autoscaler knows them."""
+"""Classes with the parts of codes and of texts by which they are known whatever the status says; the first that fit
+decide. They are Google's, from its papers and as Kubernetes' autoscaler knows them."""
 
 OWN = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
 """Classes of HTTP statuses in Compute's sense."""

@@ -54,7 +54,7 @@ class Preemptions:
     ) -> dict[str, Observed]:
         """Return ``after``, with the cause of those ends since ``before`` that only a zone's operations show.
 
-        ``zones`` are asked for an end whose zone is unknown. The ends of ``expected`` need no cause: we deleted them.
+        ``zones`` are asked for an end whose zone is unknown; ``expected`` were deleted by us, and need no cause.
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
