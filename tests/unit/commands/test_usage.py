@@ -53,7 +53,7 @@ def left(state: StateDir) -> StateDir:
 
 def remember(state: StateDir, *records: RequestRecord, **changes: Any) -> None:
     facts = {"time": WALL, "time_wall": WALL, "usage": USED, "usage_since_wall": WALL - 30 * 86_400} | changes
-    state.memory.write(Memory("demo", requests={one.id: one for one in records}, **facts))
+    state.memory.write(alter(Memory("demo"), requests={one.id: one for one in records}, **facts))
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
