@@ -13,6 +13,7 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Fingerprint,
+    Life,
     LossCause,
     Machine,
     Notice,
@@ -230,7 +231,7 @@ def _applied(slot: Slot) -> Slot:
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
-    told, held, life = slot.ran is not None, slot.observed, slot.life
+    told, held = slot.ran is not None, slot.observed
     put_off = held.expires != machine.expires and _expires(held.notice)
     begins = not told and machine.phase is RUNNING
     # What HF was told of a machine that runs is never told differently.
@@ -249,18 +250,12 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         expires=machine.expires,
         cause=machine.cause or held.cause,
     )
-    if put_off:
-        life = life._replace(retiring_at=None)
-    if held.gated and not machine.gated:
-        life = life._replace(ungated_at=draft.now)
-    if (down := _down_since(slot, machine, draft.now)) != life.down:
-        life = life._replace(down=down)
     changed = slot._replace(
         submitted=slot.asked_at,
         ran=draft.now if begins else slot.ran,
         observed=observed,
         failure=machine.failure if machine.phase is PENDING else None,
-        life=life,
+        life=_life(slot, machine, draft.now, put_off),
     )
     if begins or changed != slot:
         draft.put(record.id, changed)
@@ -270,11 +265,17 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         news.began.setdefault((slot.pool, record.template), []).append(slot.asked_at)
 
 
-def _down_since(slot: Slot, machine: Machine, now: float) -> float | None:
-    """Since when a machine that ran does not; None for one that runs, ends, or has not run yet."""
-    if slot.ran is None or machine.phase is not PENDING or machine.nameless:
-        return None
-    return now if slot.life.down is None else slot.life.down
+def _life(slot: Slot, machine: Machine, now: float, put_off: bool) -> Life:
+    """Return the life of a machine: ungated, down, and not retiring any more if its place has put its end off."""
+    life = slot.life
+    if put_off:
+        life = life._replace(retiring_at=None)
+    if slot.observed.gated and not machine.gated:
+        life = life._replace(ungated_at=now)
+    is_down = slot.ran is not None and machine.phase is PENDING and not machine.nameless
+    if is_down is (life.down is None):
+        life = life._replace(down=now if is_down else None)
+    return life
 
 
 def _merged(held: Fingerprint, seen: Fingerprint) -> Fingerprint:
