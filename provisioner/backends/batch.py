@@ -78,22 +78,20 @@ class _Batch:
             self._flow.begun()
 
     def _work(self) -> None:
-        while (following := self._following()) is not None:
-            number, call = following
-            self._outcomes[number] = self._send(call)
-
-    def _following(self) -> tuple[int, Call] | None:
-        """The next call to be sent, and one more worker if there is room for one; None ends this worker."""
-        with self._lock:
-            if (self._room() >= 0 or self._working == 1) and (call := self._take()) is not None:
+        """Send calls until none is left for this worker; start one more worker if there is room for one."""
+        while True:
+            with self._lock:
+                following = self._take() if self._room() >= 0 or self._working == 1 else None
+                if following is None:
+                    self._working -= 1
+                    if self._flow is not None:
+                        self._flow.ended()
+                    return
                 if self._left and self._room() > 0:
                     with contextlib.suppress(RuntimeError):  # The present workers send the rest.
                         self._employ()
-                return call
-            self._working -= 1
-            if self._flow is not None:
-                self._flow.ended()
-            return None
+            number, call = following
+            self._outcomes[number] = self._send(call)
 
     def _room(self) -> int:
         """How many more workers may start; when negative, how many have to end."""
@@ -112,9 +110,19 @@ class _Batch:
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
-        """Send one call, and tell the flow how the server took it."""
-        began = time.monotonic()
-        failures, wait = _failures(call)
+        """Send one call, and tell the flow how the server took it.
+
+        A bug in one call must not hide the outcomes of the others.
+        """
+        names = [action.name for action in call.actions]
+        wait, began = None, time.monotonic()
+        try:
+            failures = call.send()
+        except BackendError as error:
+            failures, wait = dict.fromkeys(names, error.failure), error.retry_after
+        except Exception as error:
+            log.exception("Call failed unexpectedly", extra={"machines": names})
+            failures = dict.fromkeys(names, Failure(ErrorClass.OTHER, f"{type(error).__name__}: {error}"))
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
         is_busy = any(error.is_ambiguous for error in errors)  # its Retry-After counts for other calls, too
@@ -131,18 +139,3 @@ class _Batch:
 def _templates(actions: Iterable[Action]) -> set[str]:
     """The templates of the creates among ``actions``; a delete is never useless."""
     return {action.template for action in actions if isinstance(action, Create)}
-
-
-def _failures(call: Call) -> tuple[Mapping[str, Failure], float | None]:
-    """What failed of a call, by name, and how long the cloud asks to be left alone.
-
-    A bug in one call must not hide the outcomes of the others.
-    """
-    try:
-        return call.send(), None
-    except BackendError as error:
-        return {action.name: error.failure for action in call.actions}, error.retry_after
-    except Exception as error:
-        log.exception("Call failed unexpectedly", extra={"machines": [action.name for action in call.actions]})
-        failure = Failure(ErrorClass.OTHER, f"{type(error).__name__}: {error}")
-        return {action.name: failure for action in call.actions}, None
