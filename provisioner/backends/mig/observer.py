@@ -57,7 +57,7 @@ class GroupObserver:
         self._asked: set[str] = set()
         """Members that we asked the group to delete: what becomes of them is no news."""
         self._problems = Problems(pool)
-        self._preemptions = Preemptions(pool.name, lambda zone, until: project.api.preemptions(zone, until))
+        self._preemptions = Preemptions(pool.name, project.api.preemptions)
         self.members: Mapping[str, Member] = {}
         """The members as they were listed last, whatever their names."""
         self._leaving: Set[str] = frozenset()
@@ -115,17 +115,14 @@ class GroupObserver:
         if group is None and (not self._had or self._had & standing):
             raise self._absent()  # it was deleted if all instances that it had are gone; else the look has failed
         members = self._list_members(group, deadline) if group is not None else {}
-        before, self._seen = (
-            self._seen,
-            {
-                name: self._observed(member, _entry(entries, member), now)
-                for name, member in members.items()
-                if self._project.is_ours(name)
-            },
-        )
-        self._problems.compare(before, members, entries, self._asked)
+        seen = {
+            name: self._observed(member, _entry(entries, member), now)
+            for name, member in members.items()
+            if self._project.is_ours(name)
+        }
+        self._problems.compare(self._seen, members, entries, self._asked)
         self._problems.say(group, self._project.foreign(members))
-        self._seen = self._preemptions.explain(before, self._seen, zones=self._zones, expected=self._asked)
+        self._seen = self._preemptions.explain(self._seen, seen, zones=self._zones, expected=self._asked)
         self._asked &= members.keys()
         self.members, self._leaving = members, on_their_way(self._leaving, members, standing)
         self._listed = float("-inf")
