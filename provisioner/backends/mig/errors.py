@@ -137,7 +137,7 @@ def _reason(error: Mapping[str, Any]) -> str:
 
 
 def operation_error(operation: Mapping[str, Any]) -> ComputeError | None:
-    """Why an operation failed; None when it did not."""
+    """Return the error of an operation; None if it did not fail."""
     status = int(operation.get("httpErrorStatusCode") or 0)
     error = _most_specific(operation.get("error"), status)
     if error is None and status >= 400:
@@ -158,7 +158,7 @@ def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeErro
 
 
 def of_exception(error: BaseException) -> BackendError:
-    """What a call raised (one of ``CALL_ERRORS``), as ours. A call that did not end may have been applied."""
+    """Return what a call raised (one of ``CALL_ERRORS``), as ours. A call that did not end may have been applied."""
     kind = ErrorClass.UNAVAILABLE
     if wants_another_login(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)

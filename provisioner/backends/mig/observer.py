@@ -146,7 +146,7 @@ class GroupObserver:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
     def _groups(self, now: float, deadline: float) -> ListResult:
-        """The groups of the location; without project, zone or region there is none, and only a person can mend it."""
+        """The groups of the location; without project, zone or region there is none, and only an operator can fix it."""
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
@@ -189,7 +189,7 @@ class GroupObserver:
         return members
 
     def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
-        """How many the group counts, if that is more than a complete list can have; else 0.
+        """Return the number that the group counts if a complete list cannot have so many; else 0.
 
         A complete list has all that run, and is not empty where members were listed before and the group counts any.
         """
@@ -197,7 +197,7 @@ class GroupObserver:
         return count if count > len(members) else 0
 
     def _observed(self, member: Member, entry: Json | None, now: float) -> Observed:
-        """What the two entries say; the very same as before when neither changed."""
+        """Return what the two entries say; the very same as before if neither changed."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before
