@@ -45,7 +45,7 @@ class Member:
 
     @property
     def url(self) -> str:
-        """The name of the instance in a call: relative, as addresses with another host are refused. Without zone, bare."""
+        """The instance's name in a call: relative, as other hosts are refused; without zone, its bare name."""
         return instance_url(self.zone, self.name) if self.zone else self.name
 
 

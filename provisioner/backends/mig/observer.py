@@ -146,7 +146,7 @@ class GroupObserver:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
     def _groups(self, now: float, deadline: float) -> ListResult:
-        """The groups of the location; without project, zone or region there is none, and only an operator can fix it."""
+        """The groups of the location. If its project, zone or region is missing, only an operator can fix it."""
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
@@ -189,7 +189,7 @@ class GroupObserver:
         return members
 
     def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
-        """Return the number that the group counts if a complete list cannot have so many; else 0.
+        """Return the number that the group counts if the list lacks some of them; else 0.
 
         A complete list has all that run, and is not empty where members were listed before and the group counts any.
         """
