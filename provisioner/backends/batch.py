@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner.backends import BackendError, MayStart
-from provisioner.backends.concurrency import SharedFlow
+from provisioner.backends.concurrency import Flow
 from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
 
 log = logging.getLogger(__name__)
@@ -32,9 +32,7 @@ class Call:
     send: Send
 
 
-def run_calls(
-    calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: SharedFlow | None = None
-) -> list[Outcome]:
+def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: Flow | None = None) -> list[Outcome]:
     """Send ``calls``, each with a time-out of its own; returns the outcomes of those that were sent, in their order.
 
     ``workers``: at most so many are under way; with a ``flow``, as many as it lets.
@@ -47,7 +45,7 @@ def run_calls(
 class _Batch:
     """The calls of one batch, and what they know of each other: which templates are stopped."""
 
-    def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: SharedFlow | None) -> None:
+    def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: Flow | None) -> None:
         self._most = workers
         self._may_start = may_start
         self._flow = flow
