@@ -122,7 +122,7 @@ class GroupObserver:
         }
         self._problems.compare(self._seen, members, entries, self._asked)
         self._problems.say(group, self._project.foreign(members))
-        self._seen = self._preemptions.explain(self._seen, seen, zones=self._zones, expected=self._asked)
+        self._seen = self._preemptions.explain(self._seen, seen, self._asked, self._zones)
         self._asked &= members.keys()
         self.members, self._leaving = members, on_their_way(self._leaving, members, standing)
         self._listed = float("-inf")
