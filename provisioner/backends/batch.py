@@ -108,19 +108,9 @@ class _Batch:
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
-        """Send one call, and tell the flow how the server took it.
-
-        A bug in one call must not hide the outcomes of the others.
-        """
-        names = [action.name for action in call.actions]
-        wait, began = None, time.monotonic()
-        try:
-            failures = call.send()
-        except BackendError as error:
-            failures, wait = dict.fromkeys(names, error.failure), error.retry_after
-        except Exception as error:
-            log.exception("Call failed unexpectedly", extra={"machines": names})
-            failures = dict.fromkeys(names, Failure(ErrorClass.OTHER, f"{type(error).__name__}: {error}"))
+        """Send one call, and tell the flow how the server took it."""
+        began = time.monotonic()
+        failures, wait = _failures(call)
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
         is_busy = any(error.is_ambiguous for error in errors)  # its Retry-After counts for other calls, too
@@ -137,3 +127,18 @@ class _Batch:
 def _templates(actions: Iterable[Action]) -> set[str]:
     """The templates of the creates among ``actions``; a delete is never useless."""
     return {action.template for action in actions if isinstance(action, Create)}
+
+
+def _failures(call: Call) -> tuple[Mapping[str, Failure], float | None]:
+    """Return what failed of a call, by name, and how long the cloud asks to be left alone.
+
+    A bug in one call must not hide the outcomes of the others.
+    """
+    names = [action.name for action in call.actions]
+    try:
+        return call.send(), None
+    except BackendError as error:
+        return dict.fromkeys(names, error.failure), error.retry_after
+    except Exception as error:
+        log.exception("Call failed unexpectedly", extra={"machines": names})
+        return dict.fromkeys(names, Failure(ErrorClass.OTHER, f"{type(error).__name__}: {error}")), None

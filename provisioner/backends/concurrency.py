@@ -32,7 +32,7 @@ CLOSE_SECONDS = 2.0
 
 
 class Flow:
-    """What is known of one server, for all that call it; times are monotonic seconds. Thread-safe.
+    """What is known of one server, for all threads that call it; times are monotonic seconds.
 
     A round is as many responses as calls may be under way, to calls that began in it: the limit changes once in one.
     """
