@@ -26,7 +26,8 @@ from provisioner.model import (
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.observe.trust import check_identity, proven_absent
+from provisioner.planning.observe.absence import proven_absent
+from provisioner.planning.observe.trust import check_identity
 
 FEW_ORPHANS = 5
 """Up to so many orphans of a pool latch no brake."""
