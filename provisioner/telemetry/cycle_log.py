@@ -78,7 +78,7 @@ class CycleLog:
                 "detail": brake.detail,
                 "pool": brake.pool,
                 "since": format_utc(time.time() - (report.now - brake.since)),
-                "orphans": len(report.memory.orphans),
+                "orphans": len(report.memory.orphans.since),
             },
         )
 
@@ -131,7 +131,7 @@ def _causes(report: CycleReport) -> Iterator[str]:
             counts[f"deleted in {action.pool}: {action.reason}"] += 1
     for close in report.closes:
         slot = close.slot
-        cause = slot.cause or (slot.failure.error if slot.failure else None)
+        cause = slot.observed.cause or (slot.failure.error if slot.failure else None)
         counts[f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")] += 1
     for (pool, template, reason), machines in report.deferred.items():
         counts[f"deferred in {pool}: {_deferral(report, pool, template, reason)}"] += machines

@@ -195,7 +195,7 @@ class Notebook:
 
     def _orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
         """Return the orphans by pool. Those of a pool that cannot be seen are kept where they were seen last."""
-        names = memory.orphans if memory else {}
+        names = memory.orphans.since if memory else {}
         now = {name: pool for pool, snapshot in shown.items() for name in names if name in snapshot.machines}
         self._places = {name: pool for name, pool in (self._places | now).items() if name in names}
         places = sorted(self._places.items(), key=lambda one: (one[1], one[0]))

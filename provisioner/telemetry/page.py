@@ -139,7 +139,8 @@ class StatusPage:
         row = next((row for row in visit.seen.pools if row.pool == name), None)
         if row is None:
             return _unknown(visit, [row.pool for row in visit.seen.pools])
-        slots = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.gone and find in slot.name)
+        here = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.deletion.gone)
+        slots = (slot for slot in here if find in slot.name)
         limits = facts.notes.pool_limits.get(name)
         return self._show(
             "pool.html",
@@ -289,8 +290,8 @@ def _state(slot: Slot) -> str:
     """What becomes of a slot's machine, in one or two words."""
     if slot.set_aside:
         return "set aside"
-    if slot.stuck and not slot.gone:
+    if slot.deletion.stuck and not slot.deletion.gone:
         return "stuck"
     if slot.verdict in DESIRED:
         return "running" if slot.ran is not None else "pending" if slot.submitted is not None else "not asked for yet"
-    return f"{slot.verdict}, gone" if slot.gone else f"{slot.verdict}, ending"
+    return f"{slot.verdict}, gone" if slot.deletion.gone else f"{slot.verdict}, ending"
