@@ -171,11 +171,12 @@ class Startup:
             if self._is_first(intent, begun.limits):
                 return fresh(intent, begun.limits, now, self._clock.wall())
             return self._rebuilt(begun, BrakeReason.MEMORY_LOST)
-        if self._state.memory.is_older() or self._is_contradicted(memory, intent):
+        condition = self._state.memory.condition()
+        if condition is Condition.OLDER or self._is_contradicted(memory, intent):
             return self._made_again(memory, begun)
         memory = self._taken_up(memory, begun.limits, now)
         current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
-        if current and memory.brake is None and self._state.memory.stands_alone():
+        if current and memory.brake is None and condition is Condition.ALONE:
             return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
         return memory
 
@@ -200,7 +201,7 @@ class Startup:
         if self._state.memory.existed() or self._state.status.exists() or self._state.told.ids():
             return False
         served = {request_of(limits.prefix, name) for back in intent.returns.values() for name in back.names}
-        if served & intent.requests.keys() or self._state.intent.stands_alone():
+        if served & intent.requests.keys() or self._state.intent.condition() is Condition.ALONE:
             return False
         asked = self._scripts_clock(intent)
         return all(asked - request.created_wall < limits.request_deadline for request in intent.requests.values())

@@ -16,6 +16,7 @@ from provisioner.lab.playground import Playground
 from provisioner.model import format_utc
 from provisioner.state.archive import unpack
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import Condition
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
@@ -108,4 +109,4 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
 
 def made_again(state: StateDir) -> bool:
     """The memory is the loop's own, and no longer the dump's."""
-    return state.memory.exists() and not state.memory.is_older() and state.memory.read().brake is not None
+    return state.memory.condition() is Condition.FINE and state.memory.read().brake is not None

@@ -38,7 +38,7 @@ from provisioner.planning.core.draft import TRANSITIONS
 from provisioner.planning.core.levers import DRAINED, GIVEN_UP
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.planning.report.answers import AGED, RETURNED_EARLY
-from provisioner.state.errors import StateMissing
+from provisioner.state.errors import Condition, StateMissing
 from tests.simulation.laws import Law
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Judge:
         if memory is None:
             assert self._memory_was_lost, "memory.json is gone"
             return
-        if self._memory_was_lost and self._story.hf.memory.is_older():
+        if self._memory_was_lost and self._story.hf.memory.condition() is Condition.OLDER:
             return  # somebody's copy, which the loop does not believe
         desired: Counter[str] = Counter()
         for record in memory.requests.values():

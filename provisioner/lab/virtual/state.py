@@ -66,9 +66,6 @@ class VirtualIntent:
             return Condition.UNREADABLE
         return condition(None if self.held is None else self.held.generation, self._noted)
 
-    def stands_alone(self) -> bool:
-        return False
-
     def read_newest(self) -> tuple[Intent, int]:
         self._check()
         if self.held is None:
@@ -114,12 +111,6 @@ class VirtualMemory:
 
     def condition(self) -> Condition:
         return condition(None if self.held is None else self._generation, self._written)
-
-    def stands_alone(self) -> bool:
-        return False
-
-    def is_older(self) -> bool:
-        return self._generation < self._written
 
     def read(self) -> Memory:
         if self.held is None:
@@ -167,9 +158,6 @@ class VirtualAnswers:
 
     def condition(self) -> Condition:
         return Condition.FINE if self.exists() else Condition.NEW
-
-    def stands_alone(self) -> bool:
-        return False
 
     def read_all(self) -> dict[str, Answer]:
         if self.answers is None:
