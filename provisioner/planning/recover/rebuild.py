@@ -288,7 +288,7 @@ def recover_answers(memory: Memory, settled: Mapping[str, Answer], limits: Limit
     """Return the memory after answers of ended requests that were settled and not recorded; the same if they agree."""
     draft = Draft(memory, {}, limits, now)
     for id_, answer in settled.items():
-        record = draft.record(id_)
+        record = draft.requests[id_]
         if request_answer(record).text != answer.text:
             _keep(draft, record, answer)
     return draft.memory()
