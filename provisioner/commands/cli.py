@@ -82,14 +82,14 @@ COMMANDS = (
     CommandEntry(
         "diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."
     ),
-    CommandEntry("pause", "Keep new machines from a pool.", home="levers"),
-    CommandEntry("resume", "Let go of what pauses or drains a pool.", home="levers"),
+    CommandEntry("pause", "Keep new machines from a pool.", home="holds"),
+    CommandEntry("resume", "Let go of what pauses or drains a pool.", home="holds"),
     CommandEntry(
-        "drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="levers"
+        "drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="holds"
     ),
-    CommandEntry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="levers"),
-    CommandEntry("stop-all", "Make and delete no machine; the scripts answer on.", home="levers"),
-    CommandEntry("start-all", "Let go of stop-all.", home="levers"),
+    CommandEntry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="holds"),
+    CommandEntry("stop-all", "Make and delete no machine; the scripts answer on.", home="holds"),
+    CommandEntry("start-all", "Let go of stop-all.", home="holds"),
     CommandEntry(
         "events",
         "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop "
