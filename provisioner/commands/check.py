@@ -24,7 +24,8 @@ from provisioner.backends import (
 )
 from provisioner.backends.network import ending_authorities
 from provisioner.backends.place_clock import clock_findings
-from provisioner.backends.registry import kind
+from provisioner.backends.registry import close, kind, usable_backends
+from provisioner.commands.offline import CHECK_SECONDS, ask_all, live_findings, look
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.extras import extra, needing
 from provisioner.hostfactory import templates
@@ -90,14 +91,10 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
 
     A pool of which something is wrong is asked no more; the others are.
     """
-    from provisioner.backends.registry import close, usable_backends
-    from provisioner.commands.offline import look
-    from provisioner.commands.service import CHECK_SECONDS, live_findings
-
     backends, unusable = usable_backends(settings.pools, settings.site)
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
-        findings += live_findings(backends, CHECK_SECONDS, "pools")
+        findings += live_findings(backends, "pools")
         findings += rehearsal_findings(_right(backends, findings), settings)
         findings += [
             finding
@@ -105,7 +102,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
             if isinstance(backend, Timed)
             for finding in clock_findings(name, backend.ahead())
         ]
-        findings += size_findings(_right(backends, findings), settings, templates, CHECK_SECONDS)
+        findings += size_findings(_right(backends, findings), settings, templates)
         right = _right(backends, findings)
         looks = look({name: one for name, one in right.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
     finally:
@@ -123,26 +120,15 @@ def _right(backends: Mapping[str, Backend], findings: Sequence[Finding]) -> dict
 
 def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> list[Finding]:
     """The findings of a rehearsal of one create, with the first template that names each pool."""
-    from provisioner.commands.service import ask_all
-
-    first: dict[str, str] = {}
-    for id_, limits in settings.template_limits.items():
-        for pool in limits.pools:
-            first.setdefault(pool, id_)
-    return ask_all(
-        {
-            name: partial(backend.rehearse, first.get(name, NO_TEMPLATE))
-            for name, backend in backends.items()
-            if isinstance(backend, Rehearsing)
-        },
-        "pools",
-    )
+    last_first = reversed([*settings.template_limits.items()])
+    first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
+    rehearsing = {name: backend for name, backend in backends.items() if isinstance(backend, Rehearsing)}
+    questions = {name: partial(one.rehearse, first.get(name, NO_TEMPLATE)) for name, one in rehearsing.items()}
+    return ask_all(questions, "pools")
 
 
 def event_findings(settings: Settings) -> list[Finding]:
     """Findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
-    from provisioner.commands.service import CHECK_SECONDS
-
     if settings.events is None:
         return []
     with needing(extra("events")):
@@ -151,15 +137,13 @@ def event_findings(settings: Settings) -> list[Finding]:
     return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
 
 
-def size_findings(
-    backends: Mapping[str, Backend], settings: Settings, templates: Sequence[Template], seconds: float
-) -> list[Finding]:
+def size_findings(backends: Mapping[str, Backend], settings: Settings, templates: Sequence[Template]) -> list[Finding]:
     """Templates that promise more than the machines have that these places make."""
     sizes: dict[str, MachineSize] = {}
     unknown = []
     for name, backend in backends.items():
         try:
-            if isinstance(backend, Sized) and (size := backend.size(seconds)):
+            if isinstance(backend, Sized) and (size := backend.size(CHECK_SECONDS)):
                 sizes[name] = size
         except BackendError as error:
             text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from provisioner.commands.offline import look_once
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Look, Memory, Phase, Slot, Snapshot, Unobserved, Verdict
 from provisioner.names import short_name, split_name
@@ -66,8 +67,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM where the three differ or a pool was not seen. Raises StateError, BackendError."""
-    from provisioner.commands.offline import look_once
-
     given = settings(options.config)
     state = state_directory(options.state_dir)
     names, written = state.listed_hosts() or (None, 0)

@@ -8,11 +8,16 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from provisioner.backends.registry import close, make_backends
 from provisioner.commands.offline import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
+from provisioner.loop.actors import ThreadedActors
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.cycle import Mandate, Reconciler
 from provisioner.model import NEVER, ErrorClass, Failure, Look, Memory, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.tree import Settings
+from provisioner.state.errors import StateMissing
 from provisioner.state.interfaces import State
 
 
@@ -33,9 +38,6 @@ def run(options: argparse.Namespace) -> int:
 
 def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan | None]:
     """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
-    from provisioner.backends.registry import close, make_backends
-    from provisioner.commands.offline import clock_of, reconciler
-
     backends = make_backends(settings.pools, settings.site)
     clock = clock_of(state)
     try:
@@ -43,6 +45,26 @@ def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan 
         return looks, reconciler(settings, state, clock).preview(looks)
     finally:
         close(backends)
+
+
+def clock_of(state: State) -> LoopClock:
+    """Loop time as the next loop would have it."""
+    try:
+        return LoopClock(state.memory.read())
+    except StateMissing:
+        return LoopClock()
+
+
+def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
+    """A Reconciler that has no pool to act in; it writes as the loop of that ``epoch``."""
+    return Reconciler(
+        clock=clock,
+        state=state,
+        actors=ThreadedActors({}, wake=lambda: None),
+        limits=settings.limits(),
+        provisioner=settings.instance,
+        mandate=Mandate(epoch),
+    )
 
 
 def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:

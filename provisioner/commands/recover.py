@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from provisioner.commands.offline import look_once
 from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.instance import DirectoryError
@@ -69,8 +70,6 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
     """What there is to recover. Pools are looked at, and a configuration is needed, only where intent is lost."""
-    from provisioner.commands.offline import look_once
-
     files = recovery.read_files(state)
     if files.fine("intent"):
         orphans = tuple(files.memory.orphans) if files.memory else ()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
+from provisioner.backends import Backend, BackendError, Severity
 from provisioner.backends.registry import longest_call, make_backends
-from provisioner.commands.offline import all_at_once
+from provisioner.commands.offline import live_findings
 from provisioner.commands.options import FINE
 from provisioner.extras import extra, needing
 from provisioner.interrupts import INTERRUPTED, end
@@ -37,40 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS = 10.0
-"""How long the places are asked about their settings. A start waits no longer: what is wrong shows itself later."""
-
-ANSWER_SECONDS = 2.0
-"""Seconds for which the findings of a place are waited for after its own time is over: one may forbid the start."""
-
 END_SECONDS = 9
 """Seconds after SIGTERM or Ctrl-C by which the process ends, also in the midst of a wait that has no other bound."""
-
-
-def live_findings(backends: Mapping[str, Backend], seconds: float, what: str = "") -> list[Finding]:
-    """Return the findings on the pools' places, each asked for so many seconds; ``what`` as of ``ask_all``."""
-    checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
-    questions = {name: partial(backend.check, seconds) for name, backend in checkable.items()}
-    return ask_all(questions, what, seconds + ANSWER_SECONDS)
-
-
-def ask_all(
-    questions: Mapping[str, Callable[[], list[Finding]]], what: str = "", seconds: float = math.inf
-) -> list[Finding]:
-    """Findings on all pools by name, asked at the same time; one on each that does not answer, too.
-
-    ``what`` and ``seconds`` as of ``all_at_once``.
-    """
-
-    def of(name: str) -> list[Finding]:
-        try:
-            return questions[name]()
-        except BackendError as error:
-            return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
-
-    answers = all_at_once({name: partial(of, name) for name in questions}, what, seconds)
-    silent = f"cannot be checked: no answer within {seconds:g} s"
-    return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
 
 
 def under_way(frame: FrameType | None) -> dict[str, object]:
@@ -176,7 +142,7 @@ class Service:
 
     def _check_places(self) -> None:
         """Log what is going to go wrong. Raises BackendError where the loop could touch what is not its own."""
-        findings = live_findings(self._backends, CHECK_SECONDS)
+        findings = live_findings(self._backends)
         for finding in findings:
             severe = finding.severity is not Severity.WARNING
             level = logging.ERROR if severe else logging.WARNING

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
+from provisioner.commands.plan import clock_of, reconciler
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.tree import Settings
 from provisioner.state.interfaces import State
@@ -27,8 +28,6 @@ def run(options: argparse.Namespace) -> int:
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
     """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
-    from provisioner.commands.offline import clock_of, reconciler
-
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):
         return None
