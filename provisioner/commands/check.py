@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
     if options.live:
         document["findings"] = findings_document(check_live(configuration, provider.templates))
-    return show(options, document, check_text, fine=check_is_fine(document))
+    return show(options, document, check_lines, fine=check_is_fine(document))
 
 
 def otherwise_read(provider: Provider) -> list[str]:
@@ -187,22 +187,18 @@ def _verdict(document: Document) -> str:
     return f"Usable, with {warnings} warning{'s' * (warnings > 1)} below" if warnings else "Fine"
 
 
-def check_text(document: Document) -> str:
-    """The document as text for a terminal."""
-    lines = [f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
-    lines += [
-        f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
-        for name, pool in document["pools"].items()
-    ]
+def check_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal."""
+    yield f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"
+    pools, findings = document["pools"], document.get("findings")
+    for name, pool in pools.items():
+        yield f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
     for id_, limits in document["templates"].items():
         most = "any number" if limits["max_machines"] is None else limits["max_machines"]
-        lines.append(f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}")
-    lines += [f"  WARNING {text}" for text in document["warnings"]]
-    findings = document.get("findings")
-    whose = {name: f"pool {name}" for name in document["pools"]}
-    lines += [
-        f"  {one['severity'].upper()} {whose.get(one['pool'], one['pool'])}: {one['text']}" for one in findings or ()
-    ]
+        yield f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}"
+    yield from (f"  WARNING {text}" for text in document["warnings"])
+    for one in findings or ():
+        whose = f"pool {one['pool']}" if one["pool"] in pools else one["pool"]
+        yield f"  {one['severity'].upper()} {whose}: {one['text']}"
     if findings == []:
-        lines.append("  every pool's place is as it should be")
-    return "\n".join(lines)
+        yield "  every pool's place is as it should be"

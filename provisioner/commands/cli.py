@@ -12,10 +12,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from provisioner import __version__
 from provisioner.backends import BackendError
@@ -32,11 +31,13 @@ log = logging.getLogger(__name__)
 STDOUT, STDERR = 1, 2
 """Descriptors that every process is given, the last of them."""
 
+WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra)
+"""Errors of the call or the configuration; a BackendError is one of a pool that names no cluster or group."""
+
 EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."
 
 
-@dataclass(frozen=True)
-class CommandEntry:
+class CommandEntry(NamedTuple):
     """A command as ``provisioner --help`` lists it."""
 
     name: str
@@ -149,11 +150,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout, sys.stderr = _screen(sys.stdout), _screen(sys.stderr)
     try:
         code = run(sys.argv[1:] if arguments is None else arguments)
-    except OSError as error:
-        code = _refused(error)
     except Exception as error:  # no traceback reaches a person: the sentence tells what to do
-        log.debug("Internal error", exc_info=True)
-        code = _broken(error)
+        code = PROBLEM
+        if isinstance(error, OSError):
+            _discard_output()
+            print(_refused_message(error), file=sys.stderr)
+        else:
+            log.debug("Internal error", exc_info=True)
+            print(_broken_message(error), file=sys.stderr)
     sys.exit(code)
 
 
@@ -169,15 +173,10 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has closed it
         _discard_output()
         return FINE
-    except (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra) as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except BackendError as error:  # a pool whose configuration names no cluster or group
-        print(*error.lines, sep="\n", file=sys.stderr)
-        return WRONG
-    except StateError as error:
-        print(error, file=sys.stderr)
-        return PROBLEM
+    except (*WRONG_ERRORS, BackendError, StateError) as error:
+        lines = error.lines if isinstance(error, BackendError) else [error]
+        print(*lines, sep="\n", file=sys.stderr)
+        return PROBLEM if isinstance(error, StateError) else WRONG
     return code
 
 
@@ -215,29 +214,23 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _refused(error: OSError) -> int:
-    """Print what the operating system refused. Where no file is named, it is our output, to a disk that is full."""
-    _discard_output()
-    what = error.filename or "a write to our output"
-    print(
-        f"The operating system refused {what}: {error.strerror or error}. See to disk space, rights and mounts there, "
-        "then try again.",
-        file=sys.stderr,
+def _refused_message(error: OSError) -> str:
+    """What the operating system refused. If no file is named, it is our output, to a disk that is full."""
+    return (
+        f"The operating system refused {error.filename or 'a write to our output'}: {error.strerror or error}. See to "
+        "disk space, rights and mounts there, then try again."
     )
-    return PROBLEM
 
 
-def _broken(error: Exception) -> int:
-    """Print where this program has a mistake; the traceback is logged at DEBUG."""
+def _broken_message(error: Exception) -> str:
+    """Where this program has a mistake."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error).split())
-    print(
+    return (
         f"Internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {words}. State files are written "
         "whole, so they are as they were; try again. If it comes again, report this line, and what "
-        "`provisioner --log-level DEBUG …` logs.",
-        file=sys.stderr,
+        "`provisioner --log-level DEBUG …` logs."
     )
-    return PROBLEM
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,8 +31,7 @@ class View(NamedTuple):
     not be looked at."""
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(NamedTuple):
     """A combination of what HostFactory, memory and cloud say, and whether it is wrong."""
 
     text: str
@@ -58,6 +56,9 @@ NOBODYS = Meaning("nobody has it: HostFactory is asked to give it back")
 STRAYED = Meaning("it runs on without our labels, or outside its group: somebody else's doing")
 FOREIGN = Meaning("a name of somebody else's", differs=False)
 
+WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
+"""The meaning of phases in which no machine that HostFactory was told of should be."""
+
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Whose machines, and how to print them."""
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     document = diff_document(memory, names, looks, given.name_prefix)
     document["listed_at"] = None if names is None else written / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
-    return show(options, document, partial(diff_text, every=options.machines), fine=fine)
+    return show(options, document, partial(diff_lines, every=options.machines), fine=fine)
 
 
 def diff_document(
@@ -88,7 +89,12 @@ def diff_document(
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
-    phases = _phases(looks)
+    phases = {
+        name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
+        for look in looks.values()
+        if isinstance(look, Snapshot)
+        for name, machine in look.machines.items()
+    }
     unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
     living = [name for name, slot in slots.items() if not slot.gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
@@ -106,60 +112,36 @@ def diff_document(
         "groups": [
             view._asdict() | {"meaning": judgement.text, "differs": judgement.differs, "machines": machines}
             for (view, judgement), machines in sorted(
-                groups.items(), key=lambda item: (not item[0][1].differs, item[0][0])
+                groups.items(), key=lambda one: (not one[0][1].differs, one[0][0])
             )
         ],
     }
 
 
-def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
-    """What the clouds show, by machine."""
-    seen = [look.machines for look in looks.values() if isinstance(look, Snapshot)]
-    return {
-        name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
-        for machines in seen
-        for name, machine in machines.items()
-    }
-
-
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
     """The meaning of a view; ``ours``: the machine's name has our shape."""
-    if view.cloud == UNSEEN and (slot is None or not slot.gone):
+    if view.cloud == UNSEEN and not (slot and slot.gone):
         return UNKNOWN if slot or ours else FOREIGN
-    there = view.cloud not in (ABSENT, UNSEEN)
-    if slot is None:
-        return _of_a_stranger(view.listed, there=there, ours=ours)
-    match slot.verdict:
-        case Verdict.OPEN:
-            return EARLY if view.listed else BEING_MADE
-        case Verdict.SUCCEEDED:
-            return _of_a_reported_one(view, there=there)
-        case Verdict.LOST if view.listed:
+    match slot and slot.verdict, view.listed, view.cloud not in (ABSENT, UNSEEN):
+        case None, listed, True:
+            return KEPT if listed else ORPHAN
+        case None, _, False:
+            return NOBODYS if ours else FOREIGN
+        case Verdict.OPEN, listed, _:
+            return EARLY if listed else BEING_MADE
+        case Verdict.SUCCEEDED, _, False:
+            return VANISHED
+        case Verdict.SUCCEEDED, listed, True:
+            return WRONG_PHASES.get(view.cloud) or (AGREE if listed else UNLISTED)
+        case Verdict.LOST, True, _:
             return LOST
-    if there:
-        return BEING_DELETED
+        case _, _, True:
+            return BEING_DELETED
     return STILL_LISTED if view.listed else OVER
 
 
-def _of_a_reported_one(view: View, *, there: bool) -> Meaning:
-    special = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
-    if view.cloud in special:
-        return special[view.cloud]
-    return (AGREE if view.listed else UNLISTED) if there else VANISHED
-
-
-def _of_a_stranger(listed: bool, *, there: bool, ours: bool) -> Meaning:
-    if there:
-        return KEPT if listed else ORPHAN
-    return NOBODYS if ours else FOREIGN
-
-
-def diff_text(document: Document, *, every: bool = False) -> str:
-    """The document as text for a terminal; ``every``: with all machines of each group."""
-    return "\n".join(_lines(document, every))
-
-
-def _lines(document: Document, every: bool) -> Iterator[str]:
+def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:
+    """The document as lines for a terminal; ``every``: with all machines of each group."""
     said = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
     yield f"HostFactory {said}, memory has {document['memory']}, the clouds {document['clouds']} machines."
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())

@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     document = {"parts": [answer._asdict() for answer in answers], "bundle": str(options.bundle or "")}
     if options.bundle:
         write_bundle(options.bundle, answers, environment)
-    return show(options, document, doctor_text, fine=all(answer.fine for answer in answers))
+    return show(options, document, doctor_lines, fine=all(answer.fine for answer in answers))
 
 
 def surroundings(options: argparse.Namespace) -> dict[str, str]:
@@ -162,12 +162,8 @@ def clock(environment: Mapping[str, str]) -> Answer:
     return said(agrees, text if agrees else f"{text}; synchronize both (chronyc tracking)")
 
 
-def doctor_text(document: Document) -> str:
-    """The document as text for a terminal: a line for each part that is fine, all words of any other."""
-    return "\n".join(_lines(document))
-
-
-def _lines(document: Document) -> Iterator[str]:
+def doctor_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal: one for each part that is fine, all words of any other."""
     for one in document["parts"]:
         lines = [line for line in one["text"].splitlines() if not line.startswith("fine: ")]
         if one["fine"]:

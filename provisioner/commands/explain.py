@@ -34,7 +34,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when nobody knows the id. Raises UsageError."""
     document = explain(state_directory(options.state_dir), options.id)
-    return show(options, document, partial(explain_text, named=options.machines), fine=document["kind"] is not None)
+    return show(options, document, partial(explain_lines, named=options.machines), fine=document["kind"] is not None)
 
 
 def explain(state: State, id_: str) -> dict[str, Any]:
@@ -119,17 +119,18 @@ def _near(sources: Sources, id_: str) -> list[str]:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def explain_text(document: Document, *, named: bool = False) -> str:
-    """The document as text for a terminal; ``named``: with each machine of a request."""
-    if document["kind"] is None:
-        return "\n".join([_unknown(document), *(f"  {caveat}" for caveat in document["caveats"])])
-    lines = [f"{str(document['kind']).capitalize()} {document['id']}"]
-    lines += [f"  {caveat}" for caveat in document["caveats"]]
-    lines += [f"  {_times(one)}  {one['text']}" for one in document["story"]]
-    lines += ["Now", *(f"  {sentence}" for sentence in document["now"])]
+def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
+    """The document as lines for a terminal; ``named``: with each machine of a request."""
+    is_known = document["kind"] is not None
+    yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown(document)
+    yield from (f"  {caveat}" for caveat in document["caveats"])
+    yield from (f"  {_times(one)}  {one['text']}" for one in document["story"])
+    if is_known:
+        yield "Now"
+        yield from (f"  {sentence}" for sentence in document["now"])
     if named and document["machines"]:
-        lines += ["Machines", *map(_machine_line, document["machines"])]
-    return "\n".join(lines)
+        yield "Machines"
+        yield from map(_machine_line, document["machines"])
 
 
 def _unknown(document: Document) -> str:

@@ -119,7 +119,9 @@ def run(options: argparse.Namespace) -> int:
 
     anew = _unusable(state) if LeverKind.STOP_ALL in verb.kinds else ""
     before, after = state.change_levers(change, anew=bool(anew))
-    return show(options, {**_document(known, verb, by, before, after), "anew": anew}, _text)
+    return show(
+        options, {**_document(known, verb, by, before, after), "anew": anew}, lambda document: [_text(document)]
+    )
 
 
 def _unusable(state: State) -> str:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,9 @@ def allow_drawing() -> None:
             stream.is_drawn_on = True
 
 
-def show(options: argparse.Namespace, document: Document, text: Callable[[Document], str], *, fine: bool = True) -> int:
-    """Print the document, as ``--output`` asks for it; the exit code says whether all is ``fine``."""
-    print(json.dumps(document, indent=2) if options.output == "json" else text(document))
+def show(
+    options: argparse.Namespace, document: Document, lines: Callable[[Document], Iterable[str]], *, fine: bool = True
+) -> int:
+    """Print the document, as JSON or as lines for a terminal; the exit code says whether all is ``fine``."""
+    print(json.dumps(document, indent=2) if options.output == "json" else "\n".join(lines(document)))
     return FINE if fine else PROBLEM

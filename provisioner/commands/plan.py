@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when a pool was not seen, or what was seen is not trusted. Raises StateError, BackendError."""
     looks, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, looks)
-    return show(options, document, partial(plan_text, named=options.machines), fine=plan_is_fine(document))
+    return show(options, document, partial(plan_lines, named=options.machines), fine=plan_is_fine(document))
 
 
 def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan | None]:
@@ -128,20 +128,17 @@ ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
 """What of a plan is done to machines, and the word for it."""
 
 
-def plan_text(document: Document, *, named: bool = False) -> str:
-    """The document as text for a terminal; ``named``: with each machine under its pool, template and reason."""
-    lines = [
-        f"  pool {name}: {seen['machines']} machines"
-        if "machines" in seen
-        else f"  pool {name}: UNSEEN, {seen['text']}"
-        for name, seen in document["pools"].items()
-    ]
-    lines += [f"  pool {name}: {text}" for name, seen in document["pools"].items() for text in seen.get("problems", ())]
-    for action, word in ACTIONS.items():
-        lines += _action_lines(word, document[action], named=named)
-    lines += [_line("defer", entry["machines"], entry) for entry in document["deferred"]]
+def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
+    """The document as lines for a terminal; ``named``: with each machine under its pool, template and reason."""
     acts = any(document[key] for key in (*ACTIONS, "deferred"))
-    return "\n".join(["The next cycle would:" if acts else "The next cycle has nothing to do.", *lines])
+    yield "The next cycle would:" if acts else "The next cycle has nothing to do."
+    for name, seen in document["pools"].items():
+        yield f"  pool {name}: " + (f"{seen['machines']} machines" if "machines" in seen else f"UNSEEN, {seen['text']}")
+    for name, seen in document["pools"].items():
+        yield from (f"  pool {name}: {text}" for text in seen.get("problems", ()))
+    for action, word in ACTIONS.items():
+        yield from _action_lines(word, document[action], named=named)
+    yield from (_line("defer", entry["machines"], entry) for entry in document["deferred"])
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     document["moved"] = recovery.apply(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
     document["outcome"] = recovery.summary(plan, applied=options.apply, release=options.release_brake)
-    show(options, document, recovery_text)
+    show(options, document, recovery_lines)
     sys.stdout.flush()  # read before the release takes effect: it tells what that sets going
     if releases:
         state.ask_recovery()
@@ -114,19 +114,17 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document
     }
 
 
-def recovery_text(document: Document) -> str:
-    """The document as text for a terminal."""
-    lines = [f"  {kind}.json: {condition}" for kind, condition in document["files"].items()]
-    lines += [f"  {reason}" for reason in document["reasons"].values()]
-    lines += [
-        f"  writes back request {request['id']}: {request['count']} of {request['template']}"
-        + ("; only its machines are left, they stay until HostFactory returns them" if request["kept"] else "")
-        for request in document["requests"]
-    ]
-    lines += [f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"]]
-    lines += [f"  moves aside {kind}.json" for kind in document["writes"] if document["files"][kind] == "unreadable"]
-    lines += [f"  pool {pool} cannot be seen" for pool in document["unseen"]]
-    lines += brake_lines(document)
+def recovery_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal."""
+    files = document["files"]
+    yield from (f"  {kind}.json: {condition}" for kind, condition in files.items())
+    yield from (f"  {reason}" for reason in document["reasons"].values())
+    for request in document["requests"]:
+        kept = "; only its machines are left, they stay until HostFactory returns them" if request["kept"] else ""
+        yield f"  writes back request {request['id']}: {request['count']} of {request['template']}{kept}"
+    yield from (f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"])
+    yield from (f"  moves aside {kind}.json" for kind in document["writes"] if files[kind] == "unreadable")
+    yield from (f"  pool {pool} cannot be seen" for pool in document["unseen"])
+    yield from brake_lines(document)
     if document["waiting"] or document["forgotten"]:
-        lines.append("  So it will be if no brake holds from now on, and HostFactory does not list the machine.")
-    return "\n".join(lines)
+        yield "  So it will be if no brake holds from now on, and HostFactory does not list the machine."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
@@ -23,7 +23,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show which ids left the files, or would leave them. Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
-    return show(options, trim_document(left, dry_run=options.dry_run), trim_text)
+    return show(options, trim_document(left, dry_run=options.dry_run), trim_lines)
 
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
@@ -53,11 +53,13 @@ def trim_document(left: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any
     }
 
 
-def trim_text(document: Document) -> str:
-    """The document as text for a terminal."""
+def trim_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal."""
     if document["loop_runs"]:
-        return "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
+        yield "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
+        return
     word = "would leave" if document["dry_run"] else "left"
-    lines = [f"  request {id_} {word} the files" for id_ in document["requests"]]
-    lines += [f"  return  {id_} {word} the files" for id_ in document["returns"]]
-    return "\n".join(lines or ["  nothing is due"])
+    yield from (f"  request {id_} {word} the files" for id_ in document["requests"])
+    yield from (f"  return  {id_} {word} the files" for id_ in document["returns"])
+    if not (document["requests"] or document["returns"]):
+        yield "  nothing is due"
