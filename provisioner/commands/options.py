@@ -88,6 +88,18 @@ def allow_drawing() -> None:
 def show(
     options: argparse.Namespace, document: Document, lines: Callable[[Document], Iterable[str]], *, fine: bool = True
 ) -> int:
-    """Print the document, as JSON or as lines for a terminal; the exit code says whether all is ``fine``."""
-    print(json.dumps(document, indent=2) if options.output == "json" else "\n".join(lines(document)))
+    """Print the document as ``--output`` asks for it; the exit code says whether all is ``fine``."""
+    print(printed(options.output, document, lines))
     return FINE if fine else PROBLEM
+
+
+def printed(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
+    """The document as JSON, as YAML, or as lines for a terminal."""
+    if output not in ("json", "yaml"):
+        return "\n".join(lines(document))
+    text = json.dumps(document, indent=2)
+    if output == "json":
+        return text
+    import yaml
+
+    return str(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True)).rstrip("\n")
