@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,11 @@ class UsageError(Exception):
     """The call or its environment is wrong; the text says what to give."""
 
 
-def add_shared(command: argparse.ArgumentParser, *names: str) -> None:
+def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[str] = ("text", "json")) -> None:
     """Options that several commands have: ``config`` and ``state-dir``, which places they work on, and ``output``."""
     for name in names:
         if name == "output":
-            command.add_argument("-o", "--output", choices=["text", "json"], default="text", help="default text")
+            command.add_argument("-o", "--output", choices=outputs, default="text", help="default text")
         else:
             metavar, default = SHARED[name]
             command.add_argument(f"--{name}", type=Path, metavar=metavar, help=f"default {default}")

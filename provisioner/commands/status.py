@@ -28,9 +28,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pool", default="", metavar="NAME", help="only what concerns this pool")
     command.add_argument("--template", default="", metavar="ID", help="only what concerns this template")
     command.add_argument("--request", default="", metavar="ID", help="only what concerns this request")
-    command.add_argument(
-        "-o", "--output", choices=("text", "wide", "json", "yaml"), default="text", help="default text"
-    )
+    add_shared(command, "output", outputs=("text", "wide", "json", "yaml"))
     command.add_argument(
         "--watch",
         nargs="?",

@@ -23,15 +23,12 @@ SHOWN = 20
 
 def printed(seen: Overview, output: str) -> str:
     """The overview as ``--output`` asks for it. Raises MissingExtra."""
-    return options.printed(output, seen.document(), lambda _: status_lines(seen, wide=output == "wide"))
+    lines = status_lines(seen, wide=output == "wide")
+    return options.printed(output, seen.document(), lambda _: map(printable_lines, lines))
 
 
 def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:
     """The overview as lines for a terminal."""
-    return map(printable_lines, _lines(seen, wide))
-
-
-def _lines(seen: Overview, wide: bool) -> Iterator[str]:
     yield from _head(seen)
     yield from _tables(seen, wide=wide)
     yield from (f"  {line}" for line in spending_lines(seen.budget))

@@ -34,7 +34,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--since", type=first_day, default="7d", metavar="DATE", help="first day, or 7d; default 7d")
     command.add_argument("--until", type=day, metavar="DATE", help="last day, UTC, included; default today")
     command.add_argument("--by", type=parts, default=PARTS, metavar=",".join(PARTS), help="default all four")
-    command.add_argument("-o", "--output", choices=("text", "csv", "json"), default="text", help="default text")
+    add_shared(command, "output", outputs=("text", "csv", "json"))
 
 
 def day(text: str, expected: str = "a date such as 2026-11-01") -> str:

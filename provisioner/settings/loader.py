@@ -7,7 +7,6 @@ Reads files only; no network, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,30 +52,33 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         provider = templates.load(path.parent, environment)
     except TemplatesError as error:
-        if not path.parent.is_dir():
-            raise ConfigError(problems) from error
-        advice = "" if Path(error.path).exists() else NO_TEMPLATES
-        raise ConfigError([*problems, Problem(error.path, "", error.reason + advice)]) from error
+        if path.parent.is_dir():
+            advice = "" if Path(error.path).exists() else NO_TEMPLATES
+            problems.append(Problem(error.path, "", error.reason + advice))
+        raise ConfigError(problems) from error
     if not path.exists() and not any(template.pools for template in provider.templates):
         problems = []  # Google's connector has no such file: its templates say where machines are made
     if problems:
         raise ConfigError([*problems, *provider.problems])
-    reader = _Reader(path, environment, provider, document, list(provider.problems))
+    reader = _Reader(path, environment, provider, document)
     settings = reader.settings()
     if settings is None or reader.problems:
         raise ConfigError(sorted(reader.problems, key=lambda problem: problem.file != str(path)))
     return settings
 
 
-@dataclass
 class _Reader:
     """One reading of a configuration: goes on after each mistake, and gathers them."""
 
-    path: Path
-    environment: Mapping[str, str]
-    provider: templates.Provider
-    document: dict[str, Any]
-    problems: list[Problem]
+    def __init__(
+        self, path: Path, environment: Mapping[str, str], provider: templates.Provider, document: dict[str, Any]
+    ) -> None:
+        self.path = path
+        self.provider = provider
+        self.document = document
+        self.around = Surroundings(path.parent, provider.config, environment)
+        """What a configuration's meaning depends on besides itself."""
+        self.problems = list(provider.problems)
 
     def settings(self) -> Settings | None:
         """The tree, or None; to be used only when ``problems`` is empty afterwards."""
@@ -85,9 +87,11 @@ class _Reader:
         if not pools and not self.document.get("pools"):
             fields = " or ".join(kind.template_field for kind in registry.built_in())
             self.complain("pools", f"none; name one here, or give a template {fields}")
+        prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
+        of_hf = {"id": self.provider.name, "name_prefix": prefix}
         settings, problems = validate(
             Settings,
-            {**self.defaults(), **self.written(made), "pools": pools},
+            {name: value for name, value in of_hf.items() if value} | self.written(made) | {"pools": pools},
             str(self.path),
             "",
             self.around,
@@ -99,13 +103,11 @@ class _Reader:
         if settings is None:
             return None
         self.check_adopted(settings)
-        own = settings.templates
-        limits = {
-            one.id: own.get(one.id, TemplateSettings()).limits(
-                one.id, made[one.id], None if one.max_number == templates.UNLIMITED else one.max_number
-            )
-            for one in self.provider.templates
-        }
+        limits = {}
+        for one in self.provider.templates:
+            most = None if one.max_number == templates.UNLIMITED else one.max_number
+            own = settings.templates.get(one.id, TemplateSettings())
+            limits[one.id] = own.limits(one.id, made[one.id], most)
         return settings.model_copy(update={"template_limits": limits})
 
     def check_adopted(self, settings: Settings) -> None:
@@ -115,11 +117,6 @@ class _Reader:
             if own.startswith(prefix) or prefix.startswith(own):
                 wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} cover one another; choose a name_prefix"
                 self.complain(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
-
-    @property
-    def around(self) -> Surroundings:
-        """What a configuration's meaning depends on besides itself."""
-        return Surroundings(self.path.parent, self.provider.config, self.environment)
 
     def check_order(self, name: str, low: str, high: str) -> None:
         """Settings of a section that are out of order, defaults included; other mistakes in them are told elsewhere."""
@@ -136,12 +133,6 @@ class _Reader:
     def complain_of_template(self, template: templates.Template, name: str, text: str) -> None:
         """Note a mistake in a field of HF's templates file."""
         self.problems.append(Problem(self.provider.templates_path, join("templates", template.id, name), text))
-
-    def defaults(self) -> dict[str, str]:
-        """Defaults of top-level settings that come from HF."""
-        prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
-        of_hf = {"id": self.provider.name, "name_prefix": prefix}
-        return {name: value for name, value in of_hf.items() if value}
 
     def written(self, ids: Collection[str]) -> dict[str, Any]:
         """What the file says; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
@@ -213,12 +204,13 @@ class _Reader:
 
     def implicit(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
         """The pool that the fields of Google's connector make: one of ``pools`` that is that place, or a new one."""
-        named = [(kind, body) for kind in registry.built_in() if (body := kind.implicit(template))]
+        kinds = registry.built_in()
+        named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]
         if len(named) != 1:
-            words = ", or ".join(["names of pools", *(kind.template_words for kind in registry.built_in())])
+            words = ", or ".join(["names of pools", *(kind.template_words for kind in kinds)])
             self.complain_of_template(template, "pools", f"expected {words}")
             return ()
-        (kind, body), *_ = named
+        [(kind, body)] = named
         pool, problems = self.pool(template.id, kind.name, body)
         called = {"name": "templateId", **kind.template_fields}
         for problem in problems:

@@ -45,13 +45,10 @@ class Configuration:
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
-        except (ConfigError, ValueError, OSError) as error:
-            log.error(REFUSED, extra={"error": str(error)})
-            self.refused = str(error)
-            return limits
-        except Exception as error:  # the edge: nothing that people write into a file ends the loop
-            log.exception(REFUSED, extra={"error": repr(error)})
-            self.refused = repr(error)
+        except Exception as error:  # the edge: no file that an operator writes ends the loop
+            is_mistake = isinstance(error, (ConfigError, ValueError, OSError))
+            self.refused = str(error) if is_mistake else repr(error)
+            log.error(REFUSED, extra={"error": self.refused}, exc_info=not is_mistake)
             return limits
         self.settings, self.limits, self.refused = settings, settings.limits(), ""
         log.info("New configuration applied", extra={"file": str(self._path)})
