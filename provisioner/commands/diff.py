@@ -56,6 +56,22 @@ NOBODYS = Meaning("nobody has it: HostFactory is asked to give it back")
 STRAYED = Meaning("it runs on without our labels, or outside its group: somebody else's doing")
 FOREIGN = Meaning("a name of somebody else's", differs=False)
 
+MEANINGS = {
+    (None, True, True): KEPT,
+    (None, False, True): ORPHAN,
+    (Verdict.OPEN, True, True): EARLY,
+    (Verdict.OPEN, True, False): EARLY,
+    (Verdict.OPEN, False, True): BEING_MADE,
+    (Verdict.OPEN, False, False): BEING_MADE,
+    (Verdict.SUCCEEDED, True, True): AGREE,
+    (Verdict.SUCCEEDED, False, True): UNLISTED,
+    (Verdict.SUCCEEDED, True, False): VANISHED,
+    (Verdict.SUCCEEDED, False, False): VANISHED,
+    (Verdict.LOST, True, True): LOST,
+    (Verdict.LOST, True, False): LOST,
+}
+"""By the slot's verdict (None: no slot), whether HostFactory lists the machine, and whether it stands."""
+
 WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
 """The meaning of phases in which no machine that HostFactory was told of should be."""
 
@@ -89,12 +105,7 @@ def diff_document(
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
-    phases = {
-        name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
-        for look in looks.values()
-        if isinstance(look, Snapshot)
-        for name, machine in look.machines.items()
-    }
+    phases = _phases(looks)
     unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
     living = [name for name, slot in slots.items() if not slot.gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
@@ -118,26 +129,27 @@ def diff_document(
     }
 
 
+def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
+    """The phase that the clouds show, by machine."""
+    return {
+        name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
+        for look in looks.values()
+        if isinstance(look, Snapshot)
+        for name, machine in look.machines.items()
+    }
+
+
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
     """The meaning of a view; ``ours``: the machine's name has our shape."""
     if view.cloud == UNSEEN and not (slot and slot.gone):
         return UNKNOWN if slot or ours else FOREIGN
-    match slot and slot.verdict, view.listed, view.cloud not in (ABSENT, UNSEEN):
-        case None, listed, True:
-            return KEPT if listed else ORPHAN
-        case None, _, False:
-            return NOBODYS if ours else FOREIGN
-        case Verdict.OPEN, listed, _:
-            return EARLY if listed else BEING_MADE
-        case Verdict.SUCCEEDED, _, False:
-            return VANISHED
-        case Verdict.SUCCEEDED, listed, True:
-            return WRONG_PHASES.get(view.cloud) or (AGREE if listed else UNLISTED)
-        case Verdict.LOST, True, _:
-            return LOST
-        case _, _, True:
-            return BEING_DELETED
-    return STILL_LISTED if view.listed else OVER
+    verdict, stands = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
+    if verdict is None and not stands:
+        return NOBODYS if ours else FOREIGN
+    if verdict is Verdict.SUCCEEDED and view.cloud in WRONG_PHASES:
+        return WRONG_PHASES[view.cloud]
+    closed = BEING_DELETED if stands else STILL_LISTED if view.listed else OVER
+    return MEANINGS.get((verdict, view.listed, stands), closed)
 
 
 def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:

@@ -238,24 +238,18 @@ def _document(known: _Known, verb: Verb, by: Lever, before: Levers, after: Lever
 
 def _text(document: Document) -> str:
     """The document as text for a terminal."""
-    target = document["target"]
+    target, sets = document["target"], document["pulled"]
+    which = f"pool {target}" if target else "everything"
     already, done = (words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["lever"]])
-    changed = document["changed"] or bool(document["anew"])
-    if document["pulled"] and not changed:
+    paused = " The pool stays paused until `paused` is taken out of provisioner.yaml."
+    stays = paused if document["paused_by_settings"] and not sets else ""
+    if document["changed"] or document["anew"]:
+        text = done if sets else f"{which[0].upper()}{which[1:]} goes on."
+        anew = f" No other lever is held any more: pull again what has to be. {document['anew']}"
+        now = "The loop heeds it at once." if document["loop_runs"] else "No loop runs: it holds as soon as one does."
+        return f"{text}{stays}{anew if document['anew'] else ''} {now}"
+    if sets:
         by = document["held_by"]
         why = f": {by['reason']}" if by["reason"] else ""
         return f"{already} already, by {by['who']} since {by['since']}{why}. Nothing was changed."
-    if document["pulled"]:
-        text = done
-    elif changed:
-        text = f"{f'Pool {target}' if target else 'Everything'} goes on."
-    else:
-        text = f"No lever holds {f'pool {target}' if target else 'everything'} back. Nothing was changed."
-    if document["paused_by_settings"] and not document["pulled"]:
-        text += " The pool stays paused until `paused` is taken out of provisioner.yaml."
-    if not changed:
-        return text
-    if document["anew"]:
-        text += f" No other lever is held any more: pull again what has to be. {document['anew']}"
-    now = "The loop heeds it at once." if document["loop_runs"] else "No loop runs: it holds as soon as one does."
-    return f"{text} {now}"
+    return f"No lever holds {which} back. Nothing was changed.{stays}"
