@@ -21,9 +21,9 @@ from provisioner.backends import (
     Severity,
     Sized,
     Timed,
+    place_clock,
 )
 from provisioner.backends.network import ending_authorities
-from provisioner.backends.place_clock import clock_findings
 from provisioner.backends.registry import close, kind, usable_backends
 from provisioner.commands.offline import CHECK_SECONDS, ask_all, live_findings, look
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
@@ -95,30 +95,15 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> list[Findin
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
         findings += live_findings(backends, "pools")
-        findings += rehearsal_findings(_right(backends, findings), settings)
-        findings += [
-            finding
-            for name, backend in _right(backends, findings).items()
-            if isinstance(backend, Timed)
-            for finding in clock_findings(name, backend.ahead())
-        ]
-        findings += size_findings(_right(backends, findings), settings, templates)
-        right = _right(backends, findings)
-        looks = look({name: one for name, one in right.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
+        for question in (rehearsal_findings, clock_findings, partial(size_findings, templates), unseen_findings):
+            wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+            findings += question(settings, {name: one for name, one in backends.items() if name not in wrong})
     finally:
         close(backends)
-    findings += event_findings(settings)
-    unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
-    return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
+    return findings + event_findings(settings)
 
 
-def _right(backends: Mapping[str, Backend], findings: Sequence[Finding]) -> dict[str, Backend]:
-    """The pools of which nothing worse than a warning was found."""
-    wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
-    return {name: backend for name, backend in backends.items() if name not in wrong}
-
-
-def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> list[Finding]:
+def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
     """The findings of a rehearsal of one create, with the first template that names each pool."""
     last_first = reversed([*settings.template_limits.items()])
     first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
@@ -127,17 +112,13 @@ def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> l
     return ask_all(questions, "pools")
 
 
-def event_findings(settings: Settings) -> list[Finding]:
-    """Findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
-    if settings.events is None:
-        return []
-    with needing(extra("events")):
-        from provisioner.backends.subscription import subscription_findings
-
-    return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
+def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
+    """Places whose clock is not this host's."""
+    timed = {name: backend for name, backend in backends.items() if isinstance(backend, Timed)}
+    return [finding for name, backend in timed.items() for finding in place_clock.clock_findings(name, backend.ahead())]
 
 
-def size_findings(backends: Mapping[str, Backend], settings: Settings, templates: Sequence[Template]) -> list[Finding]:
+def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
     """Templates that promise more than the machines have that these places make."""
     sizes: dict[str, MachineSize] = {}
     unknown = []
@@ -149,6 +130,24 @@ def size_findings(backends: Mapping[str, Backend], settings: Settings, templates
             text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"
             unknown.append(Finding(name, Severity.WARNING, text))
     return unknown + size_advice(settings, templates, sizes)
+
+
+def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
+    """Pools that cannot be looked at, of the kinds that check nothing by themselves."""
+    looks = look({name: one for name, one in backends.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
+    return [
+        Finding(one.pool, Severity.ERROR, one.failure.text) for one in looks.values() if isinstance(one, Unobserved)
+    ]
+
+
+def event_findings(settings: Settings) -> list[Finding]:
+    """Findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
+    if settings.events is None:
+        return []
+    with needing(extra("events")):
+        from provisioner.backends.subscription import subscription_findings
+
+    return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
 
 
 # --- documents and text -----------------------------------------------------------------------------------------------

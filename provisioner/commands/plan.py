@@ -14,7 +14,7 @@ from provisioner.commands.options import Document, add_shared, settings, show, s
 from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import Mandate, Reconciler
-from provisioner.model import NEVER, ErrorClass, Failure, Look, Memory, PendingReason, Plan, Transition
+from provisioner.model import NEVER, ErrorClass, Failure, Look, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.tree import Settings
 from provisioner.state.errors import StateMissing
@@ -92,31 +92,22 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
             for d in plan.deletes
         ],
         "closes": [_close(close) for close in plan.closes],
-        "deferred": [
-            {
-                "pool": pool,
-                "template": template,
-                "reason": reason,
-                "machines": count,
-                "text": _obstacle(plan.memory, pool, template, reason),
-            }
-            for (pool, template, reason), count in plan.deferred.items()
-        ],
+        "deferred": [_deferred(plan, *key, count) for key, count in plan.deferred.items()],
     }
 
 
 def _close(close: Transition) -> dict[str, Any]:
     slot = close.slot
-    why = slot.cause or (slot.failure.error if slot.failure else "")
-    text = slot.failure.text if slot.failure else ""
+    error, text = (slot.failure.error, slot.failure.text) if slot.failure else ("", "")
     about = {"machine": slot.name, "pool": slot.pool, "template": close.template}
-    return {**about, "verdict": slot.verdict, "reason": why, "text": text}
+    return {**about, "verdict": slot.verdict, "reason": slot.cause or error, "text": text}
 
 
-def _obstacle(memory: Memory, pool: str, template: str, reason: PendingReason) -> str:
-    """What a pool backs off from, in the cloud's words."""
-    window = memory.pressures.get((pool, template))
-    return window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
+def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:
+    """Machines that are held back; of a pool that backs off, with the cloud's words."""
+    window = plan.memory.pressures.get((pool, template))
+    text = window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
+    return {"pool": pool, "template": template, "reason": reason, "machines": count, "text": text}
 
 
 def plan_is_fine(document: Document) -> bool:

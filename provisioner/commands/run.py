@@ -8,14 +8,11 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from provisioner.commands.options import FINE, PROBLEM, add_shared, config_file, state_directory
 from provisioner.interrupts import INTERRUPTED, end
-
-if TYPE_CHECKING:
-    from provisioner.settings.tree import Settings
-    from provisioner.state.interfaces import State
+from provisioner.settings.tree import Settings
+from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -59,34 +59,26 @@ class Service:
         """True once Ctrl-C has ended the loop."""
         self._begun = False
         self._settings = settings
-        self._state = state
         metrics = Metrics(self.registry, settings.id)
-        pace = settings.loop
         self._backends = make_backends(settings.pools, settings.site)
         backends: Mapping[str, Backend] = {
             name: MeasuredBackend(backend, metrics.backends) for name, backend in self._backends.items()
         }
-        reporter = Reporter(metrics, self._state, configuration)
+        reporter = Reporter(metrics, state, configuration)
         self.loop = Loop(
             Setup(
-                state=self._state,
+                state=state,
                 backends=backends,
                 limits=configuration.limits,
                 provisioner=settings.instance,
-                pace=Pace(
-                    pace.interval_seconds,
-                    pace.floor_seconds,
-                    pace.act_seconds,
-                    pace.intent_poll_seconds,
-                    longest_call(settings.pools.values()),
-                ),
+                pace=settings.loop.as_limits(Pace, longest_call=longest_call(settings.pools.values())),
             ),
             reporter,
             refresh=configuration.refresh,
             count_wake=lambda source: metrics.loop.wakeups.labels(source).inc(),
             hints=self._events(),
         )
-        page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
+        page = StatusPage(state, lambda: reporter.memory, reporter.samples)
         self.server = Server(
             listen or settings.listen,
             self.registry,
@@ -144,8 +136,7 @@ class Service:
         """Log what is going to go wrong. Raises BackendError where the loop could touch what is not its own."""
         findings = live_findings(self._backends)
         for finding in findings:
-            severe = finding.severity is not Severity.WARNING
-            level = logging.ERROR if severe else logging.WARNING
+            level = logging.WARNING if finding.severity is Severity.WARNING else logging.ERROR
             log.log(level, "Pool's place has a problem", extra={"pool": finding.pool, "problem": finding.text})
         if refused := [finding for finding in findings if finding.severity is Severity.REFUSED]:
             words = "; ".join(f"pool {finding.pool}: {finding.text}" for finding in refused)
@@ -153,7 +144,7 @@ class Service:
 
     def _events(self) -> Hints | None:
         """The stream of Pub/Sub hints, if one is configured."""
-        if self._settings.events is None:
+        if (events := self._settings.events) is None:
             return None
         with needing(extra("events")):
             from provisioner.backends.events import EventStream
@@ -162,15 +153,15 @@ class Service:
 
         def taken(message: Judged) -> None:
             counters.events.labels(message.worth).inc()
-            hint = message.news
-            if hint is not None and hint.grace is not None:
+            if (hint := message.news) is None:
+                return
+            if hint.grace is not None:
                 self.loop.announce(hint.instance, LossCause.PREEMPTED, hint.grace)
-            if hint is not None:
-                self.loop.look_now(Wake.PUBSUB)
+            self.loop.look_now(Wake.PUBSUB)
 
         return EventStream(
-            self._settings.events.project,
-            self._settings.events.subscription,
+            events.project,
+            events.subscription,
             prefix=self._settings.name_prefix,
             taken=taken,
             broke=lambda _: counters.breaks.inc(),

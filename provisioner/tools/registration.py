@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -133,18 +133,15 @@ class _Style(NamedTuple):
         """The text of a value at that depth."""
         if not isinstance(value, (dict, list)) or not value:
             return _text(value)
+        parts = [self.written(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
+        inner, end = "\n" + self.indent * (depth + 1), "\n" + self.indent * depth
         if isinstance(value, dict):
-            parts = [f"{_text(key)}{self.colon}{self.written(part, depth + 1)}" for key, part in value.items()]
-            return self._lines("{", parts, "}", depth)
-        parts = [self.written(part, depth + 1) for part in value]
+            pairs = [f"{_text(key)}{self.colon}{part}" for key, part in zip(value, parts, strict=True)]
+            return f"{{{inner}{f',{inner}'.join(pairs)}{end}}}"
         objects = any(isinstance(part, (dict, list)) for part in value)
         if self.hugging if objects else self.inline:
             return f"[{f',{self.space}'.join(parts)}]"
-        return self._lines("[", parts, "]", depth)
-
-    def _lines(self, begin: str, parts: Sequence[str], end: str, depth: int) -> str:
-        inner = "\n" + self.indent * (depth + 1)
-        return f"{begin}{inner}{f',{inner}'.join(parts)}\n{self.indent * depth}{end}"
+        return f"[{inner}{f',{inner}'.join(parts)}{end}]"
 
 
 def _parted(entry: JsonObject, instance: str) -> JsonObject:
