@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -59,9 +58,9 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float 
 
     Standard error says now and then what is waited for; ``what``: the plural of its kind, empty to be silent.
     """
-    begun, futures = time.monotonic(), {name: Future[T]() for name in calls}
-    for name, call in calls.items():
-        threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
+    begun, threads = time.monotonic(), ThreadPoolExecutor(max(1, len(calls)), "call")
+    futures = {name: threads.submit(call) for name, call in calls.items()}
+    threads.shutdown(wait=False)
     passed = 0.0
     while left := wait(futures.values(), min(SAY_SECONDS, seconds - passed)).not_done:
         passed = time.monotonic() - begun
@@ -98,13 +97,6 @@ def ask_all(
     answers = all_at_once({name: partial(ask, name) for name in questions}, what, seconds)
     silent = f"cannot be checked: no answer within {seconds:g} s"
     return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
-
-
-def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - who waits raises it
-        future.set_exception(error)
 
 
 def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Look:
