@@ -110,8 +110,7 @@ COMMANDS = (
     CommandEntry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
     CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on."),
     CommandEntry(
-        "restore",
-        "Put a dump back where the state directory was lost. The next loop begins with the brake latched.",
+        "restore", "Put a dump back where the state directory was lost. The next loop begins with the brake latched."
     ),
     CommandEntry(
         "recover",

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 FINE, PROBLEM, WRONG = 0, 1, 2
 
-SHARED = {
-    "config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"),
-    "state-dir": ("DIR", "$HF_PROVIDER_WORKDIR"),
-}
+SHARED = {"config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"), "state-dir": ("DIR", "$HF_PROVIDER_WORKDIR")}
 """Metavar and default of options that name a place."""
 
 Document = Mapping[str, Any]

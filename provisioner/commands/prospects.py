@@ -51,11 +51,7 @@ class Sources:
 
     def pools(self) -> set[str]:
         """The names of all pools."""
-        return {
-            *(pool for pool, _ in self.memory.pressures),
-            *self.notes.pool_limits,
-            *self.notes.pools,
-        }
+        return {*(pool for pool, _ in self.memory.pressures), *self.notes.pool_limits, *self.notes.pools}
 
     def unmet(self) -> UnmetDocuments:
         """Why open requests miss machines."""

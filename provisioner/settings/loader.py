@@ -16,15 +16,7 @@ from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import TemplatesError
 from provisioner.schema.pool import Pool
-from provisioner.schema.problems import (
-    ConfigError,
-    Problem,
-    expected,
-    read_mapping,
-    suggestion,
-    validate,
-    words_of,
-)
+from provisioner.schema.problems import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
 from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))

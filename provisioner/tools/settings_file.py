@@ -15,11 +15,7 @@ from provisioner.files.yaml_text import join
 from provisioner.hostfactory.instance import TEMPLATE_ID, expected
 from provisioner.schema.problems import ConfigError, Expects, Problem, Section, read_mapping, validate
 
-HfName = Annotated[
-    str,
-    StringConstraints(pattern=rf"^{TEMPLATE_ID}$"),
-    Expects("1 to 64 letters, digits, '_' or '-'"),
-]
+HfName = Annotated[str, StringConstraints(pattern=rf"^{TEMPLATE_ID}$"), Expects("1 to 64 letters, digits, '_' or '-'")]
 Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]
 
 
