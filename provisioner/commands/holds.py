@@ -28,9 +28,6 @@ from provisioner.telemetry.notes import Notes, read_notes
 LONGEST_REASON = 500
 """Characters of a reason: it stands in HostFactory's messages, in the log and in each line of ``status``."""
 
-NAMES_SHOWN = 20
-"""Names that a sentence about an unknown one lists at most."""
-
 
 class Verb(NamedTuple):
     """The effect of a command on holds."""
@@ -186,7 +183,7 @@ class _Known:
                 unread = str(error).partition("\n")[0]
                 why = f"no loop has told its pools yet, and the configuration cannot be read ({unread})"
                 return f"Whether there is a pool {name!r} is not known: {why}. See `provisioner check`."
-        return "" if name in pools else f"No pool is named {name!r}{_there_are(name, pools)}."
+        return "" if name in pools else f"No pool is named {name!r}{suggestion(name, sorted(pools))}."
 
     def _cannot_cancel(self, name: str) -> str:
         records = self.memory.requests
@@ -204,16 +201,7 @@ class _Known:
             return "" if verdict in DESIRED else f"Machine {name} is {verdict} already."
         there = {id_ for id_, record in records.items() if record.ended is None} | (self.intent - records.keys())
         there |= {slot.name for slot in slots.values() if slot.verdict in DESIRED}
-        return f"No request and no machine is named {name!r}{_there_are(name, there)}."
-
-
-def _there_are(name: str, names: set[str]) -> str:
-    """The names that are spelled like a wrong one, or all names."""
-    if not names:
-        return "; there is none"
-    said = suggestion(name, sorted(names))
-    many = len(names) > NAMES_SHOWN and not said.endswith("?")
-    return f"; there are {', '.join(sorted(names)[:NAMES_SHOWN])} and more" if many else said
+        return f"No request and no machine is named {name!r}{suggestion(name, sorted(there))}."
 
 
 def _document(known: _Known, verb: Verb, by: Lever, before: Levers, after: Levers) -> dict[str, Any]:

@@ -22,6 +22,9 @@ from provisioner.files.yaml_text import join, parse, read_text, reason_of, synta
 LONGEST_QUOTE = 60
 """Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""
 
+NAMES_SHOWN = 25
+"""Names that a sentence about an unknown one lists at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expects:
@@ -73,11 +76,11 @@ def expected(words: str, value: object) -> str:
 
 
 def suggestion(word: str, names: Collection[str]) -> str:
-    """What a misspelt word may have meant, as the end of a sentence; what there is when nothing is near."""
-    near = difflib.get_close_matches(word, names, n=1)
-    if near:
+    """What a misspelt word may have meant, as the end of a sentence; the names that there are when none is near."""
+    if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"
-    return f"; there are {', '.join(repr(name) for name in names)}" if names else ""
+    more = " and more" if len(names) > NAMES_SHOWN else ""
+    return f"; there are {', '.join(map(repr, [*names][:NAMES_SHOWN]))}{more}" if names else "; there is none"
 
 
 def words_of(model: type[Section], setting: str) -> str:
