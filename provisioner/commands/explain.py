@@ -15,8 +15,7 @@ from provisioner.names import prefix_of, request_of, short_name
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
 from provisioner.telemetry.pool_windows import local
-from provisioner.telemetry.timeline import Kind, Subject, machines_of, needles, timeline
-from provisioner.telemetry.timeline_facts import named_in
+from provisioner.telemetry.timeline import Kind, Subject, machines_of, named_in, needles, timeline
 
 NEAR = 5
 """Ids that are named where what was asked for is unknown."""

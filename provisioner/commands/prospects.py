@@ -13,12 +13,11 @@ from provisioner.planning.core.slots import boots_by, slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.telemetry.brake_release import released, time_at
-from provisioner.telemetry.facts import script_calls
+from provisioner.telemetry.facts import loop_document, script_calls, silence_message
 from provisioner.telemetry.notes import Notes, read_notes
-from provisioner.telemetry.overview import loop_document, silence_message, waits
 from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
 from provisioner.telemetry.timeline import Kind, Subject
-from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines
+from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines, waits
 
 T = TypeVar("T")
 

@@ -16,7 +16,8 @@ from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.telemetry.facts import read_facts
-from provisioner.telemetry.overview import Overview, narrowed, overview
+from provisioner.telemetry.overview import Overview, overview
+from provisioner.telemetry.overview_part import narrowed
 
 WATCH_SECONDS = 2.0
 """Seconds between two looks of ``--watch``, unless it says otherwise."""
