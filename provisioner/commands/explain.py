@@ -123,7 +123,9 @@ def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
     is_known = document["kind"] is not None
     yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown(document)
     yield from (f"  {caveat}" for caveat in document["caveats"])
-    yield from (f"  {_times(one)}  {one['text']}" for one in document["story"])
+    for one in document["story"]:
+        times = dict.fromkeys([local(one["at"]), local(one["until"])])
+        yield f"  {' – '.join(times)}  {one['text']}"
     if is_known:
         yield "Now"
         yield from (f"  {sentence}" for sentence in document["now"])
@@ -136,11 +138,6 @@ def _unknown(document: Document) -> str:
     words = "no request, return request, machine or pool with this id in the state files or the journal"
     near = f" Known and spelled alike: {', '.join(document['near'])}." if document["near"] else ""
     return f"{document['id']}: {words}.{near} `provisioner status` lists what there is."
-
-
-def _times(one: Document) -> str:
-    at, until = local(one["at"]), local(one["until"])
-    return at if at == until else f"{at} – {until}"
 
 
 def _machine_line(one: Document) -> str:

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -116,9 +117,7 @@ def run(options: argparse.Namespace) -> int:
 
     anew = _unusable(state) if LeverKind.STOP_ALL in verb.kinds else ""
     before, after = state.change_levers(change, anew=bool(anew))
-    return show(
-        options, {**_document(known, verb, by, before, after), "anew": anew}, lambda document: [_text(document)]
-    )
+    return show(options, {**_document(known, verb, by, before, after), "anew": anew}, _lines)
 
 
 def _unusable(state: State) -> str:
@@ -224,8 +223,8 @@ def _document(known: _Known, verb: Verb, by: Lever, before: Levers, after: Lever
     }
 
 
-def _text(document: Document) -> str:
-    """The document as text for a terminal."""
+def _lines(document: Document) -> Iterator[str]:
+    """The document as a line for a terminal."""
     target, sets = document["target"], document["pulled"]
     which = f"pool {target}" if target else "everything"
     already, done = (words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["lever"]])
@@ -235,9 +234,10 @@ def _text(document: Document) -> str:
         text = done if sets else f"{which[0].upper()}{which[1:]} goes on."
         anew = f" No other lever is held any more: pull again what has to be. {document['anew']}"
         now = "The loop heeds it at once." if document["loop_runs"] else "No loop runs: it holds as soon as one does."
-        return f"{text}{stays}{anew if document['anew'] else ''} {now}"
-    if sets:
+        yield f"{text}{stays}{anew if document['anew'] else ''} {now}"
+    elif sets:
         by = document["held_by"]
         why = f": {by['reason']}" if by["reason"] else ""
-        return f"{already} already, by {by['who']} since {by['since']}{why}. Nothing was changed."
-    return f"No lever holds {which} back. Nothing was changed.{stays}"
+        yield f"{already} already, by {by['who']} since {by['since']}{why}. Nothing was changed."
+    else:
+        yield f"No lever holds {which} back. Nothing was changed.{stays}"

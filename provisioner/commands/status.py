@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, state_directory
 from provisioner.commands.status_text import printed
@@ -59,18 +59,18 @@ def run(options: argparse.Namespace) -> int:
 def look(options: argparse.Namespace, state: State) -> Overview:
     """What the files hold, as far as it was asked for. Raises StateError, UsageError for a name that nothing has."""
     whole = overview(read_facts(state))
-    _check_name("pool", options.pool, [row.pool for row in whole.pools])
-    _check_name("template", options.template, [row.template for row in whole.templates])
-    _check_name("request", options.request, [*(one["id"] for one in (*whole.requests, *whole.returns)), *whole.unread])
+    known = {
+        "pool": [row.pool for row in whole.pools],
+        "template": [row.template for row in whole.templates],
+        "request": [*(one["id"] for one in (*whole.requests, *whole.returns)), *whole.unread],
+    }
+    for kind, names in known.items():
+        if (name := getattr(options, kind)) and name not in names:
+            there = f"there are {', '.join(names)}" if names else "there is none"
+            raise UsageError(f"--{kind} {name}: the state files know no such {kind}; {there}")
     if not (options.pool or options.template or options.request):
         return whole
     return narrowed(whole, pool=options.pool, template=options.template, request=options.request)
-
-
-def _check_name(kind: str, name: str, names: Sequence[str]) -> None:
-    if name and name not in names:
-        there = f"there are {', '.join(names)}" if names else "there is none"
-        raise UsageError(f"--{kind} {name}: the state files know no such {kind}; {there}")
 
 
 # --- one look after the other -----------------------------------------------------------------------------------------

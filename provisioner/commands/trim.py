@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.commands.plan import clock_of, reconciler
@@ -23,7 +22,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show which ids left the files, or would leave them. Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
-    return show(options, trim_document(left, dry_run=options.dry_run), trim_lines)
+    document = {
+        "requests": [id_ for id_ in left or () if not id_.startswith(RETURN_ID_PREFIX)],
+        "returns": [id_ for id_ in left or () if id_.startswith(RETURN_ID_PREFIX)],
+        "dry_run": options.dry_run,
+        "loop_runs": left is None,
+    }
+    return show(options, document, trim_lines)
 
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
@@ -40,17 +45,6 @@ def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] 
         return left
     finally:
         lock.release()
-
-
-def trim_document(left: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any]:
-    """Which ids leave, or left, the files; ``left`` is None where a running loop does it."""
-    ids = left or ()
-    return {
-        "requests": [id_ for id_ in ids if not id_.startswith(RETURN_ID_PREFIX)],
-        "returns": [id_ for id_ in ids if id_.startswith(RETURN_ID_PREFIX)],
-        "dry_run": dry_run,
-        "loop_runs": left is None,
-    }
 
 
 def trim_lines(document: Document) -> Iterator[str]:

@@ -110,12 +110,12 @@ def _object(model: type[Section]) -> Json:
         "properties": {
             name: one | {"description": _one_line(one.get("description"))} for name, one in properties.items()
         },
-        "required": [name for name in properties if _needed(model.model_fields[name])],
+        "required": [name for name in properties if _is_needed(model.model_fields[name])],
         "additionalProperties": False,
     }
 
 
-def _needed(field: FieldInfo) -> bool:
+def _is_needed(field: FieldInfo) -> bool:
     """Whether neither HF's files nor the environment can give it: then its docstring says so."""
     return field.is_required() and "No default." in (field.description or "")
 
