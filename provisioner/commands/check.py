@@ -44,7 +44,7 @@ WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which configuration, and whether the clouds are asked."""
+    """Add the arguments and options."""
     command.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
     command.add_argument("--live", action="store_true", help="also ask the clouds whether machines can be made there")
     add_shared(command, "output")
@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def otherwise_read(provider: Provider) -> list[str]:
-    """Of which of HF's two files the scripts, or the loop, have read another content than is here.
+    """Return a warning for each of HF's two files of which the scripts, or the loop, have read another content.
 
-    Nothing where no state directory is known, or nobody has left a mark there.
+    Empty if no state directory is known, or it holds no mark.
     """
     read: Mapping[Side, Sequence[ReadContent]] = {}
     with suppress(DirectoryError, StateError):
@@ -87,7 +87,7 @@ def otherwise_read(provider: Provider) -> list[str]:
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
-    """Whether machines can be made in each pool's place as it is now, as big as promised; touches nothing.
+    """Ask if machines can be made in each pool's place as it is now, as big as promised; change nothing.
 
     A pool of which something is wrong is asked no more; the others are.
     """
@@ -154,7 +154,7 @@ def event_findings(settings: Settings) -> list[Finding]:
 
 
 def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
-    """What the configuration comes to, and what to look at."""
+    """The pools and templates that follow from the configuration, and warnings."""
     return {
         "id": settings.id,
         "name_prefix": settings.name_prefix,
@@ -168,7 +168,7 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
 
 
 def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    """What the clouds say about the pools, the worst first."""
+    """The findings on the pools, the worst first."""
     ordered = sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
     return [{"pool": one.pool, "severity": str(one.severity), "text": one.text} for one in ordered]
 

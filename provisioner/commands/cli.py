@@ -214,7 +214,7 @@ def _discard_output() -> None:
 
 
 def _refused_message(error: OSError) -> str:
-    """What the operating system refused. If no file is named, it is our output, to a disk that is full."""
+    """Return the refusal of the operating system; without a file's name it is of our output, as on a full disk."""
     return (
         f"The operating system refused {error.filename or 'a write to our output'}: {error.strerror or error}. See to "
         "disk space, rights and mounts there, then try again."
@@ -222,7 +222,7 @@ def _refused_message(error: OSError) -> str:
 
 
 def _broken_message(error: Exception) -> str:
-    """Where this program has a mistake."""
+    """Return the place of a mistake in this program, and what to do."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error).split())
     return (

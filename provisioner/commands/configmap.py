@@ -25,12 +25,12 @@ LARGEST = 1_048_576
 """Bytes of all that a ConfigMap holds."""
 
 PUBLIC = frozenset({"ca_file", "ca_bundle"})
-"""What may be named besides that is no secret; other files that a pool may leave out are logins and keys."""
+"""Optional settings that name a file without a secret; other files that a pool may leave out are logins and keys."""
 
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 Place = tuple[str, ...]
-"""Where a setting stands in provisioner.yaml: the names that lead to it."""
+"""The names that lead to a setting in provisioner.yaml."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -44,7 +44,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """From which directory, and under which name."""
+    """Add the arguments and options."""
     add_shared(command, "config")
     command.add_argument("--name", default="provisioner-config", help="name of the ConfigMap; default %(default)s")
     command.add_argument("--namespace", default="hostfactory", help="its namespace; default %(default)s")

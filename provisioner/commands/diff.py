@@ -20,7 +20,7 @@ NONE, ABSENT, UNSEEN, STRAYED_PHASE = "none", "absent", "unseen", "strayed"
 
 
 class View(NamedTuple):
-    """What the three say of one machine."""
+    """A machine as HostFactory, memory and cloud show it."""
 
     listed: bool
     """HostFactory's last list names it."""
@@ -77,7 +77,7 @@ WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose machines, and how to print them."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir", "output")
     command.add_argument("--machines", action="store_true", help=f"name all machines of a group, not only {SHOWN}")
 

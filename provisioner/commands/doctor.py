@@ -38,7 +38,7 @@ from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import is_denied, what_to_do
 
 SECONDS = 300.0
-"""How long one part may take: a live check waits for the slowest cloud."""
+"""Seconds that a part may take: a live check waits for the slowest cloud."""
 
 SHOWN = 25
 """Lines of a part that are shown; the bundle has them all."""
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which installation, and whether a bundle is made."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument(
         "--bundle",
@@ -133,7 +133,7 @@ def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[st
 
 
 def disk(environment: Mapping[str, str]) -> Answer:
-    """Whether the state directory's disk has room."""
+    """Check that the state directory's disk has room."""
     said = partial(Answer, "disk", "df")
     try:
         path = Directories(environment).state
@@ -148,7 +148,7 @@ def disk(environment: Mapping[str, str]) -> Answer:
 
 
 def clock(environment: Mapping[str, str]) -> Answer:
-    """Whether this host and the state directory's file system agree on the time; ``check --live`` asks the clouds."""
+    """Compare the clocks of this host and the state directory's file system; ``check --live`` asks the clouds."""
     said = partial(Answer, "clock", "date")
     try:
         path = Directories(environment).state

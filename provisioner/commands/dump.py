@@ -17,7 +17,7 @@ STDOUT = Path("-")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which state directory, and where the dump goes."""
+    """Add the arguments and options."""
     command.add_argument("file", type=Path, metavar="FILE", help=".tar.gz to write, or to replace; - for stdout")
     add_shared(command, "state-dir")
 

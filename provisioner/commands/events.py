@@ -21,7 +21,7 @@ COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose subscription, for how long, and how to print it."""
+    """Add the arguments and options."""
     add_shared(command, "config")
     command.add_argument("--seconds", type=float, metavar="N", help="end after so long; default: when interrupted")
     add_shared(command, "output")
@@ -75,7 +75,7 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
 
 
 def message_document(message: Judged) -> dict[str, Any]:
-    """One message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
+    """A message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
     hint = message.hint
     return {
         "worth": str(message.worth),

@@ -22,7 +22,7 @@ NEAR = 5
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose timeline, and how to print it."""
+    """Add the arguments and options."""
     command.add_argument("id", metavar="REQUEST|MACHINE|POOL", help="an id or name; of a machine also with its domain")
     add_shared(command, "state-dir", "output")
     command.add_argument(
@@ -73,7 +73,7 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
 
 
 def _find(sources: Sources, id_: str) -> tuple[Subject | None, Excerpt]:
-    """Whose id it is, by the state files or else by the journal, and what the journal says of it."""
+    """Find the subject with this id, by the state files or else by the journal, and its lines of the journal."""
     find, excerpt = sources.state.find_history, Excerpt()
     subject = _in_files(sources, id_)
     if subject is None:

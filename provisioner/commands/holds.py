@@ -77,7 +77,7 @@ TEXTS = {
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which hold, and why."""
+    """Add the arguments and options."""
     name = command.prog.rpartition(" ")[2]
     verb = VERBS[name]
     if verb.target:
@@ -204,7 +204,7 @@ class _Known:
 
 
 def _document(known: _Known, verb: Verb, by: Lever, before: Levers, after: Levers) -> dict[str, Any]:
-    """What was done. ``changed``: false where it was so already; ``held_by``: the hold in force, or None.
+    """The effect. ``changed``: false if it was so already; ``held_by``: the hold in force, or None.
 
     ``machine``: a cancel is of a machine. ``paused_by_settings``: the pool stays paused. ``loop_runs``: it holds now.
     ``anew``: why the file was moved aside, or made again, and all other holds are released; else empty.

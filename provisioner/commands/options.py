@@ -1,4 +1,4 @@
-"""What several commands share: options, what those lead to, exit codes, and how a document is printed."""
+"""Options, exit codes and printing that several commands share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARED = {"config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"), "state-di
 """Metavar and default of options that name a place."""
 
 Document = Mapping[str, Any]
-"""What a command found, as ``-o json`` prints it."""
+"""The result of a command, as ``-o json`` prints it."""
 
 
 class UsageError(Exception):
@@ -40,7 +40,7 @@ def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[
 
 
 def _named(directory: Callable[[], str], option: str) -> str:
-    """What the environment says. Raises DirectoryError, which names the option that may be given instead."""
+    """Read the environment. Raises DirectoryError, which names the option that may be given instead."""
     try:
         return directory()
     except DirectoryError as error:
@@ -54,14 +54,14 @@ def config_file(given: Path | None) -> Path:
 
 
 def settings(given: Path | None) -> Settings:
-    """What that file says. Raises ConfigError, DirectoryError."""
+    """Read that file. Raises ConfigError, DirectoryError."""
     from provisioner.settings.loader import load
 
     return load(config_file(given), os.environ)
 
 
 def state_directory(given: Path | None) -> StateDir:
-    """What ``--state-dir`` or HostFactory's environment names; it has to exist. Raises UsageError, DirectoryError."""
+    """The directory that ``--state-dir`` or HostFactory's environment names. Raises UsageError, DirectoryError."""
     from provisioner.state.directory import StateDir
 
     path = given or Path(_named(lambda: Directories(os.environ).state, "--state-dir DIR"))

@@ -22,7 +22,7 @@ from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose next cycle, and how to print it."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir", "output")
     command.add_argument(
         "--machines", action="store_true", help="name each machine, too; with -o json they are always named"
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan | None]:
-    """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
+    """Observe the pools and plan the next cycle; change nothing. Raises StateError, BackendError."""
     backends = make_backends(settings.pools, settings.site)
     clock = clock_of(state)
     try:
@@ -68,7 +68,7 @@ def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 
 
 
 def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """What the next cycle would do.
+    """The actions of the next cycle.
 
     ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty: no request's)
     and ``reason``. ``deferred``: how many ``machines`` of a pool and template. ``text``: the cloud's words, where it
@@ -116,7 +116,7 @@ def plan_is_fine(document: Document) -> bool:
 
 
 ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
-"""What of a plan is done to machines, and the word for it."""
+"""The actions of a plan, and the word for each."""
 
 
 def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How a request, a return request, a machine or a pool stands, and what comes next, as sentences for ``explain``."""
+"""The state of a request, a return request, a machine or a pool, and what comes next, as sentences for ``explain``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sources:
     def __init__(self, state: State) -> None:
         self.state = state
         self.caveats: list[str] = []
-        """What the answer lacks, and why."""
+        """The gaps of the answer, and their reasons."""
         memory = self._readable(state.memory.read)
         self.has_memory = memory is not None
         self.memory = memory or Memory("")
@@ -69,7 +69,7 @@ class Sources:
 
 
 def prospects(sources: Sources, subject: Subject) -> Iterator[str]:
-    """How the subject stands, and what comes next."""
+    """The state of the subject, and what comes next."""
     memory, id_ = sources.memory, subject.id
     if subject.kind is Kind.POOL:
         yield from _pool(sources, id_)

@@ -25,7 +25,7 @@ from provisioner.telemetry.notes import Notes, read_notes
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which files, and what to do with them beside looking."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--apply", action="store_true", help="write the files as shown; the brake stays as it is")
     command.add_argument("--release-brake", action="store_true", help="let the loop release the brake")
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
-    """What the loop has left; where none has, the limits are those of the configuration, if it can be read."""
+    """The notes of the loop; without them, the limits of the configuration, if it can be read."""
     try:
         notes = read_notes(state)
     except StateUnreadable:  # a mistake in the configuration must not keep anyone from looking at the state files
@@ -69,7 +69,7 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
 
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
-    """What there is to recover. Pools are looked at, and a configuration is needed, only where intent is lost."""
+    """Find what can be recovered. Pools are observed, and a configuration is needed, only if intent is lost."""
     files = recovery.read_files(state)
     if files.fine("intent"):
         orphans = tuple(files.memory.orphans) if files.memory else ()
@@ -88,7 +88,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
 
 
 def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document) -> dict[str, Any]:
-    """What is wrong with the state files, what would be written, and what a release of the brake sets going.
+    """The state of the files, what would be written, and the effects of a release of the brake.
 
     ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why one is unreadable, by kind.
     ``requests`` and ``returns``: written back; of a ``kept`` one only the machines are left. ``writes``: kinds of files

@@ -14,7 +14,7 @@ from provisioner.interrupts import orderly
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """From what, to where, and whether in earnest."""
+    """Add the arguments and options."""
     command.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML; docs/render-hf.md has all of it")
     command.add_argument(
         "--out",

@@ -20,7 +20,7 @@ NEXT = """\
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which dump, and where it goes."""
+    """Add the arguments and options."""
     command.add_argument("file", type=Path, metavar="FILE", help="what `provisioner dump` wrote; - for stdin")
     command.add_argument("--yes", action="store_true", help="move aside what the state directory holds")
     add_shared(command, "config", "state-dir")
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _source(file: Path) -> tuple[str, bytes]:
-    """What people call the dump, and its bytes."""
+    """The name and the bytes of the dump."""
     if file == STDIN:
         return "stdin", sys.stdin.buffer.read()
     try:

@@ -16,7 +16,7 @@ from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which loop, how long, and whether in earnest."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--once", action="store_true", help="one cycle on complete looks, then end")
     command.add_argument(

@@ -49,7 +49,7 @@ def under_way(frame: FrameType | None) -> dict[str, object]:
 
 
 class Service:
-    """One provisioner: loop, metrics, health and status page."""
+    """A provisioner: loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: State, *, listen: str | None = None) -> None:
         """Raises BackendError when a pool's place cannot be reached by its configuration."""

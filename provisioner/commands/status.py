@@ -24,7 +24,7 @@ WATCH_SECONDS = 2.0
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which files, which part of them, and how to print it."""
+    """Add the arguments and options."""
     add_shared(command, "state-dir")
     command.add_argument("--pool", default="", metavar="NAME", help="only what concerns this pool")
     command.add_argument("--template", default="", metavar="ID", help="only what concerns this template")
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def look(options: argparse.Namespace, state: State) -> Overview:
-    """What the files hold, as far as it was asked for. Raises StateError, UsageError for a name that nothing has."""
+    """Read the files, or the part of them that was asked for. Raises StateError, UsageError for an unknown name."""
     whole = overview(read_facts(state))
     known = {
         "pool": [row.pool for row in whole.pools],

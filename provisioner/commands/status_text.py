@@ -46,7 +46,7 @@ def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:
 
 
 def _head(seen: Overview) -> Iterator[str]:
-    """Whose files these are, whether the loop runs, and what asks for a person."""
+    """The provisioner of these files, the state of the loop, and what an operator must do."""
     loop, silent = seen.loop, seen.loop["silent_seconds"]
     last, host = loop["last_beat"], loop.get("host", "?")
     ran = "has never run" if last is None else f"last ran at {local(last)} on {host}"

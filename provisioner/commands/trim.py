@@ -13,7 +13,7 @@ from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which files, and whether in earnest."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--dry-run", action="store_true", help="only show what would leave")
     add_shared(command, "output")

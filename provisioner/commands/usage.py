@@ -23,13 +23,13 @@ from provisioner.telemetry.notes import read_notes
 from provisioner.telemetry.spending import of_most
 
 PARTS = ("day", "template", "pool", "account")
-"""What hours can be told by; the order of a group's parts, too."""
+"""Columns by which hours are summed, in the order in which a group has them."""
 
 Group = tuple[str, ...]
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which days, by what, and how to print them."""
+    """Add the arguments and options."""
     add_shared(command, "state-dir")
     command.add_argument("--since", type=first_day, default="7d", metavar="DATE", help="first day, or 7d; default 7d")
     command.add_argument("--until", type=day, metavar="DATE", help="last day, UTC, included; default today")
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
-    """What was used from one day to another, both included. Raises StateError.
+    """The usage from one day to another, both included. Raises StateError.
 
     ``rows``: the parts that ``by`` names, ``hours`` and ``cost``, by the present prices; ``total``: of all of them.
     ``cost``: None where no machine of the row has a price; ``unpriced_hours``: of machines without.

@@ -60,7 +60,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
 
 
 class _Reader:
-    """One reading of a configuration: goes on after each mistake, and gathers them."""
+    """A reading of a configuration: goes on after each mistake, and gathers them."""
 
     def __init__(
         self, path: Path, environment: Mapping[str, str], provider: templates.Provider, document: dict[str, Any]
@@ -69,7 +69,7 @@ class _Reader:
         self.provider = provider
         self.document = document
         self.around = Surroundings(path.parent, provider.config, environment)
-        """What a configuration's meaning depends on besides itself."""
+        """The surroundings that a configuration's meaning depends on."""
         self.problems = list(provider.problems)
 
     def settings(self) -> Settings | None:
@@ -127,7 +127,7 @@ class _Reader:
         self.problems.append(Problem(self.provider.templates_path, join("templates", template.id, name), text))
 
     def written(self, ids: Collection[str]) -> dict[str, Any]:
-        """What the file says; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
+        """The settings in the file; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
         body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
         if isinstance(of_templates := body.get("templates") or {}, dict):
             body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
@@ -158,7 +158,7 @@ class _Reader:
         return right
 
     def written_pool(self, name: str, body: object) -> Pool | None:
-        """One pool of the file; None when it is wrong."""
+        """A pool of the file; None if it is wrong."""
         where = join("pools", name)
         if not isinstance(body, dict):
             self.complain(where, expected("a mapping of settings", body))
@@ -182,7 +182,7 @@ class _Reader:
         return pool, [*problems, *kind.problems(body, inherited, self.around)]
 
     def pools_of(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one."""
+        """The pools that make a template's machines; adds its implicit pool to ``pools`` if it has one."""
         names = template.pools or self.implicit(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 SECTION_NAMES = (*SECTIONS, "pools", "templates")
 """Settings that hold others."""
 NOT_WRITTEN = {"name", "template_limits", "instance", "digests"}
-"""What the program fills in itself: as settings of the file these are unknown."""
+"""Fields that the program fills in itself: as settings of the file these are unknown."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HEAD = """# Settings
 
@@ -116,7 +116,7 @@ def _object(model: type[Section]) -> Json:
 
 
 def _is_needed(field: FieldInfo) -> bool:
-    """Whether neither HF's files nor the environment can give it: then its docstring says so."""
+    """Return True if neither HF's files nor the environment can give it: its docstring says so."""
     return field.is_required() and "No default." in (field.description or "")
 
 

@@ -70,7 +70,7 @@ class Configuration:
                 raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
 
     def _waiting(self, new: Settings) -> list[str]:
-        """What is no longer as it was at the start, and stays so until the next one."""
+        """The settings that changed since the start and take effect only with the next one."""
         started = self._started
         changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(started, name)]
         return changed + [

@@ -19,7 +19,7 @@ from provisioner.state import atomic
 NEW_MODE = 0o644
 """Mode of new files, which HostFactory, its scripts and the loop may read as different users. A copy keeps its mode."""
 NEW_DIRECTORY_MODE = 0o2775
-"""What a new directory may take of the mode of the one above it: the bits of owner and group, and who may look in."""
+"""Bits that a new directory takes of the mode of the one above it: those of owner and group, and who may look in."""
 KEPT = "before-render-hf"
 """Directory of the files that were replaced, below HostFactory's configuration: one below it for each time."""
 PRIVATE = stat.S_IRWXG | stat.S_IRWXO

@@ -19,7 +19,7 @@ from provisioner.tools.settings_file import HostFactorySettings, Requestor
 
 JsonObject = Mapping[str, Any]
 VERSION = 2
-"""Of the registration files, since Symphony 7.3 (docs/hostfactory.md: registration files)."""
+"""Version of the registration files since Symphony 7.3 (docs/hostfactory.md: registration files)."""
 
 
 def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObject:

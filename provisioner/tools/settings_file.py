@@ -73,7 +73,7 @@ class HostFactorySettings(Section):
 
 
 def read_settings(file: Path) -> HostFactorySettings:
-    """What the settings file says. Raises ConfigError."""
+    """Read the settings file. Raises ConfigError."""
     document, problems = read_mapping(file)
     if not document and problems:
         raise ConfigError(problems)
