@@ -11,9 +11,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple, TextIO
 
 from provisioner import __version__
@@ -37,6 +36,10 @@ WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, Missing
 EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."
 
 
+AddOptions = Callable[[argparse.ArgumentParser], None]
+Run = Callable[[argparse.Namespace], int]
+
+
 class CommandEntry(NamedTuple):
     """A command as ``provisioner --help`` lists it."""
 
@@ -44,17 +47,18 @@ class CommandEntry(NamedTuple):
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """Module that holds several commands; empty if the command has a module of its own name."""
+    """Module that holds several commands, in its ``COMMANDS``; empty if the command has a module of its own name."""
     extra: str = "loop"
     """Extra that the command's packages come with."""
     is_in_lab: bool = False
     """True for a command of the laboratory, which no other module of the product imports."""
 
-    def load(self) -> ModuleType:
-        """Import the module that holds the command: its ``add_options`` and ``run``. Raises MissingExtra."""
+    def load(self) -> tuple[AddOptions, Run]:
+        """Import the module that holds the command; return its ``add_options`` and ``run``. Raises MissingExtra."""
         package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
         with needing(extra(self.extra)):
-            return import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
+            module: Any = import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
+        return module.COMMANDS[self.name] if self.home else (module.add_options, module.run)
 
 
 COMMANDS = (
@@ -108,9 +112,11 @@ COMMANDS = (
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
     CommandEntry("completion", "Print what a shell needs to complete commands, options and files."),
     CommandEntry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
-    CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on."),
+    CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on.", home="backup"),
     CommandEntry(
-        "restore", "Put a dump back where the state directory was lost. The next loop begins with the brake latched."
+        "restore",
+        "Put a dump back where the state directory was lost. The next loop begins with the brake latched.",
+        home="backup",
     ),
     CommandEntry(
         "recover",
@@ -137,9 +143,9 @@ class Command(argparse.ArgumentParser):
         """The command's options, which its module has added."""
         if self.entry is not None:
             entry, self.entry = self.entry, None
-            module = entry.load()
-            module.add_options(self)
-            self.set_defaults(command=module.run, extra=entry.extra)
+            add_options, run = entry.load()
+            add_options(self)
+            self.set_defaults(command=run, extra=entry.extra)
         return self._actions
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from provisioner.commands.options import PROBLEM, Document, add_shared, settings, show, state_directory
@@ -76,10 +76,8 @@ TEXTS = {
 """By kind of hold, and for the cancel of a machine: the target's state, and the effect of a new hold."""
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
+def add_options(verb: Verb, command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
-    name = command.prog.rpartition(" ")[2]
-    verb = VERBS[name]
     if verb.target:
         command.add_argument("target", metavar=verb.target)
     needed = "" if verb.needs_reason else "; may be left out"
@@ -91,7 +89,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         help=f"why, for the log, the journal, status and HostFactory's messages{needed}",
     )
     add_shared(command, "config", "state-dir", "output")
-    command.set_defaults(lever=name, target="")
+    command.set_defaults(target="")
 
 
 def _reason(text: str) -> str:
@@ -101,9 +99,9 @@ def _reason(text: str) -> str:
     return words
 
 
-def run(options: argparse.Namespace) -> int:
+def run(verb: Verb, options: argparse.Namespace) -> int:
     """Returns PROBLEM, and records nothing, for an unknown name. Raises StateError."""
-    state, verb = state_directory(options.state_dir), VERBS[options.lever]
+    state = state_directory(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal(verb, options.target):
         print(f"{refusal} Nothing was recorded.", file=sys.stderr)
@@ -241,3 +239,6 @@ def _lines(document: Document) -> Iterator[str]:
         yield f"{already} already, by {by['who']} since {by['since']}{why}. Nothing was changed."
     else:
         yield f"No lever holds {which} back. Nothing was changed.{stays}"
+
+
+COMMANDS = {name: (partial(add_options, verb), partial(run, verb)) for name, verb in VERBS.items()}
