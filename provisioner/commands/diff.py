@@ -107,7 +107,7 @@ def diff_document(
     slots = {slot.name: slot for _, slot in memory.slots}
     phases = _phases(looks)
     unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
-    living = [name for name, slot in slots.items() if not slot.gone]
+    living = [name for name, slot in slots.items() if not slot.deletion.gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
     for name in sorted({*listed, *living, *phases}):
         slot = slots.get(name)
@@ -141,7 +141,7 @@ def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
     """The meaning of a view; ``ours``: the machine's name has our shape."""
-    if view.cloud == UNSEEN and not (slot and slot.gone):
+    if view.cloud == UNSEEN and not (slot and slot.deletion.gone):
         return UNKNOWN if slot or ours else FOREIGN
     verdict, stands = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
     if verdict is None and not stands:

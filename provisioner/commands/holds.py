@@ -167,7 +167,7 @@ class _Known:
         return hold.kind is LeverKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _no_pool(self, name: str) -> str:
-        pools = {*self.notes.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.gone)}
+        pools = {*self.notes.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.deletion.gone)}
         with suppress(StateError):
             pools |= {hold.target for hold in self.state.read_levers().held if hold.kind is not LeverKind.CANCEL}
         pools.discard("")

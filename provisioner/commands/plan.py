@@ -100,7 +100,7 @@ def _close(close: Transition) -> dict[str, Any]:
     slot = close.slot
     error, text = (slot.failure.error, slot.failure.text) if slot.failure else ("", "")
     about = {"machine": slot.name, "pool": slot.pool, "template": close.template}
-    return {**about, "verdict": slot.verdict, "reason": slot.cause or error, "text": text}
+    return {**about, "verdict": slot.verdict, "reason": slot.observed.cause or error, "text": text}
 
 
 def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:

@@ -91,9 +91,9 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
     slots = record.slots.values()
     if record.ended is not None:
         heard = "" if record.told_at is not None else "; HostFactory has not heard of it yet"
-        yield f"It ended as {record.ended} at {sources.local(record.ended_at or sources.memory.time)}{heard}."
+        yield f"It ended as {record.ended} at {sources.local(record.ended_at or sources.memory.written.time)}{heard}."
         kept = sum(slot.verdict in DESIRED for slot in slots)
-        leaving = sum(slot.verdict not in DESIRED and not slot.gone for slot in slots)
+        leaving = sum(slot.verdict not in DESIRED and not slot.deletion.gone for slot in slots)
         yield f"{kept:,} of its machines are HostFactory's; {leaving:,} that have ended are not proven gone yet."
         return
     ran = sum(slot.is_with_hf for slot in slots)
@@ -110,39 +110,45 @@ def _machine(sources: Sources, slot: Slot) -> Iterator[str]:
         yield "It is set aside: nothing is done for it until a person has looked."
     if slot.verdict in DESIRED:
         yield from _wanted(sources, slot)
-    elif slot.gone:
+    elif slot.deletion.gone:
         yield f"It is {slot.verdict}, and nothing is left of it."
     else:
-        sent = "is to be sent" if slot.delete_sent is None else f"was sent at {sources.local(slot.delete_sent)}"
-        yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone."
-        if slot.stuck:
-            yield "It is stuck: it was to be gone long ago."
-        if slot.hindrance is not None:
-            yield f"Its place says why it does not go: {slot.hindrance.error}: {slot.hindrance.text}"
+        yield from _leaving(sources, slot)
+
+
+def _leaving(sources: Sources, slot: Slot) -> Iterator[str]:
+    deletion = slot.deletion
+    sent = "is to be sent" if deletion.sent is None else f"was sent at {sources.local(deletion.sent)}"
+    yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone."
+    if deletion.stuck:
+        yield "It is stuck: it was to be gone long ago."
+    if deletion.hindrance is not None:
+        yield f"Its place says why it does not go: {deletion.hindrance.error}: {deletion.hindrance.text}"
 
 
 def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
-    if slot.notice is not None:
-        yield f"It ends at {sources.local(slot.notice.ends)}: {slot.notice.cause}."
-    if slot.down is not None:
+    notice, ip = slot.observed.notice, slot.observed.ip
+    if notice is not None:
+        yield f"It ends at {sources.local(notice.ends)}: {notice.cause}."
+    if slot.life.down is not None:
         why = f": “{slot.failure.text}”" if slot.failure else ""
-        yield f"It has not run since {sources.local(slot.down)}{why}. HostFactory was told of it."
+        yield f"It has not run since {sources.local(slot.life.down)}{why}. HostFactory was told of it."
     elif slot.ran is not None:
-        yield f"It runs since {sources.local(slot.ran)} at {slot.ip}, and is kept until HostFactory returns it."
+        yield f"It runs since {sources.local(slot.ran)} at {ip}, and is kept until HostFactory returns it."
     if slot.ran is not None:
         return
     limits = sources.notes.pool_limits.get(slot.pool)
     said = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
     yield f"It does not run yet{said}."
     if limits and slot.submitted is not None:
-        due = sources.local(boots_by(slot, slot.submitted, limits))
+        due = sources.local(boots_by(slot, limits))
         yield f"If it does not run by {due}, it fails and another takes its place."
 
 
 def _return(sources: Sources, back: ReturnRecord) -> str:
     settled = f"{len(back.results):,} of {len(back.names):,} machines are settled"
     if back.ended is not None:
-        return f"It ended as {back.ended} at {sources.local(back.ended_at or sources.memory.time)}: {settled}."
+        return f"It ended as {back.ended} at {sources.local(back.ended_at or sources.memory.written.time)}: {settled}."
     return f"It is running: {settled}; it ends by {sources.local(back.deadline)}."
 
 

@@ -72,7 +72,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
     """Find what can be recovered. Pools are observed, and a configuration is needed, only if intent is lost."""
     files = recovery.read_files(state)
     if files.fine("intent"):
-        orphans = tuple(files.memory.orphans) if files.memory else ()
+        orphans = tuple(files.memory.orphans.since) if files.memory else ()
         return recovery.recovery(files, orphans, "", ""), {}
     configuration = settings(options.config)
     looks = look_once(configuration, files.memory)
