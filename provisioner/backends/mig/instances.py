@@ -41,22 +41,23 @@ class Observed:
     """A machine, and the two entries that it was read from."""
 
     member: Member
-    entry: Json | None
+    entry: Json
+    """Empty while no list shows the instance."""
     machine: Machine
 
     @property
     def may_be_spot(self) -> bool:
         """False only if its entry says that it is no Spot instance."""
-        return self.entry is None or read_instance(self.entry).spot
+        return not self.entry or read_instance(self.entry).spot
 
 
-def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:
+def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
     """What the two entries say of one machine; ``before`` itself when that is what was known.
 
     ``began``: the loop time of the look.
     ``instance``: not used where its id is not the member's: it is another incarnation, or outside the group.
     """
-    if instance is None or instance.id != member.id:
+    if instance.id != member.id:
         instance = Instance()
     phase = _phase(member, instance)
     cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None

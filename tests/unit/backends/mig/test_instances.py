@@ -45,7 +45,7 @@ NO_VM: dict[str, Any] = {"id": None, "instanceStatus": None}
 
 
 def seen(member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, before: Machine | None = None) -> Machine:
-    vm = read_instance(instance_entry) if instance_entry else None
+    vm = read_instance(instance_entry or {})
     return machine(read_member(member_entry, ""), vm, before, BEGAN)
 
 
