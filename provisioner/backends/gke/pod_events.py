@@ -13,8 +13,10 @@ from typing import Any
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import KubeApi, words
-from provisioner.backends.gke.pod_cache import FAILED, PodCaches
-from provisioner.backends.gke.pods import NOT_PREPARED, Wait
+from provisioner.backends.gke.pod_cache import FAILED
+from provisioner.backends.gke.pod_caches import PodCaches
+from provisioner.backends.gke.pod_failures import NOT_PREPARED
+from provisioner.backends.gke.pods import Wait
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure
 

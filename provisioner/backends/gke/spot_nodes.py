@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Protocol
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
-from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
+from provisioner.backends.gke.pod_status import SPOT_SELECTORS
 from provisioner.backends.responses import understood
 
 log = logging.getLogger(__name__)
@@ -24,28 +23,6 @@ MOST = 20_000
 """Nodes that are remembered, more than a cluster has; the oldest are forgotten, and known again by their next pod."""
 PAUSE_SECONDS = 30.0
 """Pause between two readings: a Spot node that lives shorter is told by its pod alone."""
-
-
-class Nodes(Protocol):
-    """What hears of the nodes that pods were bound to."""
-
-    def meet(self, name: str) -> None:
-        """Note a node; nothing where the name is empty."""
-
-    def is_spot(self, name: str) -> bool | None:
-        """Whether Google may take it away at any time; None where that is not known."""
-
-
-class NoNodes:
-    """Knows no node."""
-
-    def meet(self, name: str) -> None:
-        """Forget it."""
-
-    is_spot = staticmethod(not_known)
-
-
-NO_NODES = NoNodes()
 
 
 class SpotNodes:
@@ -61,17 +38,14 @@ class SpotNodes:
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
-        """What the node's labels said; None before they were read."""
-        return self._nodes.get(name)
-
-    def meet(self, name: str) -> None:
-        """Note a node, to be asked for in the next reading."""
+        """Return what the node's labels said; None, and the next reading asks for the node, before they were read."""
         if name and name not in self._nodes:
             with self._lock:
                 self._nodes.setdefault(name, None)
                 self._wanting = True
                 while len(self._nodes) > MOST:
                     del self._nodes[next(iter(self._nodes))]
+        return self._nodes.get(name)
 
     def look(self) -> None:
         """Begin to read if a node is not known, and the last reading is past; returns at once."""
