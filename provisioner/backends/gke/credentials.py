@@ -1,4 +1,4 @@
-"""Says where an API server is, and who we are there: in-cluster account, kubeconfig, or endpoint with Google's."""
+"""The address of an API server and our credentials there: in-cluster account, kubeconfig, or endpoint with Google's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,35 +35,32 @@ MALFORMED = (
 """Errors that the official client, and those that it asks, raise for a file that is no kubeconfig."""
 
 
-class UnusableAuthority(ValueError):
-    """A ``ca_file`` that holds no certificate authority, or is not there."""
-
-
 class Credentials(Protocol):
-    """Where the words come from that say who we are. Called by one thread at a time."""
+    """Source of the words that say who we are. Called by one thread at a time."""
 
     def header(self) -> str:
         """The value of the Authorization header, empty without one; BackendError when there is none to be had."""
 
 
+@dataclass(frozen=True, slots=True)
 class Anonymous:
     """No credentials: over plain HTTP no secret is sent."""
 
-    def __init__(self, endpoint: str, otherwise: str) -> None:
-        """``otherwise``: what else to do if the server wants credentials."""
-        self._endpoint, self._otherwise = endpoint, otherwise
+    endpoint: str
+    otherwise: str
+    """Advice for an operator if the server wants credentials."""
 
     def header(self) -> str:
-        """An empty value: there is nobody to name."""
+        """Return an empty value."""
         return ""
 
     def rejected(self) -> None:
         """The server wants to know who we are; always BackendError."""
-        raise credentials_wanted(self._endpoint, self._otherwise)
+        raise credentials_wanted(self.endpoint, self.otherwise)
 
 
 class TokenFile:
-    """A token in a file that somebody replaces before it ends, as a kubelet does."""
+    """A token in a file that is replaced before the token ends, as by a kubelet."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._token = path, ""
@@ -79,17 +77,17 @@ class TokenFile:
         return f"Bearer {self._token}"
 
 
+@dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """What a kubeconfig itself holds: a token, a password, a client certificate, an auth-provider's token."""
+    """Credentials that a kubeconfig itself holds: token, password, client certificate, an auth-provider's token."""
 
-    def __init__(self, configuration: Any) -> None:
-        """``configuration``: the official client's, which was filled from the file."""
-        self._configuration = configuration
+    configuration: Any
+    """The official client's, filled from the file."""
 
     def header(self) -> str:
-        """What the file says, or what its auth-provider renewed."""
+        """Return the value from the file, or the one that its auth-provider renewed."""
         try:
-            return str(self._configuration.auth_settings().get("BearerToken", {}).get("value") or "")
+            return str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
         except MALFORMED as error:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
 
@@ -114,10 +112,7 @@ def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credential
     if endpoint.startswith("http://"):
         return Anonymous(endpoint, "name a 'kubeconfig' instead")
     if pool.ca_file is not None:
-        try:
-            ssl.create_default_context(cafile=str(pool.ca_file))
-        except OSError as error:
-            raise UnusableAuthority(error) from error
+        ssl.create_default_context(cafile=str(pool.ca_file))  # raises OSError for a file without an authority
         configuration.ssl_ca_cert = str(pool.ca_file)
     return GoogleToken(pool.credentials)
 

@@ -56,8 +56,8 @@ class ExecPlugin:
         self._arguments = [str(argument) for argument in settings.get("args") or ()]
         self._hint = str(settings.get("installHint") or HINT).strip()
         self._environment = {str(item["name"]): str(item["value"]) for item in settings.get("env") or ()}
-        told = {"cluster": dict(cluster)} if settings.get("provideClusterInfo") else {}
-        info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": {"interactive": False, **told}}
+        described = {"cluster": dict(cluster)} if settings.get("provideClusterInfo") else {}
+        info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": {"interactive": False, **described}}
         self._environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
         self._wall = wall
         self._token, self._renew_at = "", float("-inf")

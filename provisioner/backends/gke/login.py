@@ -25,7 +25,6 @@ from provisioner.backends.gke.credentials import (
     Anonymous,
     Credentials,
     TokenFile,
-    UnusableAuthority,
     current_context,
     read_credentials,
 )
@@ -123,7 +122,7 @@ class Login:
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
-    """The API server of a pool. Asks nobody yet; BackendError when the configuration leads to none."""
+    """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
     try:
         # A kubeconfig's current context is chosen once: another one is another cluster.
         context = pool.context
@@ -172,7 +171,7 @@ def _unusable(pool: GkePool, error: Exception) -> str:
     """That a pool's configuration leads to no cluster, with the file or address at fault and what to do."""
     reason, setting = _reason(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
-        name = "ca_file" if isinstance(error, UnusableAuthority) else "endpoint"
+        name = "ca_file" if isinstance(error, OSError) else "endpoint"
         text = f"{name} {getattr(pool, name)} cannot be used: {reason}; correct {setting}.{name}"
     elif pool.kubeconfig is not None:
         advice = f"correct it, or let {setting}.kubeconfig or KUBECONFIG name another"
@@ -184,7 +183,7 @@ def _unusable(pool: GkePool, error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """On one line. What Python says of a document of another shape helps nobody by itself."""
+    """Return the error on one line. Python's words for a document of another shape do not help by themselves."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
     said = words(str(error)).rstrip(".")

@@ -24,7 +24,7 @@ from provisioner.model import LossCause
 log = logging.getLogger(__name__)
 
 COMPONENT = "hostfactory-provisioner"
-"""Who says it: ``reportingController`` of events.k8s.io/v1."""
+"""The writer of the Events: ``reportingController`` of events.k8s.io/v1."""
 
 MOST = 10
 """Pods that get an Event of their own before those that wait are sent; one more for each pool counts the others."""
@@ -42,7 +42,7 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
     LossCause.EXPIRES: ("Expired", "came to the end that was known beforehand"),
     LossCause.UNKNOWN: ("Lost", "vanished"),
 }
-"""The reason and its words, of a pod that HostFactory was told of. One that was not has ``FAILED``."""
+"""Reason and words for a pod that was reported to HostFactory. Any other has ``FAILED``."""
 
 
 class LossEvents:
@@ -56,7 +56,7 @@ class LossEvents:
         self._sender = ThreadPoolExecutor(1, f"losses {self._path}")
         self._sending: Future[None] | None = None
         self._refused = False
-        """The server takes none, until the next start."""
+        """True if the server takes no Events, until the next start."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
         """Let these be sent; returns at once."""
@@ -133,7 +133,7 @@ def end_of(end: Ended) -> tuple[str, str]:
 
 
 def message(pool: str, end: Ended) -> str:
-    """For people: what became of the machine, why, whose it was, and what comes now."""
+    """Return for operators what became of the machine, why, whose it was, and what comes now."""
     why = f": {end.failure.text}" if end.failure is not None else ""
     following = "HostFactory is told of it" if end.lost else "another one is tried while the request lasts"
     whose = f"Request {end.request}, template {end.template}, pool {pool}"

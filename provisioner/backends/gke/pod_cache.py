@@ -51,16 +51,16 @@ class PodCache:
         self._pods: dict[str, Machine] = {}
         """Machines by name, without their notices, whose end is loop time."""
         self._endings: dict[str, tuple[Ending, float]] = {}
-        """How pods will end, and the monotonic time at which that was first heard."""
+        """The coming ends of pods, and the monotonic time at which each was first known."""
         self._created: dict[str, int] = {}
         """Names that only our own create has shown so far, and the version it gave them."""
         self._causes: dict[str, tuple[LossCause | None, float]] = {}
-        """Why pods went, and the monotonic time at which they did, in that order; None for pods that a watch said are
-        gone, and that neither ended nor were ending before."""
+        """The causes why pods went, and the monotonic time at which they did, in that order; None for pods that a watch
+        said are gone, and that neither ended nor were ending before."""
         self._waits: dict[str, tuple[Wait, float]] = {}
         """The pods that wait, by name; since when, in monotonic time."""
-        self._told: Mapping[Wait, Failure] = {}
-        """Events and Spot labels of the pods, by uid."""
+        self._reasons: Mapping[Wait, Failure] = {}
+        """The reasons why pods wait, from their Events."""
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
@@ -95,7 +95,7 @@ class PodCache:
             self._advance(version)
 
     def add_created(self, pod: Pod) -> None:
-        """Take the response to our own create, unless the watch is past it: then it has told all there is to tell.
+        """Take the response to our own create, unless the watch is past it: then it has brought all that there is.
 
         So a machine whose create was accepted is never absent from a later look, however late the watch is.
         """
@@ -110,11 +110,11 @@ class PodCache:
             before = self._clock() - seconds
             return frozenset(wait for wait, since in self._waits.values() if since <= before)
 
-    def explain(self, told: Mapping[Wait, Failure]) -> bool:
-        """Take what was said of the pods that wait; True when there is something new."""
+    def explain(self, reasons: Mapping[Wait, Failure]) -> bool:
+        """Take the reasons why pods wait; True when there is something new."""
         with self._lock:
-            before, self._told = self._told, told
-            self._dirty.update(name for name, (wait, _) in self._waits.items() if before.get(wait) != told.get(wait))
+            before, self._reasons = self._reasons, reasons
+            self._dirty.update(name for name, (wait, _) in self._waits.items() if before.get(wait) != reasons.get(wait))
             return bool(self._dirty)
 
     def machines(self, now: float) -> Mapping[str, Machine]:
@@ -128,7 +128,7 @@ class PodCache:
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
-        """The pods that went lately, also those that no look has shown, and why, as far as a watch has told."""
+        """The pods that went lately, also those that no look has shown, and why, as far as a watch has shown."""
         with self._lock:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
@@ -224,16 +224,16 @@ class PodCache:
             self._dirty.add(name)
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         if name in self._waits:
-            machine = _explained(machine, self._waits[name][0], self._told)
+            machine = _explained(machine, self._waits[name][0], self._reasons)
         if name not in self._endings:
             return machine
         ending, since = self._endings[name]
         return replace(machine, notice=Notice(ending.cause, now + ending.seconds + since - self._clock()))
 
 
-def _explained(machine: Machine, wait: Wait, told: Mapping[Wait, Failure]) -> Machine:
+def _explained(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
     """A machine that waits, with its last Events. One whose node has only begun to prepare it has none."""
-    why = told.get(wait)
+    why = reasons.get(wait)
     if wait.placed:
         return replace(machine, failure=why, no_room=why is not None and why.error.has_no_room)
     if why is None or machine.failure is None:

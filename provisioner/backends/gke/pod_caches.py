@@ -1,4 +1,4 @@
-"""What the pools behind one watch share: the list that is under way, and who hears of events."""
+"""The caches of the pools behind one watch, and the list that is under way for all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PodList:
         self._taken = 0
 
     def take(self, kind: str, pod: Pod) -> None:
-        """One pod of the list (``ADDED``), or what became of it before the list was complete."""
+        """Take a pod of the list (``ADDED``), or an event on one before the list was complete."""
         self._taken += 1
         check_number(self._taken)
         is_spot = self._is_spot(node_of(pod))
@@ -39,27 +39,27 @@ class PodList:
                 readings.pop(pod["metadata"].get("name"), None)
 
     def readings(self, pool: Identity) -> Collection[Reading]:
-        """What was found of a pool."""
+        """Return the pods that were found of a pool."""
         return self._readings[pool].values()
 
 
 class PodCaches:
-    """The caches of all pools that share a watch: each hears everything, and keeps what is its own."""
+    """The caches of all pools that share a watch: each gets everything, and keeps its own pods."""
 
     def __init__(self, is_spot: IsSpot = unknown) -> None:
         self._is_spot, self._lock = is_spot, threading.Lock()
         self._wakes: Mapping[PodCache, Callable[[], None]] = {}
-        """What to call when a cache has news. Never changed but replaced: the watch reads it in its own thread."""
+        """The function to call if a cache has news. Replaced, never changed: the watch reads it in its own thread."""
 
     def __bool__(self) -> bool:
         return bool(self._wakes)
 
     def add(self, cache: PodCache, wake: Callable[[], None] = lambda: None) -> None:
-        """From now on this cache hears what comes, and ``wake`` is called when it has news."""
+        """Give this cache everything from now on, and call ``wake`` if it has news."""
         self._wakes = {**self._wakes, cache: wake}
 
     def remove(self, cache: PodCache) -> None:
-        """Tell this cache nothing more. Pools end at the same time."""
+        """Give this cache no more. Pools end at the same time."""
         with self._lock:
             self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
@@ -84,10 +84,10 @@ class PodCaches:
         """The pods of all pools that have waited for so long for the same."""
         return frozenset().union(*(cache.waiting(seconds) for cache in self._wakes))
 
-    def explain(self, told: Mapping[Wait, Failure]) -> None:
-        """Take what was said of them."""
+    def explain(self, reasons: Mapping[Wait, Failure]) -> None:
+        """Take the reasons why pods wait."""
         for cache, wake in self._wakes.items():
-            if cache.explain(told):
+            if cache.explain(reasons):
                 wake()
 
     def advance(self, version: str) -> None:

@@ -1,4 +1,4 @@
-"""Why a pod does not run, in the words of its JSON. Pure."""
+"""The reasons why a pod does not run, in the words of its JSON. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and 
 
 
 def gates(pod: Pod) -> list[str]:
-    """The scheduling gates that hold it back, by name."""
+    """Return the scheduling gates that hold a pod back, by name."""
     return [str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
 
 
@@ -44,7 +44,7 @@ def hindrance(metadata: Mapping[str, Any]) -> Failure | None:
 
 
 def failure(pod: Pod) -> Failure | None:
-    """Why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
+    """Return why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
     status = pod.get("status") or {}
     if has_ended(pod):
         return _end(pod)
@@ -63,7 +63,7 @@ def failure(pod: Pod) -> Failure | None:
 
 
 def _end(pod: Pod) -> Failure | None:
-    """Why a pod has ended: in the words of who ended it, else of the container that failed first, or ended at all.
+    """Return why a pod has ended: by who ended it, else by the container that failed first, or ended at all.
 
     A sidecar (an init container that is always restarted) is stopped when the others have ended: that is no cause.
     """
@@ -83,7 +83,7 @@ def _end(pod: Pod) -> Failure | None:
 
 
 def _not_scheduled(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
-    """Why the pod has no node: gates hold it back, or no node takes it. Gates that were just lifted are no failure."""
+    """Return why the pod has no node: gates hold it back, or no node takes it. Lifted gates are no failure."""
     reason = scheduled.get("reason")
     if reason == "SchedulingGated":
         return _say(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
@@ -91,7 +91,7 @@ def _not_scheduled(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failur
 
 
 def _trouble(container: Mapping[str, Any]) -> Failure | None:
-    """Why a container does not run; None for one that runs, has ended well, or is about to start."""
+    """Return why a container does not run; None for one that runs, has ended well, or is about to start."""
     ended = terminated(container)
     if ended.get("exitCode"):
         return _say(ErrorClass.OTHER, ended, container)
@@ -103,7 +103,7 @@ def _trouble(container: Mapping[str, Any]) -> Failure | None:
 
 
 def _restarted(status: Mapping[str, Any]) -> Failure | None:
-    """How a container ended the last time that runs again and is not ready: as good a reason as there is."""
+    """Return how a container ended the last time that runs again and is not ready: as good a reason as there is."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):

@@ -1,4 +1,4 @@
-"""What a pod's JSON says of its life: its phase, and when, how and why it ends. Pure."""
+"""The life of a pod as its JSON says it: its phase, and when and why it ends. Pure."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ scheduler and each resource may be one. Newer kubelets begin the message with ``
 REJECTED = "Pod was rejected: "
 
 LOST_CONTAINER = "ContainerStatusUnknown"
-"""Why a container has ended that its kubelet could not find any more: its node was restarted, it did not exit."""
+"""The reason of a container that its kubelet could not find any more: its node was restarted, it did not exit."""
 
 SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
 SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
-"""How GKE marks Spot and preemptible nodes."""
+"""Marks of GKE's Spot and preemptible nodes."""
 
 RECENT = 1024
 """Values that many pods have in common, remembered to be kept in memory once."""
@@ -69,7 +69,7 @@ def node_of(pod: Pod) -> str:
 
 
 def phase_of(pod: Pod) -> Phase:
-    """A pod whose deletion was asked for is STOPPING also when its containers have ended: nothing is left to delete."""
+    """Return the phase. A pod whose deletion was asked for is STOPPING also when its containers have ended."""
     status = pod.get("status") or {}
     if is_terminating(pod):
         return Phase.STOPPING
@@ -135,7 +135,7 @@ def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
 
 
 def _witnessed(pod: Pod) -> LossCause:
-    """The cause by the best witness there is: who disrupted it, its kubelet, who deleted it, its containers."""
+    """Return the cause by the best witness there is: who disrupted it, its kubelet, who deleted it, its containers."""
     status = pod.get("status") or {}
     disrupted = disruption(status)
     if disrupted.get("reason") == "TerminationByKubelet":
@@ -152,7 +152,7 @@ def _witnessed(pod: Pod) -> LossCause:
 
 
 def _exit(status: Mapping[str, Any]) -> LossCause:
-    """The cause for a pod that nobody ended: its containers exited, unless their kubelet lost them."""
+    """Return the cause for a pod that ended by itself: its containers exited, unless their kubelet lost them."""
     ends = [ended for container in containers(status) if (ended := terminated(container))]
     if any(ended.get("reason") == LOST_CONTAINER for ended in ends):
         return LossCause.NODE
@@ -189,7 +189,7 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What is known of each container, init containers first: they hold up the others."""
+    """Return the status of each container, init containers first: they hold up the others."""
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 

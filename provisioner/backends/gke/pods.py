@@ -1,4 +1,4 @@
-"""What a pod's JSON says about its machine: phase, address, why it does not run, how it will end. Pure.
+"""The machine that a pod is, and the labels and the name that make a pod ours. Pure.
 
 Typed models would cost more than the request that fetched the pods.
 """
@@ -126,10 +126,10 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
 def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:
     """The machine of a pod that was asked for by its name, at loop time ``now``; ``before``: as it was shown last."""
     machine, ending = machine_of(pod)
-    held = before.notice if before else None
-    if ending is None or held is None or held.cause is not ending.cause:
-        held = Notice(ending.cause, now + ending.seconds) if ending else None
-    return replace(machine, strayed=strayed, notice=held)
+    notice = before.notice if before else None
+    if ending is None or notice is None or notice.cause is not ending.cause:
+        notice = Notice(ending.cause, now + ending.seconds) if ending else None
+    return replace(machine, strayed=strayed, notice=notice)
 
 
 def altered(asked: Pod, made: Pod) -> str:

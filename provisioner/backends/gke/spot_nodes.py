@@ -1,7 +1,7 @@
-"""Which nodes Google may take away at any time, as their labels say: read when pods have come to nodes not yet known.
+"""The nodes that Google may take away at any time, by their labels: read if pods have come to unknown nodes.
 
-A compute class chooses Spot nodes without a word in the pod; the answer is told as a cause of a machine's end, and is
-never state.
+A compute class chooses Spot nodes without a word in the pod; the answer is shown as a cause of a
+machine's end, and is never state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATH = "/api/v1/nodes"
 MOST = 20_000
 """Nodes that are remembered, more than a cluster has; the oldest are forgotten, and known again by their next pod."""
 PAUSE_SECONDS = 30.0
-"""Pause between two readings: a Spot node that lives shorter is told by its pod alone."""
+"""Pause between two readings: a Spot node that lives shorter is known by its pod alone."""
 
 
 class SpotNodes:
@@ -32,9 +32,7 @@ class SpotNodes:
         self._api = api
         self._lock = threading.Lock()
         self._nodes: dict[str, bool | None] = {}
-        """Whether a node is on Spot, by name, in the order in which they were met; None: not asked yet."""
-        self._wanting = False
-        """True while one of them may be None."""
+        """True for a node on Spot, by name, in the order in which they were met; None: not asked yet."""
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
@@ -42,14 +40,13 @@ class SpotNodes:
         if name and name not in self._nodes:
             with self._lock:
                 self._nodes.setdefault(name, None)
-                self._wanting = True
                 while len(self._nodes) > MOST:
                     del self._nodes[next(iter(self._nodes))]
         return self._nodes.get(name)
 
     def look(self) -> None:
         """Begin to read if a node is not known, and the last reading is past; returns at once."""
-        self._readings.begin(PAUSE_SECONDS, lambda: self._read if self._wanting else None)
+        self._readings.begin(PAUSE_SECONDS, lambda: self._read if None in self._nodes.values() else None)
 
     def close(self) -> None:
         """Wait a moment for a reading that is under way."""
@@ -73,7 +70,6 @@ class SpotNodes:
             for name in met:
                 if self._nodes.get(name, True) is not True:
                     self._nodes[name] = name in spot
-            self._wanting = None in self._nodes.values()
         log.debug("Nodes read", extra={"nodes": len(met), "spot": len(spot)})
 
     def _list(self) -> Iterator[str]:
