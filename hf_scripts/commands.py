@@ -12,17 +12,17 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hf_scripts import documents, log
 from hf_scripts.documents import Document, Refused
-from provisioner.hostfactory import Answer, Recorded, templates
+from provisioner.hostfactory import Recorded, templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, printable, short_name
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateError, StateUnwritable
+from provisioner.state.errors import StateError
 from provisioner.state.markers import SILENT_SECONDS
 
 if TYPE_CHECKING:
@@ -52,33 +52,44 @@ class ScriptCall(NamedTuple):
         """What was recorded and published; opening it touches nothing."""
         return StateDir(self.directories.state)
 
+    def provider(self) -> Provider:
+        """HF's two files. Raises TemplatesError."""
+        return templates.load(self.directories.conf, self.directories.environment, self.directories.config_file)
+
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Inside, a hint is written: if that fails, the log says so, and HF gets its answer all the same."""
+        try:
+            yield
+        except (DirectoryError, StateError) as error:
+            log.append(self.directories, "WARNING", f"Could not note {what}", {"problem": str(error)})
+
 
 # --- getAvailableTemplates --------------------------------------------------------------------------------------------
 
 
 def get_available_templates(call: ScriptCall) -> str:
     """The valid templates of the file; of these, those HF asks for."""
-    provider = _load(call)
+    provider = call.provider()
     for problem in provider.problems:
         log.append(call.directories, "WARNING", "Left out a setting", {"problem": f"{problem.file}: {problem}"})
     without_use = [*provider.config.unused, *provider.config.unknown]
     if without_use:  # HF calls this when it starts and hardly ever again, so the log tells it here
         log.append(call.directories, "INFO", "Settings without use here", {"keys": without_use})
     asked = _asked_for(call, provider.templates)
-    numbers, available = _max_numbers(call, provider.templates), _available(call)
+    numbers, available = _max_numbers(call, provider.templates), dict[str, int]()
+    with contextlib.suppress(DirectoryError, StateError):
+        available |= call.state().available()
     listed = [
         _named_for(call, template).document()
         | {"maxNumber": numbers[template.id]}
         | ({"availableNumber": available[template.id]} if template.id in available else {})
         for template in asked
     ]
-    _note_read(call, provider)
+    with call.noting("what was read"):
+        call.state().note_read(provider.digests)
     call.facts.update(templates=len(listed), mistakes=len(provider.problems))
     return json.dumps({"templates": listed, "message": "Get available templates success."})
-
-
-def _load(call: ScriptCall) -> Provider:
-    return templates.load(call.directories.conf, call.directories.environment, call.directories.config_file)
 
 
 def _named_for(call: ScriptCall, template: Template) -> Template:
@@ -103,23 +114,14 @@ def _asked_for(call: ScriptCall, valid: Sequence[Template]) -> Sequence[Template
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
     """Each maxNumber, but none lower than HF was shown before, which would hang (docs/hostfactory.md: maxNumber)."""
-    numbers = {template.id: template.max_number for template in valid}
-    try:
+    numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
+    shown, remembered = numbers, ""
+    with call.noting("the maxNumbers shown"):
         shown, remembered = call.state().note_shown(numbers)
-    except (DirectoryError, StateError) as error:
-        log.append(call.directories, "WARNING", "Could not note the maxNumbers shown", {"problem": str(error)})
-        return numbers
     for name in (name for name in numbers if shown[name] != numbers[name]):
         facts = {"template": name, "file": numbers[name], "shown": shown[name], "remembered": remembered}
         log.append(call.directories, "WARNING", LOWERED, facts)
     return shown
-
-
-def _available(call: ScriptCall) -> Mapping[str, int]:
-    """How many more machines the caps leave to each template, as far as the loop has published it."""
-    with contextlib.suppress(DirectoryError, StateError):
-        return call.state().available()
-    return {}
 
 
 # --- requestMachines --------------------------------------------------------------------------------------------------
@@ -127,36 +129,30 @@ def _available(call: ScriptCall) -> Mapping[str, int]:
 
 def request_machines(call: ScriptCall) -> str:
     """Records the request durably, then names it."""
-    template, count, rc_account = documents.requested(call.document)
-    provider = _check_template(call, template)
-    state, provisioner = call.state(), call.directories.name
-    recorded = state.record_request(provisioner, template, count, created_wall=time.time(), rc_account=rc_account)
-    _note_read(call, provider)
-    call.facts.update(request=recorded.id, template=template, count=count)
-    return _accepted(recorded, f"Request recorded: {count} of {template}.")
-
-
-def _note_read(call: ScriptCall, provider: Provider) -> None:
-    """Leaves a mark of what was read. Only a hint for people: HF gets its answer also when that cannot be written."""
-    try:
-        call.state().note_read(provider.digests)
-    except (DirectoryError, StateError) as error:
-        log.append(call.directories, "WARNING", "Could not note what was read", {"problem": str(error)})
-
-
-def _check_template(call: ScriptCall, name: str) -> Provider:
-    provider = _load(call)
+    name, count, rc_account = documents.requested(call.document)
+    provider = call.provider()
     template = provider.template(name)
     if template is None:
         names = ", ".join(template.id for template in provider.templates)
         raise call.document.expected("template.templateId", f"one of {names}", name)
     if template.max_number == 0:
         raise call.document.refused("template.templateId", f"maxNumber of {name} is 0: none may be requested")
-    return provider
+    state, provisioner = call.state(), call.directories.name
+    recorded = state.record_request(provisioner, name, count, created_wall=time.time(), rc_account=rc_account)
+    with call.noting("what was read"):
+        state.note_read(provider.digests)
+    call.facts.update(request=recorded.id, template=name, count=count)
+    return _accepted(recorded, f"Request recorded: {count} of {name}.")
 
 
 def _accepted(recorded: Recorded, message: str) -> str:
-    return json.dumps({"message": _with_silence(message, recorded.silent), "requestId": recorded.id})
+    return json.dumps({"message": _silence(recorded.silent) + message, "requestId": recorded.id})
+
+
+def _silence(seconds: float | None) -> str:
+    """The words before a message that say that the loop is down; empty while it runs."""
+    is_silent = seconds is not None and seconds > SILENT_SECONDS
+    return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 
 
 # --- getRequestStatus -------------------------------------------------------------------------------------------------
@@ -166,37 +162,24 @@ def get_request_status(call: ScriptCall) -> str:
     """What HF was told of each request that has ended; of the others what the loop published."""
     ids = documents.request_ids(call.document)
     answers, silent = call.state().poll([*filter(re.compile(OUR_ID).fullmatch, ids)])
-    entries, unknown = [], 0
+    silence, entries = _silence(silent), []
     for name in ids:
-        unknown += name not in answers
-        entries.append(
-            _entry(name, answers[name], silent) if name in answers else _empty(name, "complete_with_error", UNKNOWN)
-        )
-    call.facts.update(requests=len(ids), unknown=unknown)
+        answer = answers.get(name)
+        if name not in answers:
+            entries.append(_empty(name, "complete_with_error", UNKNOWN))
+        elif answer is None:
+            entries.append(_empty(name, "running", silence + WAITING))
+        elif silence and not answer.ended:  # published text is made anew only to say that the loop is down
+            entry = json.loads(answer.text)
+            entries.append(json.dumps(entry | {"message": (silence + entry["message"]).rstrip()}))
+        else:
+            entries.append(answer.text)
+    call.facts.update(requests=len(ids), unknown=len(ids) - len(answers))
     return '{"requests": [' + ", ".join(entries) + "]}"
-
-
-def _entry(name: str, answer: Answer | None, silent: float | None) -> str:
-    """One entry of ``requests``. Published text is copied, and made anew only to say that the loop is down."""
-    if answer is None:
-        return _empty(name, "running", _with_silence(WAITING, silent))
-    if answer.ended or not _is_silent(silent):
-        return answer.text
-    entry = json.loads(answer.text)
-    return json.dumps(entry | {"message": _with_silence(entry["message"], silent)})
 
 
 def _empty(name: str, status: str, message: str) -> str:
     return json.dumps({"requestId": name, "status": status, "message": message, "machines": []})
-
-
-def _is_silent(silent: float | None) -> bool:
-    return silent is not None and silent > SILENT_SECONDS
-
-
-def _with_silence(message: str, silent: float | None) -> str:
-    """The message, and that the loop is down when it is."""
-    return f"The provisioner has not run for {silent:.0f} s. {message}".rstrip() if _is_silent(silent) else message
 
 
 # --- requestReturnMachines --------------------------------------------------------------------------------------------
@@ -229,29 +212,18 @@ def get_return_requests(call: ScriptCall) -> str:
     losses = state.lost(hosts.machines)
     gone = dict.fromkeys((name, machine) for name, machine in zip(*hosts, strict=True) if machine in losses)
     if listed is not None:
-        _note_inventory(call, state, names)
+        with call.noting("the listed hosts"):
+            state.note_hosts(names)
     call.facts.update(hosts=len(names), lost=len(gone))
     reported = [
         {"machine": name or machine, "machineId": machine, "gracePeriod": losses[machine].grace}
         for name, machine in gone
     ]
-    message = _loss_message([f"{machine}: {losses[machine].cause}" for _, machine in gone])
+    message = f"Lost hosts: {len(gone)}."
+    if gone:  # HF's entries of lost hosts have no place for a cause
+        named = ", ".join([f"{machine}: {losses[machine].cause}" for _, machine in gone][:MAX_NAMED])
+        message += f" {named}{f' and {len(gone) - MAX_NAMED} more' if len(gone) > MAX_NAMED else ''}."
     return json.dumps({"status": "complete", "message": message, "requests": reported})
-
-
-def _loss_message(lost: list[str]) -> str:
-    """How many and why: HF's entries of lost hosts have no place for a cause."""
-    named = ", ".join(lost[:MAX_NAMED])
-    more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
-    return f"Lost hosts: {len(lost)}." + (f" {named}{more}." if named else "")
-
-
-def _note_inventory(call: ScriptCall, state: ScriptState, names: Mapping[str, None]) -> None:
-    """Notes what HF listed. Only a hint for the loop: HF gets its answer also when that cannot be written."""
-    try:
-        state.note_hosts(names)
-    except StateUnwritable as error:
-        log.append(call.directories, "WARNING", "Could not note the listed hosts", {"problem": str(error)})
 
 
 # --- the call ---------------------------------------------------------------------------------------------------------
@@ -275,11 +247,10 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     directories = Directories(environment)
     facts: dict[str, object] = {"command": command}
     level, text = "INFO", ""
-    document, trace = None, ""
+    document = None
     try:
-        arguments, trace = documents.recording(command, arguments)
-        whole = command not in TAKES_HOSTS or trace != ""  # a trace holds documents, and no text that is none
-        document = documents.read(command, arguments, may_be_empty=command == "getAvailableTemplates", whole=whole)
+        may_be_empty, whole = command == "getAvailableTemplates", command not in TAKES_HOSTS
+        document = documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
         level, text = "WARNING", printable(str(error))
@@ -290,8 +261,8 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     if not _printed(text):
         level, facts["problem"] = "ERROR", "stdout was closed before the answer was written"
     facts["seconds"] = round(time.monotonic() - started, 4)
-    if trace and document is not None and not log.record(trace, command, document.root, text):
-        facts["not_recorded"] = trace
+    if document and document.trace and not log.record(document.trace, command, document.root, text):
+        facts["not_recorded"] = document.trace
     log.append(directories, level, "Answered a call" if level == "INFO" else "Refused a call", facts)
     return 0 if level == "INFO" else 1
 
@@ -313,12 +284,9 @@ def _printed(text: str) -> bool:
 def main() -> None:
     """``python -c '…' NAME ARGUMENT…``: the entry of the shell scripts."""
     if sys.argv[1] == "check_install":
-        from hf_scripts import (
-            installation,
-        )  # imported here alone: what it imports would cost every call some milliseconds
+        from hf_scripts import installation  # here alone, as what it imports takes some milliseconds
 
         sys.exit(installation.main(sys.argv[2:], os.environ))
     gc.disable()  # a call lives for milliseconds; looking for cycles among ten thousand hosts would cost some
-    os._exit(
-        run(sys.argv[1], sys.argv[2:], os.environ)
-    )  # all is written: ending Python in order would cost as much again
+    code = run(sys.argv[1], sys.argv[2:], os.environ)
+    os._exit(code)  # all is written: ending Python in order would cost as much again

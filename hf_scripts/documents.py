@@ -58,9 +58,11 @@ class Refused(Exception):
 class Document:
     """HF's JSON object, and what to call its source in a message."""
 
-    def __init__(self, source: str, content: bytes) -> None:
+    def __init__(self, source: str, content: bytes, trace: str = "") -> None:
         self.source = source
         self.content = content
+        self.trace = trace
+        """The file of ``--record``, to which the call is added; empty: none."""
 
     @cached_property
     def root(self) -> dict[str, object]:
@@ -103,49 +105,38 @@ class Hosts(NamedTuple):
     """Our names for them: the machine id, unless that is a uid beside a name; else the short host name."""
 
 
-def recording(command: str, arguments: list[str]) -> tuple[list[str], str]:
-    """The arguments without ``--record TRACE``, and that file; empty when there is none. Raises Refused."""
-    if "--record" not in arguments:
-        return arguments, ""
-    at = arguments.index("--record")
-    if len(arguments) < at + 2:
-        raise Refused(USAGE.format(command=command))
-    return [*arguments[:at], *arguments[at + 2 :]], arguments[at + 1]
-
-
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
     """The input of a script call: ``-f FILE``, the JSON as argument, which wins, or standard input; raises Refused.
     Without ``whole`` it is parsed when ``hosts`` or ``listed`` reads it, a piece at a time.
     """
-    file, text = _source(command, arguments)
+    text, files = _split(command, arguments)
     if text is not None:
         source, content = "the argument", os.fsencode(text)
-    elif file is not None:
-        source, content = printable(file), _content(file)
+    elif "-f" in files:
+        source, content = printable(files["-f"]), _content(files["-f"])
     else:
         source, content = "standard input", _standard_input(OPTIONAL_INPUT_SECONDS if may_be_empty else None)
         if not content and not may_be_empty:
             raise Refused(USAGE.format(command=command))
-    document = Document(source, b"{}" if may_be_empty and not content.strip() else content)
-    if whole:
+    trace = files.get("--record", "")
+    document = Document(source, b"{}" if may_be_empty and not content.strip() else content, trace)
+    if whole or trace:  # a trace holds documents, and no text that is none
         document.root = _root(source, document.content)
     return document
 
 
-def _source(command: str, arguments: list[str]) -> tuple[str | None, str | None]:
-    """(file, JSON text); neither: standard input."""
-    file = text = None
+def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, str]]:
+    """The JSON text, if any, and the file of each option. Raises Refused."""
+    text, files = None, dict[str, str]()
     left = iter(arguments)
     for argument in left:
-        if argument == "-f":
-            file = next(left, None)
-            if file is None:
-                raise Refused(USAGE.format(command=command))
+        if argument in ("-f", "--record") and (file := next(left, None)) is not None:
+            files[argument] = file
         elif argument.startswith("-") or text is not None:
             raise Refused(USAGE.format(command=command))
         else:
             text = argument
-    return file, text
+    return text, files
 
 
 def _standard_input(seconds: float | None) -> bytes:

@@ -1,15 +1,19 @@
-"""What the host itself can have against the scripts: directories, mounts, SELinux's labels, EGO's ego.conf."""
+"""What the host itself can have against the scripts: directories, mounts, file systems, SELinux's labels, ego.conf."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from provisioner.files.owners import group_name, user_name
+from provisioner.state.atomic import create_whole, discard, open_shared, replace
+from provisioner.state.errors import StateError
 
 
 class CheckResult(NamedTuple):
@@ -154,3 +158,70 @@ def _ego_conf(environment: Mapping[str, str]) -> str:
     """The file by the variables of EGO's profile, or of HostFactory's: HF_TOP lies beside the kernel's directory."""
     top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
     return os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")
+
+
+# --- the file system of the state directory ---------------------------------------------------------------------------
+
+NFS_OPTIONS = "lookupcache=none,actimeo=0"
+"""Without these a client may be shown an old directory entry or an old file."""
+
+TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+
+def filesystem(directory: str) -> Iterator[CheckResult]:
+    """Whether the state directory's file system does what scripts and loop rely on."""
+    yield state_mount(directory, mounts())
+    probe = os.path.join(directory, f".check-install.{os.getpid()}")
+    attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
+        ("locks of one process are seen by another", _locks, "mount it without nolock, or use a local disk"),
+        ("a file is replaced by renaming, durably", _renames, "use a file system with rename and fsync"),
+        ("of two who make a file one is first", _creates, "use a file system with hard links"),
+    )
+    for text, attempt, advice in attempts:
+        try:
+            works = attempt(probe)
+        except (OSError, StateError) as error:
+            works, advice = False, f"{advice} ({error})"
+        finally:
+            discard(probe)
+        yield fine(f"{directory}: {text}") if works else fix(f"{directory}: not so: {text}: {advice}")
+
+
+def _locks(probe: str) -> bool:
+    """Another process cannot take the lock that this one holds. (On NFS only a second process shows that.)"""
+    mine = open_shared(probe, os.O_RDWR)
+    try:
+        fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        other = subprocess.run([sys.executable, "-I", "-c", TAKE_LOCK, probe], capture_output=True, check=False)
+        return b"BlockingIOError" in other.stderr
+    finally:
+        os.close(mine)
+
+
+def _renames(probe: str) -> bool:
+    for content in (b"old", b"new"):
+        replace(probe, content)
+    with open(probe, "rb") as file:
+        return file.read() == b"new"
+
+
+def _creates(probe: str) -> bool:
+    return create_whole(probe, b"first") and not create_whole(probe, b"second")
+
+
+def state_mount(directory: str, lines: list[str]) -> CheckResult:
+    """Whether the state directory may lie on what it lies on."""
+    best, kind, given = mount_of(directory, lines)
+    where = f"{directory}: on {kind} mounted at {best}"
+    if "ro" in given:
+        return fix(f"{where}, read-only: mount it for writing")
+    if kind in ("tmpfs", "ramfs"):
+        return fix(f"{where}: it is gone after a restart: use a disk")
+    uncached = "noac" in given or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= given  # actimeo=0
+    if kind.startswith("nfs") and not (uncached and "lookupcache=none" in given):
+        return fix(f"{where} with caches: mount it with {NFS_OPTIONS}")
+    if kind.startswith("nfs") and (giving_up := " and ".join(given & {"soft", "softerr"})):
+        return fix(f"{where}, {giving_up}: mount it with hard, or half a write may be taken for a whole one")
+    if kind.startswith("nfs") and given & {"nolock", "local_lock=all", "local_lock=flock"}:
+        return fix(f"{where} with local locks: mount it without nolock and local_lock")
+    return fine(where)

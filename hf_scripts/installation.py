@@ -6,14 +6,12 @@ Leaves nothing but lines in the log: the scripts are called with documents that 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import pwd
 import re
-import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from hf_scripts import host, log
 from hf_scripts.host import CheckResult, fine, fix
@@ -21,16 +19,13 @@ from provisioner.files.owners import group_name, user_name
 from provisioner.files.regular import HARD_LINK, LINK, refusal_message
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
-from provisioner.state.atomic import FILE_MODE, create_whole, discard, open_shared, replace
+from provisioner.state.atomic import FILE_MODE
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import STALE, StateError, is_denied, is_stale, not_ours, what_to_do
 from provisioner.state.markers import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
-NFS_OPTIONS = "lookupcache=none,actimeo=0"
-"""Without these a client may be shown an old directory entry or an old file."""
-
 DIRECTORY_VARIABLE = r"HF_TOP|HF_(PROVIDER_)?(CONF|WORK|LOG)DIR|PRO_(CONF_|DATA_|LSF_LOG)DIR"
 """The environment's variables that name a directory."""
 
@@ -86,7 +81,7 @@ def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
     usable = list(_state_directory(state))
     yield from usable
     if all(result.fine for result in usable):
-        yield from _filesystem(state)
+        yield from host.filesystem(state)
         yield from _both_users(state, loop_user)
         yield from _state_files(StateDir(state), name)
         yield from _loop(StateDir(state))
@@ -253,89 +248,6 @@ def _in_group(uid: int, directory: os.stat_result) -> bool:
     if groups := _account_groups(uid):
         return directory.st_gid in groups
     return uid != directory.st_uid and not directory.st_mode & 0o002
-
-
-# --- the file system of the state directory ---------------------------------------------------------------------------
-
-
-def _filesystem(directory: str) -> Iterator[CheckResult]:
-    yield _mount(directory, host.mounts())
-    probe = os.path.join(directory, f".check-install.{os.getpid()}")
-    attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-        ("locks of one process are seen by another", _locks, "mount it without nolock, or use a local disk"),
-        ("a file is replaced by renaming, durably", _renames, "use a file system with rename and fsync"),
-        ("of two who make a file one is first", _creates, "use a file system with hard links"),
-    )
-    for text, attempt, advice in attempts:
-        try:
-            works = attempt(probe)
-        except (OSError, StateError) as error:
-            works, advice = False, f"{advice} ({error})"
-        finally:
-            discard(probe)
-        yield fine(f"{directory}: {text}") if works else fix(f"{directory}: not so: {text}: {advice}")
-
-
-def _locks(probe: str) -> bool:
-    """A child cannot take the lock that we hold. (On NFS only a second process can tell.)"""
-    mine = open_shared(probe, os.O_RDWR)
-    try:
-        fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.waitstatus_to_exitcode(os.waitpid(_forked(probe), 0)[1]) == 0
-    finally:
-        os.close(mine)
-
-
-def _forked(probe: str) -> int:
-    """The process id of a child that tries. It heeds no Ctrl-C: Python complains of one while a child begins."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        child = os.fork()
-        if child == 0:
-            os._exit(_takes(probe))
-        return child
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _takes(probe: str) -> int:
-    """1 when this process gets the lock too. Makes no file: Ctrl-C may have ended who would remove it."""
-    try:
-        fcntl.flock(os.open(probe, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return 0
-    except OSError:
-        return 2
-    return 1
-
-
-def _renames(probe: str) -> bool:
-    for content in (b"old", b"new"):
-        replace(probe, content)
-    with open(probe, "rb") as file:
-        return file.read() == b"new"
-
-
-def _creates(probe: str) -> bool:
-    return create_whole(probe, b"first") and not create_whole(probe, b"second")
-
-
-def _mount(directory: str, mounts: list[str]) -> CheckResult:
-    """Whether the state directory may lie on what it lies on."""
-    best, kind, given = host.mount_of(directory, mounts)
-    where = f"{directory}: on {kind} mounted at {best}"
-    if "ro" in given:
-        return fix(f"{where}, read-only: mount it for writing")
-    if kind in ("tmpfs", "ramfs"):
-        return fix(f"{where}: it is gone after a restart: use a disk")
-    uncached = "noac" in given or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= given  # actimeo=0
-    if kind.startswith("nfs") and not (uncached and "lookupcache=none" in given):
-        return fix(f"{where} with caches: mount it with {NFS_OPTIONS}")
-    if kind.startswith("nfs") and (giving_up := " and ".join(given & {"soft", "softerr"})):
-        return fix(f"{where}, {giving_up}: mount it with hard, or half a write may be taken for a whole one")
-    if kind.startswith("nfs") and given & {"nolock", "local_lock=all", "local_lock=flock"}:
-        return fix(f"{where} with local locks: mount it without nolock and local_lock")
-    return fine(where)
 
 
 # --- the loop and the scripts -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from provisioner.files.regular import open_own
 from provisioner.hostfactory.instance import Directories, DirectoryError, ProviderConfig, TemplatesError
+from provisioner.utc import format_utc
 
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50, "FATAL": 50}
 
@@ -22,18 +23,13 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 def append(directories: Directories, level: str, message: str, facts: Mapping[str, object]) -> None:
     """Adds one line if the configured level lets it through."""
-    try:
-        config = _config(directories)
-        if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
-            return
-        file = _path(directories, config)
-    except DirectoryError:
+    config = _config(directories)
+    if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
         return
-    if file:
-        now = time.time()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-        line = json.dumps({"time": stamp, "severity": level, "message": message, "pid": os.getpid(), **facts})
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(DirectoryError, OSError):
+        if file := file_of(directories):
+            now = format_utc(time.time(), milliseconds=True)
+            line = json.dumps({"time": now, "severity": level, "message": message, "pid": os.getpid(), **facts})
             _write(file, line.encode() + b"\n", config)
 
 
@@ -63,17 +59,14 @@ def _config(directories: Directories) -> ProviderConfig:
 
 
 def file_of(directories: Directories) -> str:
-    """The log as it is configured; empty: nowhere to log. Raises DirectoryError."""
-    return _path(directories, _config(directories))
+    """``<log directory>/<instance>-provider.<host>.log``, or what LOGFILE says; empty: nowhere to log.
 
-
-def _path(directories: Directories, config: ProviderConfig) -> str:
-    """``<log directory>/<instance>-provider.<host>.log``, or what LOGFILE says; empty: nowhere to log."""
-    if os.path.isabs(config.log_file):
-        return config.log_file
-    return directories.logs and os.path.join(
-        directories.logs, config.log_file or f"{directories.name}-provider.{directories.host}.log"
-    )
+    Raises DirectoryError.
+    """
+    file, logs = _config(directories).log_file, directories.logs
+    if os.path.isabs(file) or not logs:
+        return file if os.path.isabs(file) else ""
+    return os.path.join(logs, file or f"{directories.name}-provider.{directories.host}.log")
 
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:

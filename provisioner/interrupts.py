@@ -61,17 +61,10 @@ def heed_no_more() -> None:
 def end(code: int = INTERRUPTED) -> None:
     """End the process, after what is left to be ended. Threads are not waited for: they wait for clouds."""
     heed_no_more()
-    end_processes()
-    for undo in tuple(reversed(_orderly)):
+    for undo in (*_first, *reversed(_orderly)):
         undo()
     atexit._run_exitfuncs()
     os._exit(code)
-
-
-def end_processes() -> None:
-    """Kill the processes that threads wait for; at the end of this process nobody waits for them any more."""
-    for kill in tuple(_first):
-        kill()
 
 
 @contextmanager

@@ -247,7 +247,7 @@ def expected(words: str, value: object) -> str:
     return f"expected {words}, got {shown(value)}"
 
 
-TEXTS = {
+FIELDS = {
     "HF_TEMPLATES_FILENAME": "templates_filename",
     "LOGFILE": "log_file",
     "LOG_LEVEL": "log_level",
@@ -256,9 +256,10 @@ TEXTS = {
     "GCP_INSTANCE_PREFIX": "gcp_instance_prefix",
     "GKE_KUBECONFIG": "gke_kubeconfig",
     "GKE_CRD_NAMESPACE": "gke_namespace",
+    "LOG_MAX_FILE_SIZE": "log_max_megabytes",
+    "LOG_MAX_ROTATE": "log_max_rotate",
 }
-NUMBERS = {"LOG_MAX_FILE_SIZE": "log_max_megabytes", "LOG_MAX_ROTATE": "log_max_rotate"}
-"""The keys of Google's connector that have a use here, and their fields."""
+"""The keys of Google's connector that have a use here, and their fields; those of ``LOG_MAX_`` are numbers."""
 
 
 def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, list[Problem]]:
@@ -266,23 +267,22 @@ def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, li
     problems: list[Problem] = []
     fields: dict[str, Any] = {"unused": (), "unknown": ()}
     for key, value in values.items():
-        words, field = "", NUMBERS.get(key) or TEXTS.get(key)
-        if field is None:
+        if key not in FIELDS:
             use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIXES) else "unknown"
             fields[use] = (*fields[use], key)
-        elif value in (None, ""):
             continue
-        elif key in NUMBERS:
-            fields[field] = as_number(value)
-            words = "" if fields[field] is not None else "a number of at least 0"
+        if value in (None, ""):
+            continue
+        words = "a text"
+        usable: str | float | None = None
+        if key.startswith("LOG_MAX_"):
+            words, usable = "a number of at least 0", as_number(value)
         elif isinstance(value, str):
-            fields[field] = value
-            words = "" if value.isprintable() else "printable characters"
-        else:
-            words = "a text"
-        if words:
-            fields.pop(str(field), None)
+            words, usable = "printable characters", value if value.isprintable() else None
+        if usable is None:
             problems.append(Problem(path, key, expected(words, value)))
+        else:
+            fields[FIELDS[key]] = usable
     config = ProviderConfig(**fields)
     return config._replace(
         log_level=config.log_level.upper(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from provisioner.files.problem import Problem
@@ -87,10 +87,7 @@ class Provider(NamedTuple):
 
     def template(self, name: str) -> Template | None:
         """The template of that id."""
-        for template in self.templates:
-            if template.id == name:
-                return template
-        return None
+        return next((template for template in self.templates if template.id == name), None)
 
 
 def load(
@@ -106,26 +103,26 @@ def load(
     config_path = os.path.join(directory, f"{name}prov_config.json")
     config, config_problems, written = read_config(config_path)
     path = os.path.join(directory, config.templates_filename or f"{name}prov_templates.json")
-    entries = _listed(path, read_json(path))
+    document = read_json(path)
+    entries = document.get("templates") if isinstance(document, dict) else document
+    if not isinstance(entries, list):
+        raise TemplatesError(path, f"templates: {expected('a list', entries)}")
+    if not entries:
+        raise TemplatesError(path, "templates: the list is empty")
     templates, problems = _templates(path, entries)
     if not templates:
-        raise TemplatesError(
-            path, "no valid template" + (f"; {problems[0].where}: {problems[0].text}" if problems else "")
-        )
+        raise TemplatesError(path, f"no valid template; {problems[0].where}: {problems[0].text}")
     digests = Digests(digest_of(written), digest_of_templates(entries))
     return Provider(name, config_path, path, config, tuple(templates), (*config_problems, *problems), digests)
 
 
 def digest_of_templates(entries: list[object]) -> str:
     """The digest of a list of templates, without what is of a moment."""
-    lasting = []
-    for entry in entries:
-        if isinstance(entry, dict):
-            entry = entry.copy()
-            for name in OF_A_MOMENT:
-                entry.pop(name, None)
-        lasting.append(entry)
-    return digest_of(lasting)
+    return digest_of([_without(OF_A_MOMENT, entry) if isinstance(entry, dict) else entry for entry in entries])
+
+
+def _without(names: Collection[str], entry: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in entry.items() if name not in names}
 
 
 def _only_name(directory: str) -> str:
@@ -145,16 +142,6 @@ def _only_name(directory: str) -> str:
 
 class Invalid(Exception):
     """What makes one template invalid: the place within it, and the reason."""
-
-
-def _listed(path: str, document: object) -> list[object]:
-    """The list of templates in the file's document; raises TemplatesError."""
-    entries = document.get("templates") if isinstance(document, dict) else document
-    if not isinstance(entries, list):
-        raise TemplatesError(path, f"templates: {expected('a list', entries)}")
-    if not entries:
-        raise TemplatesError(path, "templates: the list is empty")
-    return entries
 
 
 def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[Problem]]:
@@ -179,19 +166,16 @@ def _template(entry: object) -> Template:
     name = entry.get("templateId")
     if not isinstance(name, str) or not re.fullmatch(TEMPLATE_ID, name):
         raise Invalid(".templateId", expected("1 to 64 letters, digits, '_' or '-'", name))
-    fields = entry.copy()
-    for key in OWN_FIELDS:
-        fields.pop(key, None)
     return Template(
-        id=name,
-        max_number=_max_number(entry.get("maxNumber")),
-        attributes=_attributes(entry.get("attributes")),
-        pools=_pools(fields),
-        pod_spec_yaml=_text_field(fields, "podSpecYaml"),
-        gcp_zone=_text_field(fields, "gcp_zone"),
-        gcp_region=_text_field(fields, "gcp_region"),
-        gcp_instance_group=_text_field(fields, "gcp_instance_group"),
-        fields=fields,
+        name,
+        _max_number(entry.get("maxNumber")),
+        _attributes(entry.get("attributes")),
+        _pools(entry.get("pools")),
+        _text_field(entry, "podSpecYaml"),
+        _text_field(entry, "gcp_zone"),
+        _text_field(entry, "gcp_region"),
+        _text_field(entry, "gcp_instance_group"),
+        fields=_without(OWN_FIELDS, entry),
     )
 
 
@@ -202,8 +186,7 @@ def _max_number(value: object) -> int:
     return int(written)
 
 
-def _pools(fields: Mapping[str, object]) -> tuple[str, ...]:
-    value = fields.get("pools")
+def _pools(value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     names = [value] if isinstance(value, str) else value
@@ -223,10 +206,7 @@ def _attributes(value: object) -> dict[str, tuple[str, str]]:
     """All attributes as HF wants them: memory also from LSF's name for it, one core where none is given."""
     if not isinstance(value, dict):
         raise Invalid(".attributes", expected("an object", value))
-    attributes = {}
-    for name, given in value.items():
-        if given is not None:
-            attributes[name] = tagged(name, given)
+    attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}
     if "mem" in attributes:
         attributes.setdefault("nram", attributes["mem"])
     # Symphony counts slots as ncores x ncpus, and leaves out hosts without both.

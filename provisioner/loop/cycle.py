@@ -14,8 +14,8 @@ from typing import Literal
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import CYCLE, Clock
 from provisioner.loop.contact import Contacts
-from provisioner.loop.history import History, Passed
-from provisioner.loop.levers import HeldLevers
+from provisioner.loop.history import Changes, History
+from provisioner.loop.holds import CurrentHolds
 from provisioner.loop.publisher import Publisher
 from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
 from provisioner.model import (
@@ -171,10 +171,9 @@ class Reconciler:
         provisioner: str,
         mandate: Mandate = Mandate(),
     ) -> None:
-        self.limits = self._limits = limits  # the second: with pauses of the pools that levers hold
-        self._levers = NO_LEVERS
+        self.limits = limits
         self.memory: Memory | None = None
-        self._held_levers = HeldLevers(state)
+        self._holds = CurrentHolds(state)
         self._clock = clock
         self._state = state
         self._actors = actors
@@ -184,7 +183,7 @@ class Reconciler:
         self._startup = Startup(state, clock, self._held_memory)
         self._contacts = Contacts(state)
         self._publisher = Publisher(state, mandate.check)
-        self._history = History(state, lambda: self._publisher.edition)
+        self._history = History(state)
         self._planned = Planned()
         self._number = 0
 
@@ -195,20 +194,21 @@ class Reconciler:
         began, results = time.monotonic(), self._actors.collect()
         plan: Plan | None = None
         problem, lock_wait = "", None
-        now, (self._limits, self._levers) = self._clock.now(), self._held_levers.on(self.limits)
-        transitions = self._remember(results, now)
+        now, holds = self._clock.now(), self._holds.read()
+        recorded: Plan | None = None
+        outcomes = self._remember(results, now)
         try:
             self._mandate.check()
             self._take_in(looks, now)
             if self.memory is not None:
-                self._history.begin(self.memory)
-                if self._publisher.behind:
+                self._publisher.begin(self.memory, self.limits, holds, self._contacts.latest, now)
+                if self._publisher.unpublished:
                     # A plan may rely on what the one before let HF know (a cancel does).
-                    self._publisher.publish(self.memory, self._limits, self._levers, self._contacts.latest, now)
+                    self._publish(self.memory, now)
                 plan = self._plan(looks, now)
                 self._record(plan.memory if plan else self.memory, now)
-                transitions += plan.transitions if plan else ()
-                self._publisher.publish(self.memory, self._limits, self._levers, self._contacts.latest, now)
+                recorded = plan
+                self._publish(self.memory, now)
             if plan is not None:
                 self._act(plan)
                 lock_wait = self._held_intent.forget(plan.forget)
@@ -216,8 +216,9 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        passed = Passed(self._number, self._clock.wall(), self.memory, self._limits, self._planned.plan.deferred)
-        self._history.take(replace(passed, levers=self._held_levers.tell()), results, transitions)
+        told = self._holds.tell(), self._publisher.tell()
+        changes = Changes(self._number, self._clock.wall(), results, outcomes, recorded, *told)
+        self._history.take(changes)
         return CycleReport(
             number=self._number,
             now=now,
@@ -230,21 +231,20 @@ class Reconciler:
             distrusted=self._startup.distrusted or self._planned.plan.distrusted,
             ahead=self._clock.wall() - now,
             results=results,
-            transitions=transitions,
+            transitions=changes.transitions,
             problem=problem,
             lock_wait=lock_wait,
-            levers=self._levers,
+            levers=holds,
         )
 
     def settle(self) -> tuple[Sequence[Results], Sequence[Transition]]:
         """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
         now, results = self._clock.now(), self._actors.collect()
-        transitions = self._remember(results, now)
+        changes = Changes(self._number, self._clock.wall(), results, self._remember(results, now))
         if self.memory is not None:
             self._record(self.memory, now)
-        passed = Passed(self._number, self._clock.wall(), self.memory, self.limits, self._planned.plan.deferred)
-        self._history.take(passed, results, transitions, ending=True)
-        return results, transitions
+        self._history.take(changes, ending=True)
+        return results, changes.transitions
 
     def sought(self) -> Mapping[str, Mapping[str, str]]:
         """By pool: the names that it is asked for, each with the uid that is meant, if one is known."""
@@ -252,16 +252,17 @@ class Reconciler:
 
     def preview(self, looks: Mapping[str, Look]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
-        now, (self._limits, self._levers) = self._clock.now(), self._held_levers.on(self.limits)
+        now, holds = self._clock.now(), self._holds.read()
         intent = self._load(looks, now)
         if self.memory is None or intent is None:
             return None
-        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall(), levers=self._levers)
-        return make_plan(world, self.memory, self._limits, now)
+        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall(), levers=holds)
+        return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
         """Let what may leave the files leave them, or only say what: the ids. Looks at no pool. Raises StateError."""
-        now, (self._limits, self._levers) = self._clock.now(), self._held_levers.on(self.limits)
+        now = self._clock.now()
+        self._holds.read()
         left: tuple[str, ...] = ()
         while plan := self._trim_plan(now):
             left = tuple(dict.fromkeys((*left, *plan.forget)))
@@ -269,7 +270,7 @@ class Reconciler:
                 break
             # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
             self._record(plan.memory, now)
-            self._publisher.publish(plan.memory, self._limits, self._levers, self._contacts.latest, now)
+            self._publish(plan.memory, now)
             self._held_intent.forget(plan.forget)
         return left
 
@@ -278,7 +279,7 @@ class Reconciler:
         intent = self._load({}, now)
         if self.memory is None or intent is None:
             return None
-        plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self._limits, now)
+        plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self.limits, now)
         return plan if plan.forget or plan.memory is not self.memory else None
 
     def _take_in(self, looks: Mapping[str, Look], now: float) -> None:
@@ -295,7 +296,7 @@ class Reconciler:
     def _keep_memory(self, now: float, *, lost: bool) -> None:
         """Keep memory.json whole, from which `recover` makes intent again; where intent is lost, latch the brake."""
         if lost and self.memory is None:
-            self.memory = self._startup.without_intent(self._limits, now)
+            self.memory = self._startup.without_intent(self.limits, now)
         memory = self.memory
         if lost and memory is not None and memory.brake is None:
             memory = replace(memory, brake=Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing."))
@@ -307,7 +308,7 @@ class Reconciler:
         intent = self._held_intent.read(starting=self.memory is None)
         newest = self._held_intent.newest
         if intent is not None:
-            self.memory = self._startup.memory(self.memory, Beginning(intent, newest, looks, self._limits, now))
+            self.memory = self._startup.memory(self.memory, Beginning(intent, newest, looks, self.limits, now))
             # Where intent is an old copy, the plan sees it by memory's generation.
             known = newest if intent.generation < newest else 0
             generation = max(known, self.memory.generation)
@@ -315,35 +316,39 @@ class Reconciler:
                 self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
         return intent
 
-    def _remember(self, results: Sequence[Results], now: float) -> list[Transition]:
-        transitions: list[Transition] = []
+    def _remember(self, results: Sequence[Results], now: float) -> list[Plan]:
+        """Take the outcomes of batches into memory; return what each batch made of it."""
+        plans: list[Plan] = []
         for done in results:
             if self.memory is not None:
-                self.memory, changed = remember(self.memory, done.outcomes, done.unsent, self._limits, now)
-                transitions += changed
-        return transitions
+                plans.append(remember(self.memory, done.outcomes, done.unsent, self.limits, now))
+                self.memory = plans[-1].memory
+        return plans
 
     def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
         """None when everything is as at the last plan and nothing has fallen due."""
         intent = self._held_intent.held
         assert self.memory is not None
         assert intent is not None
-        contact, busy = self._contacts.read(now, intent), self._actors.busy()
-        rest = (intent.generation, id(self._limits), busy, _seen(looks, self._limits, now))
+        contact, busy, holds = self._contacts.read(now, intent), self._actors.busy(), self._holds.latest
+        rest = (intent.generation, id(self.limits), id(holds), busy, _seen(looks, self.limits, now))
         inputs = (id(self.memory), _heard(contact, self.memory), *rest)
         if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
-        world = World(intent, looks, contact, busy, self._clock.wall(), self._levers)
-        draft = perceive(world, self.memory, self._limits, now)
-        if told := self._publisher.overtaken(self.memory, draft) - contact.told:
+        world = World(intent, looks, contact, busy, self._clock.wall(), holds)
+        draft = perceive(world, self.memory, self.limits, now)
+        if told := self._publisher.superseded(self.memory, draft) - contact.told:
             contact = self._contacts.hear(told)
             world = replace(world, contact=contact)
-            draft = perceive(world, self.memory, self._limits, now)
+            draft = perceive(world, self.memory, self.limits, now)
         plan = decide(draft, world)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        self._planned = Planned(inputs, (looks, self._limits), plan)
+        self._planned = Planned(inputs, (looks, self.limits, holds), plan)
         return plan
+
+    def _publish(self, memory: Memory, now: float) -> None:
+        self._publisher.publish(memory, self.limits, self._holds.latest, self._contacts.latest, now)
 
     def _record(self, memory: Memory, now: float) -> None:
         """Make a memory durable before anything is done about it (law: recorded before acted)."""

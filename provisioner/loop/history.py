@@ -1,25 +1,27 @@
 """What the journal says of a cycle: each call that was tried, each step of a request, and what HF was told.
 
-Equal lines are counted (``loop/repeats.py``); what a cycle does not change costs nothing.
+Equal lines are counted (``loop/repeats.py``); all other lines follow from what the cycle returns.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from provisioner.hostfactory import Loss
 from provisioner.loop.actors import Results
-from provisioner.loop.publisher import Edition
+from provisioner.loop.holds import HoldChange
+from provisioner.loop.publisher import Reported
 from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats
 from provisioner.model import (
+    Deferral,
     Delete,
-    Limits,
-    Memory,
+    Lever,
+    LeverKind,
     Outcome,
     PendingReason,
+    Plan,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -27,8 +29,8 @@ from provisioner.model import (
     Transition,
     Verdict,
     Window,
+    WindowChange,
 )
-from provisioner.planning.core.slots import missing
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
@@ -42,186 +44,122 @@ ONCE_FAILED = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
 Keyed = tuple[Hashable, Line]
 """A line, and what it has in common with those that count as equal."""
 
-Deferral = tuple[str, PendingReason]
-"""Pool and reason."""
-
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """What one cycle leaves."""
+class Changes:
+    """What one cycle changed: what its plans, the holds and the publisher returned."""
 
     number: int
+    """The cycle's."""
     wall: float
     """Epoch seconds at its end."""
-    memory: Memory | None
-    limits: Limits
-    deferred: Mapping[tuple[str, str, PendingReason], int]
-    levers: Sequence[Line] = ()
-    """What became of levers."""
+    results: Sequence[Results] = ()
+    outcomes: Sequence[Plan] = ()
+    """What batches that ended made of memory."""
+    plan: Plan | None = None
+    """The plan that was recorded, if there is one."""
+    holds: Sequence[HoldChange] = ()
+    reported: Sequence[Reported] = ()
+
+    @property
+    def transitions(self) -> list[Transition]:
+        """The slots that changed."""
+        return [one for plan in self.plans for one in plan.transitions]
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """All of them, in the order in which they were made."""
+        return [*self.outcomes, self.plan] if self.plan else self.outcomes
 
 
 class History:
-    """Takes in each cycle, in the loop's thread, and writes what is new in it."""
+    """Writes what each cycle changed, in the loop's thread."""
 
-    def __init__(self, state: State, published: Callable[[], Edition | None]) -> None:
-        """``published``: what this process has published last; None before it has published anything."""
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._published = published
         self._repeats = Repeats()
-        self._memory: Memory | None = None
-        """As it was taken in last."""
-        self._told: Mapping[str, object] = {}
-        """The requests and returns as HF was told of them."""
-        self._lost: Mapping[str, Loss] = {}
-        """The machines that HF was told to give back."""
         self._windows: dict[tuple[str, str], Window] = {}
         """As they were written last, or first met."""
         self._paused: frozenset[str] = frozenset()
+        """Pools that were written as paused."""
         self._waits: dict[str, _Wait] = {}
         """The requests that are deferred."""
-        self._deferred: object = None
-        """As it was taken in last."""
         self._deleted: dict[str, float] = {}
         """When a delete of a machine was taken last: one that is sent again soon is counted."""
-        self._edition: Edition | None = None
-        """As it was taken in last."""
 
-    def begin(self, memory: Memory) -> None:
-        """What the loop remembers at its start is no news. Later calls change nothing."""
-        if self._memory is None:
-            self._memory = memory
-            self._told = {**memory.requests, **memory.returns}
-            self._windows = dict(memory.pressures)
-            self._lost = {
-                slot.name: Loss(0, "")
-                for _, slot in memory.slots
-                if slot.verdict is Verdict.LOST or slot.notice is not None or slot.offered is not None
-            }
-
-    def take(
-        self, passed: Passed, results: Sequence[Results], transitions: Sequence[Transition], *, ending: bool = False
-    ) -> None:
+    def take(self, changes: Changes, *, ending: bool = False) -> None:
         """Write what is new, if anything is; a journal that cannot be written stops nothing."""
-        plain: list[Line] = [*passed.levers]
+        wall, plan = changes.wall, changes.plan
+        plain: list[Line] = [_hold(*change) for change in changes.holds]
         keyed: list[Keyed] = []
-        if results and self._deleted:
-            old = passed.wall - COUNTED_SECONDS
-            self._deleted = {name: at for name, at in self._deleted.items() if at > old}
-        for done in results:
-            for outcome in done.outcomes:
-                self._outcome(outcome, passed.wall, plain, keyed)
+        self._outcomes(changes, plain, keyed)
+        transitions = changes.transitions
         for one in transitions:
             if one.closes:
                 _close(one, plain, keyed)
-        if passed.memory is not None:
-            plain += self._asked(passed.memory)
-        plain += _slot_steps(transitions, keyed)
-        if passed.memory is not None:
-            keyed += self._waiting(passed, passed.memory)
-            keyed += self._learned(passed.memory)
-        keyed += self._pauses(passed.limits)
-        plain += self._telling(self._published())
-        self._memory = passed.memory or self._memory
-        lines = [*plain, *self._repeats.take(keyed, passed.wall), *self._repeats.due(passed.wall, ending=ending)]
-        self._write(lines, passed)
+        if plan:
+            plain += map(_asked, plan.asked)
+        if transitions:
+            plain += _slot_steps(transitions, keyed)
+        if plan:
+            keyed += self._waiting(plan, wall)
+        for change in (one for made in changes.plans for one in made.windows):
+            keyed += self._window(change)
+        if plan:
+            for pool in sorted(plan.paused ^ self._paused):
+                event = "paused" if pool in plan.paused else "resumed"
+                keyed.append(((event, pool), {"event": event, "pool": pool}))
+            self._paused = plan.paused
+        for reported in changes.reported:
+            plain += _reported(reported)
+        lines = [*plain, *self._repeats.take(keyed, wall)] if keyed else plain
+        if ending or wall >= self._repeats.due_at:
+            lines += self._repeats.due(wall, ending=ending)
+        if lines:
+            self._write(lines, {"time": stamp(wall), "cycle": changes.number})
 
-    def _write(self, lines: Sequence[Line], passed: Passed) -> None:
-        if not lines:
-            return
-        head = {"time": stamp(passed.wall), "cycle": passed.number}
+    def _write(self, lines: Sequence[Line], head: Line) -> None:
         try:
             self._state.add_history([head | line for line in lines])
         except StateError as error:
             log.warning("Journal could not be written", extra={"error": str(error)})
 
-    # --- calls and ends -----------------------------------------------------------------------------------------------
+    def _outcomes(self, changes: Changes, plain: list[Line], keyed: list[Keyed]) -> None:
+        old = changes.wall - COUNTED_SECONDS
+        if changes.results and self._deleted:
+            self._deleted = {name: at for name, at in self._deleted.items() if at > old}
+        for outcome in (outcome for done in changes.results for outcome in done.outcomes):
+            line, action = _outcome_line(outcome), outcome.action
+            of = action.reason if isinstance(action, Delete) else action.template
+            if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
+                keyed.append(((line["event"], action.pool, of, line["result"]), line))
+            else:
+                plain.append(line)
+            if isinstance(action, Delete) and outcome.failure is None:
+                self._deleted[action.name] = changes.wall
 
-    def _outcome(self, outcome: Outcome, wall: float, plain: list[Line], keyed: list[Keyed]) -> None:
-        line = _outcome_line(outcome)
-        action = outcome.action
-        of = action.reason if isinstance(action, Delete) else action.template
-        key = (line["event"], action.pool, of, line["result"])
-        if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
-            keyed.append((key, line))
-        else:
-            plain.append(line)
-        if isinstance(action, Delete) and outcome.failure is None:
-            self._deleted[action.name] = wall
-
-    # --- memory -------------------------------------------------------------------------------------------------------
-
-    def _asked(self, memory: Memory) -> Iterator[Line]:
-        """Requests and returns that are new."""
-        before = self._memory
-        if before is None or before is memory:
-            return
-        yield from (_asked(record) for id_, record in memory.requests.items() if id_ not in before.requests)
-        for id_, back in memory.returns.items():
-            if id_ not in before.returns:
-                yield {"event": "back", "return": id_, "machines": list(back.names)}
-
-    def _waiting(self, passed: Passed, memory: Memory) -> Iterator[Keyed]:
+    def _waiting(self, plan: Plan, wall: float) -> Iterator[Keyed]:
         """Requests whose machines are held back, once for each reason, and once that it is over."""
-        if memory is self._memory and passed.deferred is self._deferred:
-            return
-        self._deferred = passed.deferred
-        reasons: dict[str, list[Deferral]] = defaultdict(list)
-        for pool, template, reason in passed.deferred:
-            reasons[template].append((pool, reason))
-        for id_ in self._waits.keys() - memory.requests.keys():
-            del self._waits[id_]
-        for record in memory.requests.values():
-            held = reasons.get(record.template, [])
-            if record.id not in self._waits and not (held and record.ended is None):
-                continue
-            wanted = missing(record) if held and record.ended is None else 0
-            yield from self._wait(record, held if wanted > 0 else [], wanted, passed)
+        requests = plan.memory.requests
+        for id_ in self._waits.keys() - plan.deferrals.keys():
+            wait = self._waits.pop(id_)
+            if id_ in requests:
+                line: Line = {"event": "deferred", "request": id_, "template": requests[id_].template}
+                yield ("deferred", id_, "over"), line | {"over": True, "seconds": round(wall - wait.since, 1)}
+        for id_, deferral in plan.deferrals.items():
+            said = self._waits.setdefault(id_, _Wait(wall, set())).said
+            where = deferral.pool, deferral.reasons[deferral.pool]
+            if where not in said:
+                said.add(where)
+                yield ("deferred", id_, *where), _deferred(plan, id_, deferral)
 
-    def _wait(self, record: RequestRecord, held: Sequence[Deferral], wanted: int, passed: Passed) -> Iterator[Keyed]:
-        if not held:
-            if wait := self._waits.pop(record.id, None):
-                line: Line = {"event": "deferred", "request": record.id, "template": record.template}
-                yield _key(line | {"over": True, "seconds": round(passed.wall - wait.since, 1)}, "over")
-            return
-        wait = self._waits.setdefault(record.id, _Wait(passed.wall, set()))
-        for pool, reason in held:
-            if (pool, reason) not in wait.said:
-                wait.said.add((pool, reason))
-                yield _key(_deferred(record, pool, reason, wanted, passed), pool, reason)
-
-    def _learned(self, memory: Memory) -> Iterator[Keyed]:
-        """Windows that halved, that doubled, or whose pool begins or ceases to back off."""
-        if self._memory is memory:
-            return
-        for key, window in memory.pressures.items():
-            before = self._windows.setdefault(key, Window(window.window))
-            if window is not before and _differs(before, window):
-                self._windows[key] = window
-                yield ("window", key, window.level > 0), _window(key, before, window)
-
-    def _pauses(self, limits: Limits) -> Iterator[Keyed]:
-        paused = frozenset(name for name, pool in limits.pools.items() if pool.paused)
-        for pool in sorted(paused ^ self._paused):
-            event = "paused" if pool in paused else "resumed"
-            yield (event, pool), {"event": event, "pool": pool}
-        self._paused = paused
-
-    # --- what HF is told ----------------------------------------------------------------------------------------------
-
-    def _telling(self, edition: Edition | None) -> Iterator[Line]:
-        """The answers that say something for the first time, as they are published."""
-        if edition is None or edition is self._edition:
-            return
-        self._edition = edition
-        for id_, (record, _) in edition.rendered.items():
-            before = self._told.get(id_)
-            if before is record:
-                continue
-            if (words := _words(record)) != (_words(before) if before else _said_of_new(record)):
-                yield {"event": "told", _kind(record): id_, **words}
-        self._told = {id_: record for id_, (record, _) in edition.rendered.items()}
-        yield from _lost(edition.lost, self._lost)
-        self._lost = edition.lost
+    def _window(self, change: WindowChange) -> Iterator[Keyed]:
+        """A window that halved, that doubled, or whose pool begins or ceases to back off."""
+        key, window = (change.pool, change.template), change.window
+        before = self._windows.setdefault(key, change.before or Window(window.window))
+        if _differs(before, window):
+            self._windows[key] = window
+            yield ("window", key, window.level > 0), _window(key, before, window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +168,8 @@ class _Wait:
 
     since: float
     """Epoch seconds."""
-    said: set[Deferral]
-    """The reasons that were written."""
-
-
-def _key(line: Line, *more: Hashable) -> Keyed:
-    return (line["event"], line["request"], *more), line
+    said: set[tuple[str, PendingReason]]
+    """The pools and reasons that were written."""
 
 
 def _outcome_line(outcome: Outcome) -> Line:
@@ -274,7 +208,9 @@ def _close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
         plain.append(line)
 
 
-def _asked(record: RequestRecord) -> Line:
+def _asked(record: RequestRecord | ReturnRecord) -> Line:
+    if isinstance(record, ReturnRecord):
+        return {"event": "back", "return": record.id, "machines": list(record.names)}
     line: Line = {"event": "asked", "request": record.id, "template": record.template, "count": record.count}
     return line | {"account": record.rc_account} if record.rc_account else line
 
@@ -318,17 +254,16 @@ def _given_up(slot: Slot) -> bool:
     return slot.submitted is None and slot.verdict is not Verdict.OPEN
 
 
-def _deferred(record: RequestRecord, pool: str, reason: PendingReason, wanted: int, passed: Passed) -> Line:
-    line: Line = {"event": "deferred", "request": record.id, "template": record.template}
-    line |= {"pool": pool, "reason": reason, "count": wanted}
-    window = passed.memory.pressures.get((pool, record.template)) if passed.memory else None
+def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
+    pool, template = deferral.pool, plan.memory.requests[id_].template
+    reason = deferral.reasons[pool]
+    line: Line = {"event": "deferred", "request": id_, "template": template}
+    line |= {"pool": pool, "reason": reason, "count": deferral.machines}
+    window = plan.memory.pressures.get((pool, template))
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         line |= window.failure.facts
-    if reason is PendingReason.WINDOW and window is not None:
-        line["bound"] = 1 if window.probing else window.window
-    if reason is PendingReason.CAP and pool in passed.limits.pools:
-        line["bound"] = passed.limits.pools[pool].max_machines
-    return line
+    bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]
+    return line | {"bound": bounds[-1]} if bounds and bounds[-1] is not None else line
 
 
 def _differs(before: Window, window: Window) -> bool:
@@ -346,31 +281,38 @@ def _window(key: tuple[str, str], before: Window, window: Window) -> Line:
     return line
 
 
-def _kind(record: object) -> str:
-    return "request" if isinstance(record, RequestRecord) else "return"
+def _reported(reported: Reported) -> Iterator[Line]:
+    """The answers that say something for the first time, and the machines that HF is told to give back."""
+    for before, record in reported.records:
+        words = _words(record)
+        if words != (_words(before) if before else _said_of_new(record)):
+            yield {"event": "told", "request" if isinstance(record, RequestRecord) else "return": record.id, **words}
+    groups = defaultdict[tuple[str, int], list[str]](list)
+    for name, loss in reported.lost.items():
+        groups[loss.cause, loss.grace].append(name)
+    for (cause, grace), names in groups.items():
+        line: Line = {"event": "told", "answer": "lost", "cause": cause, "machines": sorted(names)}
+        yield line | {"seconds": grace} if grace else line
 
 
-def _words(record: object) -> Line:
+def _words(record: RequestRecord | ReturnRecord) -> Line:
     """What an answer says, in short."""
     if isinstance(record, RequestRecord):
         ended = None if record.cancelling else record.ended
         ran = sum([is_reported_running(slot) for slot in record.slots.values()])
         return {"answer": ended or RequestStatus.RUNNING, "running": ran}
-    return {"answer": (record.ended if isinstance(record, ReturnRecord) else None) or RequestStatus.RUNNING}
+    return {"answer": record.ended or RequestStatus.RUNNING}
 
 
-def _said_of_new(record: object) -> Line:
+def _said_of_new(record: RequestRecord | ReturnRecord) -> Line:
     """What HF takes for granted: it has the id, and no machine."""
     return {"answer": RequestStatus.RUNNING} | ({"running": 0} if isinstance(record, RequestRecord) else {})
 
 
-def _lost(lost: Mapping[str, Loss], before: Mapping[str, Loss]) -> Iterator[Line]:
-    """Machines that HF is told to give back, by cause and by whether they are gone."""
-    groups = defaultdict[tuple[str, int], list[str]](list)
-    if lost is not before:
-        for name, loss in lost.items():
-            if name not in before:
-                groups[loss.cause, loss.grace].append(name)
-    for (cause, grace), names in groups.items():
-        line: Line = {"event": "told", "answer": "lost", "cause": cause, "machines": sorted(names)}
-        yield line | {"seconds": grace} if grace else line
+def _hold(word: str, hold: Lever) -> Line:
+    line: Line = {"event": "lever", "lever": hold.kind, "result": word}
+    if hold.kind is LeverKind.CANCEL:
+        line["machine" if "-" in hold.target else "request"] = hold.target
+    elif hold.kind is not LeverKind.STOP_ALL:
+        line["pool"] = hold.target
+    return line | {"who": hold.who, "text": hold.reason}

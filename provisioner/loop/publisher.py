@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from provisioner.hostfactory import Loss
-from provisioner.model import Contact, Levers, Limits, Memory
+from provisioner.model import Contact, Levers, Limits, Memory, RequestRecord, ReturnRecord
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.report import answers
 from provisioner.state.interfaces import State
 
 
-@dataclass(frozen=True, slots=True)
-class Edition:
+class PublishedStatus(NamedTuple):
     """What status.json holds."""
 
     rendered: answers.Rendered
     lost: Mapping[str, Loss]
     available: Mapping[str, int]
 
-    def equals(self, other: Edition) -> bool:
-        """The very same answers, and equal counts."""
-        before = other.rendered
-        same = len(self.rendered) == len(before) and all(
-            before.get(id_) is entry for id_, entry in self.rendered.items()
-        )
-        return same and self.lost == other.lost and self.available == other.available
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What status.json says for the first time."""
+
+    records: tuple[tuple[RequestRecord | ReturnRecord | None, RequestRecord | ReturnRecord], ...]
+    """The records whose answers were made anew, each after the record of the answer before."""
+    lost: Mapping[str, Loss]
+    """Machines that HF is told to give back."""
 
 
 class Publisher:
@@ -36,58 +38,58 @@ class Publisher:
         self._state = state
         self._check = check
         """Raises SupersededError when a newer loop may write."""
-        self._last = Edition({}, {}, {})
-        self._published = False
+        self._status: PublishedStatus | None = None
+        """What status.json holds, or, before it is written, what the memory of the start says."""
+        self._inputs: tuple[object, ...] = ()
+        """What the status was made of."""
         self._signature: object = None
-        """What status.json looked like when it was last written."""
-        self._counted: tuple[Memory | None, Limits | None] = (None, None)
-        """What the numbers of available machines were counted from."""
-        self._inventory: Set[str] = frozenset()
-        """What HF listed when it was last found out what is lost."""
-        self.behind = False
+        """What status.json looked like when it was last written; None before."""
+        self._reported: list[Reported] = []
+        self.unpublished = False
         """A memory is recorded whose answers could not be published."""
 
-    @property
-    def edition(self) -> Edition | None:
-        """What this process has published last; None before it has published anything."""
-        return self._last if self._published else None
+    def begin(self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float) -> None:
+        """What memory says at the start was reported before. Later calls change nothing."""
+        if self._status is None:
+            rendered = answers.render(memory, {}, limits.prefix)
+            self._status = PublishedStatus(rendered, answers.losses(memory, contact, now, levers), {})
 
     def publish(self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float) -> None:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
-        edition = Edition(
-            answers.render(memory, self._last.rendered, limits.prefix),
-            self._losses(memory, limits, levers, contact, now),
-            self._available(memory, limits),
+        self.begin(memory, limits, levers, contact, now)
+        assert self._status is not None
+        inputs, before = (memory, limits, levers, contact.inventory), self._status
+        there = self._signature is not None and self._state.status.signature() == self._signature
+        same = there and [*map(id, inputs)] == [*map(id, self._inputs)]
+        if same and not any(loss.grace for loss in before.lost.values()):  # a grace period ends as time passes
+            return
+        status = PublishedStatus(
+            answers.render(memory, before.rendered, limits.prefix),
+            answers.losses(memory, contact, now, levers),
+            answers.available(memory, limits),
         )
-        same = self._published and edition.equals(self._last)
-        if not (same and self._state.status.signature() == self._signature):
-            self._write(edition)
-        self._counted, self._inventory = (memory, limits), contact.inventory
+        if not (there and status == before):
+            self._write(status, before)
+        self._inputs = inputs
 
-    def _losses(
-        self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float
-    ) -> Mapping[str, Loss]:
-        """What is lost changes with memory, levers and HF's lists; only what has a grace period does as time passes."""
-        same = self._counted[0] is memory and self._counted[1] is limits and self._inventory == contact.inventory
-        if same and not any(loss.grace for loss in self._last.lost.values()):
-            return self._last.lost
-        return answers.losses(memory, contact, now, levers)
-
-    def _available(self, memory: Memory, limits: Limits) -> Mapping[str, int]:
-        if self._counted[0] is memory and self._counted[1] is limits:
-            return self._last.available
-        return answers.available(memory, limits)
-
-    def _write(self, edition: Edition) -> None:
+    def _write(self, status: PublishedStatus, before: PublishedStatus) -> None:
         self._check()
-        self.behind = True
-        texts = {id_: answer for id_, (_, answer) in edition.rendered.items()}
-        self._state.status.write(texts, edition.lost, edition.available)
-        self._last, self._published = edition, True
-        self._signature = self._state.status.signature()
-        self.behind = False
+        self.unpublished = True
+        texts = {id_: answer for id_, (_, answer) in status.rendered.items()}
+        self._state.status.write(texts, status.lost, status.available)
+        former = {id_: record for id_, (record, _) in before.rendered.items()}
+        records = [(former.get(id_), record) for id_, (record, _) in status.rendered.items()]
+        lost = {name: loss for name, loss in status.lost.items() if name not in before.lost}
+        self._reported.append(Reported(tuple([(old, new) for old, new in records if old is not new]), lost))
+        self._status, self._signature = status, self._state.status.signature()
+        self.unpublished = False
 
-    def overtaken(self, before: Memory, draft: Draft) -> Set[str]:
+    def tell(self) -> list[Reported]:
+        """What was reported since the last call."""
+        reported, self._reported = self._reported, []
+        return reported
+
+    def superseded(self, before: Memory, draft: Draft) -> Set[str]:
         """Settle the terminal answers that take the place of others, before anything is recorded or done about them.
 
         Returns the ids of which a script was faster: HF was told, or is about to be, and that has to stand. Raises

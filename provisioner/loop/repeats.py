@@ -42,7 +42,8 @@ class Repeats:
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
-        self._due = float("inf")
+        self.due_at = float("inf")
+        """Epoch seconds from which ``due`` has something to do."""
 
     def take(self, lines: Iterable[tuple[Hashable, Line]], wall: float) -> Iterator[Line]:
         """Those of a cycle's lines that are to be written; the others are counted. ``wall``: epoch seconds."""
@@ -51,7 +52,7 @@ class Repeats:
             groups.setdefault(key, []).append(line)
         for key, group in groups.items():
             series = self._series.setdefault(key, _Series(wall))
-            self._due = min(self._due, series.began + COUNTED_SECONDS)
+            self.due_at = min(self.due_at, series.began + COUNTED_SECONDS)
             if series.written + len(group) <= IN_FULL:
                 series.written += len(group)
                 yield from group
@@ -63,8 +64,6 @@ class Repeats:
 
     def due(self, wall: float, *, ending: bool = False) -> Iterator[Line]:
         """The counts of ten minutes that are over; ``ending``: of all, as the loop ends."""
-        if wall < self._due and not ending:
-            return
         for key, series in list(self._series.items()):
             if wall < series.began + COUNTED_SECONDS and not ending:
                 continue
@@ -73,7 +72,7 @@ class Repeats:
                 series.began, series.written = wall, IN_FULL
             else:
                 del self._series[key]
-        self._due = min((one.began + COUNTED_SECONDS for one in self._series.values()), default=float("inf"))
+        self.due_at = min((one.began + COUNTED_SECONDS for one in self._series.values()), default=float("inf"))
 
 
 def _hold(series: _Series, group: Sequence[Line], wall: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from provisioner.model.memory import Memory, Slot
+from provisioner.model.memory import Memory, RequestRecord, ReturnRecord, Slot, Window
 from provisioner.model.words import (
     DESIRED,
     NEVER,
@@ -90,6 +90,26 @@ class Transition(NamedTuple):
         return self.slot.gone and not (self.before is not None and self.before.gone)
 
 
+class WindowChange(NamedTuple):
+    """A window that changed."""
+
+    pool: str
+    template: str
+    before: Window | None
+    """None: the window is new."""
+    window: Window
+
+
+class Deferral(NamedTuple):
+    """Machines of a request that no pool takes now."""
+
+    pool: str
+    """The pool that they wait for, or would go to first."""
+    machines: int
+    reasons: Mapping[str, PendingReason]
+    """The reason of each pool that was asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Distrusted:
     """Why the newest snapshot of a pool may not be acted upon."""
@@ -145,6 +165,13 @@ class Plan:
     deletes: tuple[Delete, ...] = ()
     transitions: tuple[Transition, ...] = ()
     """The slots that changed."""
+    windows: tuple[WindowChange, ...] = ()
+    asked: tuple[RequestRecord | ReturnRecord, ...] = ()
+    """Requests and return requests that were read for the first time."""
+    paused: frozenset[str] = frozenset()
+    """Pools that take no machine, by the settings or a hold."""
+    deferrals: Mapping[str, Deferral] = field(default_factory=dict)
+    """Machines of each request that no pool takes now."""
     deferred: Mapping[tuple[str, str, PendingReason], int] = field(default_factory=dict)
     """Machines wanted, missing and held back, by pool, template and reason."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Self
 
 from provisioner.names import printable
+from provisioner.utc import DAY as DAY
+from provisioner.utc import HOUR as HOUR
+from provisioner.utc import format_utc as format_utc
 
 
 class Phase(StrEnum):
@@ -41,17 +43,6 @@ NEVER = float("inf")
 
 LONG_AGO = float("-inf")
 """Loop time of what has not happened, where what matters is how long ago it did."""
-
-HOUR, DAY = 3_600.0, 86_400.0
-"""Seconds."""
-
-
-def format_utc(wall: float) -> str:
-    """Return epoch seconds as text; in words where no calendar has such a time, as of a damaged file."""
-    try:
-        return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return f"an impossible time ({wall:g})"
 
 
 class DeleteReason(StrEnum):

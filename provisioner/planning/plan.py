@@ -40,7 +40,7 @@ class World:
     wall: float | None = None
     """The wall clock now, as ``Draft`` takes it."""
     levers: Levers = NO_LEVERS
-    """Those that are held. The limits pause the pools that they hold (``in_force``)."""
+    """Those that are held."""
 
 
 def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
@@ -94,6 +94,10 @@ def decide(draft: Draft, world: World) -> Plan:
         creates=in_turn(draft.creates),
         deletes=tuple(draft.deletes),
         transitions=draft.transitions,
+        windows=draft.window_changes,
+        asked=tuple(draft.asked),
+        paused=frozenset([name for name, pool in draft.limits.pools.items() if pool.paused]),
+        deferrals=draft.deferrals,
         deferred=draft.deferred,
         unmet=unmet,
         forget=tuple(draft.forget),

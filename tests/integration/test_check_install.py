@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hf_scripts import installation
+from hf_scripts import host, installation
 from hf_scripts.host import CheckResult, fine
 from provisioner.files.owners import user_name
 from provisioner.hostfactory.instance import Directories
@@ -311,7 +311,7 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
     ],
 )
 def test_what_the_state_directory_lies_on(mounts: list[str], verdict: bool, words: str) -> None:
-    result = installation._mount("/srv/state/inst", mounts)
+    result = host.state_mount("/srv/state/inst", mounts)
     assert result.fine is verdict
     assert words in result.text
 

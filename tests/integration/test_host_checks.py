@@ -165,3 +165,14 @@ def test_where_selinux_does_not_enforce_labels_are_not_looked_at(
     monkeypatch.setenv("PATH", selinux(tmp_path / "bin", "Permissive", {str(tmp_path): "user_home_t"}))
 
     assert list(host.labels({str(tmp_path): "var_lib_t"})) == []
+
+
+def test_a_file_system_whose_locks_no_other_process_sees_is_to_be_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (good,) = [str(one) for one in host.filesystem(str(tmp_path)) if "locks of one process" in one.text]
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+    (bad,) = [str(one) for one in host.filesystem(str(tmp_path)) if "locks of one process" in one.text]
+    assert good == f"fine: {tmp_path}: locks of one process are seen by another"
+    assert bad.startswith(f"fix: {tmp_path}: not so: locks of one process are seen by another: mount it without nolock")
+    assert list(tmp_path.iterdir()) == []

@@ -230,26 +230,6 @@ def test_ctrl_c_ends_a_script_that_waits_for_a_lock_and_nothing_is_recorded(tmp_
     assert hf.state.intent.read().requests == {}
 
 
-FORKED = """
-import os, signal, sys
-from hf_scripts import installation
-os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
-print(installation._locks(sys.argv[1]))
-"""
-"""Ctrl-C meets the child before Python has begun it."""
-
-
-def test_ctrl_c_lets_no_child_of_the_check_complain(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, tmp_path / "probe"],
-        cwd=SCRIPTS.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
-
-
 def test_ctrl_c_ends_the_check_of_an_installation(tmp_path: Path) -> None:
     hf = HostFactory(tmp_path)
     process = called(hf, "python", "check_install")

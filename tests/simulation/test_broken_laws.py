@@ -19,14 +19,13 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from provisioner.hostfactory import Loss
 from provisioner.loop import cycle, startup
 from provisioner.loop.cycle import Reconciler
-from provisioner.loop.levers import HeldLevers
+from provisioner.loop.holds import CurrentHolds
 from provisioner.model import (
     Contact,
     Delete,
     DeleteReason,
     LeverKind,
     Levers,
-    Limits,
     LossCause,
     Memory,
     RequestRecord,
@@ -281,12 +280,13 @@ def machines_are_old_from_the_beginning() -> Break:
 
 
 def levers_hold_nothing() -> Break:
-    on = HeldLevers.on
+    read = CurrentHolds.read
 
-    def lax(self: HeldLevers, limits: Limits) -> tuple[Limits, Levers]:
-        return limits, replace(on(self, limits)[1], held=())
+    def lax(self: CurrentHolds) -> Levers:
+        self.latest = replace(read(self), held=())
+        return self.latest
 
-    return patch.object(HeldLevers, "on", lax)
+    return patch.object(CurrentHolds, "read", lax)
 
 
 def what_is_asked_back_is_told_as_gone() -> Break:

@@ -51,9 +51,9 @@ MOUNTS = {
 }
 LOOK = """
 import sys
-from hf_scripts import installation
+from hf_scripts import host
 for place in sys.argv[1:]:
-    print(*installation._filesystem(place), sep="\\n")
+    print(*host.filesystem(place), sep="\\n")
 """
 
 

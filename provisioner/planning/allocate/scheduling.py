@@ -9,6 +9,7 @@ from dataclasses import replace
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
     Create,
+    Deferral,
     DeleteReason,
     ErrorClass,
     Failure,
@@ -22,7 +23,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
-from provisioner.planning.core.draft import SOON, Deferral, Draft
+from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.levers import why_none
 from provisioner.planning.core.slots import UNTRIED, Gap, gaps, pending
 

@@ -26,7 +26,7 @@ def ingest(draft: Draft, intent: Intent) -> None:
         draft.changes["generation"] = intent.generation
     for request in intent.requests.values():
         if request.id not in draft.requests:
-            draft.requests[request.id] = RequestRecord(
+            record = draft.requests[request.id] = RequestRecord(
                 id=request.id,
                 template=request.template,
                 count=request.count,
@@ -34,11 +34,13 @@ def ingest(draft: Draft, intent: Intent) -> None:
                 deadline=now + limits.request_deadline,
                 rc_account=request.rc_account,
             )
+            draft.asked.append(record)
     for back in intent.returns.values():
         if back.id not in draft.returns:
-            draft.returns[back.id] = ReturnRecord(
+            given = draft.returns[back.id] = ReturnRecord(
                 id=back.id, names=back.names, read=now, deadline=now + limits.return_deadline
             )
+            draft.asked.append(given)
     lost = [id_ for id_, record in draft.requests.items() if id_ not in intent.requests and not record.trimmed]
     if lost:
         draft.latch(BrakeReason.REQUEST_LOST, f"intent.json lacks {len(lost)} known requests, e.g. {lost[0]}.")

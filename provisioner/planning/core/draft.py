@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from provisioner.model import (
     NEVER,
@@ -16,6 +16,7 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     Create,
+    Deferral,
     Delete,
     DeleteReason,
     Distrusted,
@@ -27,14 +28,17 @@ from provisioner.model import (
     PendingReason,
     PoolLimits,
     RequestRecord,
+    ReturnRecord,
     Slot,
     Snapshot,
     Transition,
     Verdict,
     Window,
+    WindowChange,
     evolve,
 )
 from provisioner.planning.core import window
+from provisioner.planning.core.levers import in_force
 from provisioner.planning.core.slots import slot_named
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
@@ -52,16 +56,6 @@ TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
 }
 """The verdict table (law: a terminal answer stays). Anything else is a bug: the slot is set aside and the cycle goes
 on."""
-
-
-class Deferral(NamedTuple):
-    """Machines of a request that no pool takes now."""
-
-    pool: str
-    """The pool that they wait for, or would go to first."""
-    machines: int
-    reasons: Mapping[str, PendingReason]
-    """The reason of each pool that was asked."""
 
 
 SOON = 0.001
@@ -88,12 +82,14 @@ class Draft:
         self.before = memory
         self.snapshots = snapshots
         """The pools that may be acted upon."""
-        self.limits = limits
+        self.limits = in_force(limits, levers) if levers.held else limits
         self.levers = levers
-        """Those that are held; ``limits`` pauses the pools that they hold."""
+        """Those that are held; ``self.limits`` pauses the pools that they hold."""
         self.now = now
         self.ahead = memory.time_wall - memory.time if wall is None else wall - now
         """Seconds from loop time to the wall clock, which says what day it is and nothing else."""
+        self.asked: list[RequestRecord | ReturnRecord] = []
+        """Requests and return requests that were read for the first time."""
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
         self.windows = dict(memory.pressures)
@@ -239,6 +235,14 @@ class Draft:
     def transitions(self) -> tuple[Transition, ...]:
         """The slots that changed so far."""
         return tuple(self._transitions())
+
+    @property
+    def window_changes(self) -> tuple[WindowChange, ...]:
+        """The windows that changed so far."""
+        former = self.before.pressures
+        return tuple(
+            WindowChange(*key, former.get(key), one) for key, one in self.windows.items() if former.get(key) is not one
+        )
 
     @property
     def closes(self) -> list[Transition]:

@@ -16,8 +16,8 @@ from provisioner.model import (
     Limits,
     Memory,
     Outcome,
+    Plan,
     Slot,
-    Transition,
     Verdict,
     Window,
     evolve,
@@ -29,10 +29,11 @@ RETRY_DELETE = 10.0
 """Seconds until a delete that failed is sent again."""
 
 
-def remember(
-    memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
-) -> tuple[Memory, tuple[Transition, ...]]:
-    """Return the memory after a batch, and what changed in it. ``unsent`` are actions for which no call was started."""
+def remember(memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float) -> Plan:
+    """Return the memory after a batch with what changed in it, as a plan without actions.
+
+    ``unsent``: actions for which no call was started.
+    """
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.named(outcome.action.name)
@@ -51,7 +52,7 @@ def remember(
             draft.put(slot.request, evolve(slot, delete_sent=None, delete_begun=begun))
         elif slot is not None and isinstance(action, Create):
             _not_sent(draft, action, slot)
-    return draft.memory(), draft.transitions
+    return Plan(draft.memory(), transitions=draft.transitions, windows=draft.window_changes)
 
 
 def _created(draft: Draft, create: Create, slot: Slot) -> None:

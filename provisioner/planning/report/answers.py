@@ -57,7 +57,7 @@ there is time to finish what runs, and stays one, as 0 would say that the machin
 UNLISTED_AFTER = DAY
 """Seconds without being named by any list of HF after which a machine is shown to people."""
 
-Rendered = dict[str, tuple[object, Answer]]
+Rendered = dict[str, tuple[RequestRecord | ReturnRecord, Answer]]
 """Answers by id, each with the record it was made of: an unchanged record is not rendered again."""
 
 

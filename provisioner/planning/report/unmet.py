@@ -11,6 +11,7 @@ from typing import Any
 
 from provisioner.model import (
     DESIRED,
+    Deferral,
     ErrorClass,
     PendingReason,
     RequestRecord,
@@ -20,7 +21,7 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity
-from provisioner.planning.core.draft import Deferral, Draft
+from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import boots_by
 from provisioner.planning.core.window import blocked
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,35 @@ import pytest
 
 from provisioner.hostfactory import Loss
 from provisioner.loop.actors import Results
-from provisioner.loop.history import History, Passed
-from provisioner.loop.publisher import Edition
+from provisioner.loop.history import Changes, History
+from provisioner.loop.holds import HoldChange
+from provisioner.loop.publisher import Reported
 from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED
 from provisioner.model import (
     Create,
+    Deferral,
     Delete,
     DeleteReason,
     ErrorClass,
     Failure,
+    Lever,
     LossCause,
     Memory,
     Outcome,
     PendingReason,
+    Plan,
+    RequestRecord,
     RequestStatus,
+    ReturnRecord,
     Verdict,
     Window,
+    WindowChange,
 )
 from provisioner.names import machine_name
-from provisioner.planning.report import answers
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import Journal, when
 from tests.support.cycle_bench import Bench
+from tests.support.levers import CANCEL, PAUSE, STOP
 from tests.unit.core import (
     BROKEN,
     OTHER,
@@ -46,22 +53,19 @@ from tests.unit.core import (
     limits,
     memory,
     name,
+    plan,
     pool,
     record,
     running,
     slot,
+    snapshot,
     transitions,
     unsent,
 )
 
 WALL = 1_790_000_000.0
 DENIED = Failure(ErrorClass.DENIED, "compute.instances.delete is not allowed")
-WAITING = {("a", TEMPLATE, PendingReason.BACKOFF): 3}
-
-
-def edition(held: Memory, lost: dict[str, Loss] | None = None) -> Edition:
-    """What is published of a memory."""
-    return Edition(answers.render(held, {}, "hf"), lost or {}, {})
+WAITING = {REQUEST: Deferral("a", 3, {"a": PendingReason.BACKOFF})}
 
 
 class Diary:
@@ -74,32 +78,43 @@ class Diary:
 
     def restart(self, held: Memory) -> None:
         """A loop begins with this memory."""
-        self.history, self.held, self.number = History(self.state, lambda: self.published), held, 0
-        self.published: Edition | None = None
-        self.history.begin(held)
-        self.cycle(edition=None)
+        self.history, self.held, self.number = History(self.state), held, 0
+        self.reported: Mapping[str, RequestRecord | ReturnRecord] = records(held)
 
-    def cycle(self, held: Memory | None = None, *, seconds: float = 5.0, ending: bool = False, **more: Any) -> Any:
-        """The lines of one cycle, without time and number."""
-        changed = transitions(self.held, held) if held is not None else []
-        self.held, before = held or self.held, len(self.lines())
+    def cycle(self, held: Memory | None = None, *, seconds: float = 5.0, published: bool = True, **more: Any) -> Any:
+        """The lines of one cycle, without time and number; ``more``: parts of what it changed."""
+        ending = more.pop("ending", False)
+        former, self.held, before = self.held, held or self.held, len(self.lines())
         self.wall += seconds
         self.number += 1
-        given: dict[str, Any] = {
-            "limits": limits(),
-            "deferred": {},
-            "edition": edition(self.held),
-            "results": (),
-            "closes": (),
-        } | more
-        self.published = given["edition"]
-        passed = Passed(self.number, self.wall, self.held, given["limits"], given["deferred"])
-        self.history.take(passed, given["results"], [*given["closes"], *changed], ending=ending)
+        if published:
+            self.reported, reported = records(self.held), self.reported
+            pairs = [(reported.get(id_), one) for id_, one in self.reported.items() if reported.get(id_) is not one]
+            more.setdefault("reported", [Reported(tuple(pairs), {})])
+        plan, closes = more.setdefault("plan", made(former, self.held)), more.pop("closes", ())
+        if closes:
+            more["plan"] = replace(plan, transitions=(*closes, *plan.transitions))
+        self.history.take(Changes(self.number, self.wall, **more), ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
         path = Path(self.state.journal.path)
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def records(held: Memory) -> Mapping[str, RequestRecord | ReturnRecord]:
+    return {**held.requests, **held.returns}
+
+
+def made(former: Memory, held: Memory, **more: Any) -> Plan:
+    """A plan that makes one memory of the other."""
+    windows = [
+        WindowChange(*key, former.pressures.get(key), one)
+        for key, one in held.pressures.items()
+        if former.pressures.get(key) is not one
+    ]
+    asked = [one for id_, one in records(held).items() if id_ not in records(former)]
+    return Plan(held, transitions=tuple(transitions(former, held)), windows=tuple(windows), asked=tuple(asked), **more)
 
 
 @pytest.fixture
@@ -158,18 +173,19 @@ def test_what_a_place_says_of_a_machine_is_told_when_its_class_changes(diary: Di
 def test_hf_is_told_of_a_loss_once(diary: Diary) -> None:
     lost = {name(0): Loss(0, "preempted"), name(1): Loss(30, "node")}
     held = memory(record(running(0, Verdict.LOST), running(1, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE))
-    told = [one for one in diary.cycle(held, edition=edition(held, lost)) if one.get("answer") == "lost"]
+    told = diary.cycle(held, reported=[Reported((), lost)], plan=Plan(held))
     assert sorted(told, key=str) == [
         {"event": "told", "answer": "lost", "cause": "node", "machines": [name(1)], "seconds": 30},
         {"event": "told", "answer": "lost", "cause": "preempted", "machines": [name(0)]},
     ]
-    assert diary.cycle(edition=edition(held, dict(lost))) == []
 
 
 def test_a_deferral_is_told_once_with_its_reason_and_once_that_it_is_over(diary: Diary) -> None:
     full = {("a", TEMPLATE): Window(8, level=1, failure=STOCKOUT)}
-    diary.cycle(memory(record(count=3), record(count=1, id_=OTHER, template="else"), pressures=full))
-    assert diary.cycle(deferred=WAITING) == [
+    held = memory(record(count=3), record(count=1, id_=OTHER, template="else"), pressures=full)
+    diary.cycle(held)
+    waiting = Plan(held, deferrals=WAITING)
+    assert diary.cycle(plan=waiting) == [
         {
             "event": "deferred",
             "request": REQUEST,
@@ -181,18 +197,27 @@ def test_a_deferral_is_told_once_with_its_reason_and_once_that_it_is_over(diary:
             "text": STOCKOUT.text,
         }
     ]
-    assert [diary.cycle(deferred=dict(WAITING)) for _ in range(50)] == [[]] * 50
+    assert [diary.cycle(plan=waiting) for _ in range(50)] == [[]] * 50
+    assert diary.cycle(plan=None) == [], "nothing was planned"
     (over,) = diary.cycle(memory(record(slot(0), slot(1), slot(2)), pressures=full))[1:]
-    assert over == {"event": "deferred", "request": REQUEST, "template": TEMPLATE, "over": True, "seconds": 255.0}
+    assert over == {"event": "deferred", "request": REQUEST, "template": TEMPLATE, "over": True, "seconds": 260.0}
 
 
 @pytest.mark.parametrize(
-    ("reason", "bound"), [(PendingReason.CAP, 40), (PendingReason.WINDOW, 8), (PendingReason.PAUSED, None)], ids=str
+    ("changes", "reason", "bound"),
+    [
+        ({"max_machines": 2}, PendingReason.CAP, 2),
+        ({"initial_window": 3}, PendingReason.WINDOW, 3),
+        ({"paused": True}, PendingReason.PAUSED, None),
+    ],
+    ids=["cap", "window", "paused"],
 )
-def test_a_deferral_says_which_bound_is_reached(diary: Diary, reason: PendingReason, bound: int | None) -> None:
-    diary.cycle(memory(record(count=1), pressures={("a", TEMPLATE): Window(8)}))
-    (line,) = diary.cycle(deferred={("a", TEMPLATE, reason): 1}, limits=limits(pool("a", max_machines=40)))
-    assert line.get("bound") == bound
+def test_a_deferral_says_which_bound_is_reached(
+    diary: Diary, changes: dict[str, Any], reason: PendingReason, bound: int | None
+) -> None:
+    planned = plan(memory(record(count=5)), snapshot(), limits=limits(pool("a", **changes)))
+    (line,) = [line for line in diary.cycle(plan=planned) if line["event"] == "deferred"]
+    assert (line["reason"], line.get("bound")) == (reason, bound)
 
 
 def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
@@ -213,28 +238,56 @@ def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
 
 
 def test_pools_that_a_person_pauses_are_told(diary: Diary) -> None:
-    paused = limits(pool("a", paused=True), pool("b"))
-    assert diary.cycle(limits=paused) == [{"event": "paused", "pool": "a"}]
-    assert diary.cycle(limits=paused) == []
+    paused = Plan(memory(), paused=frozenset({"a"}))
+    assert diary.cycle(plan=paused) == [{"event": "paused", "pool": "a"}]
+    assert diary.cycle(plan=paused) == []
+    assert diary.cycle(plan=None) == [], "nothing was planned"
     assert diary.cycle() == [{"event": "resumed", "pool": "a"}]
 
 
-def test_a_restart_tells_only_what_is_new(diary: Diary) -> None:
-    lost = running(1, Verdict.LOST)
-    held = memory(record(running(0, Verdict.SUCCEEDED), lost, ended=RequestStatus.COMPLETE), record(slot(0), id_=OTHER))
-    diary.cycle(held)
-    written = len(diary.lines())
-    diary.restart(held)
-    diary.cycle(edition=edition(held, {lost.name: Loss(0, "node")}))
-    assert len(diary.lines()) == written
-    (run, told) = diary.cycle(replace(held, requests={**held.requests, OTHER: record(running(0), id_=OTHER)}))
-    assert (run["event"], told["event"]) == ("running", "told")
+@pytest.mark.parametrize(
+    ("hold", "place"),
+    [
+        (PAUSE, {"pool": "a"}),
+        (replace(CANCEL, target=name()), {"machine": name()}),
+        (replace(CANCEL, target=REQUEST), {"request": REQUEST}),
+        (STOP, {}),
+    ],
+    ids=["pool", "machine", "request", "all"],
+)
+def test_a_hold_that_was_set_is_written_with_what_it_holds(diary: Diary, hold: Lever, place: dict[str, str]) -> None:
+    said = {"event": "lever", "lever": hold.kind, "result": "pulled", "who": hold.who, "text": hold.reason}
+    assert diary.cycle(holds=[HoldChange("pulled", hold)]) == [said | place]
 
 
 def test_what_is_not_published_is_not_told(diary: Diary) -> None:
     held = memory(record(running(0)))
-    assert [line["event"] for line in diary.cycle(held, edition=None)] == ["asked", "opened", "running"]
+    assert [line["event"] for line in diary.cycle(held, published=False)] == ["asked", "opened", "running"]
     assert [line["event"] for line in diary.cycle()] == ["told"]
+
+
+def test_a_restart_tells_only_what_is_new(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    id_ = bench.succeed(2)
+    bench.place.place.crash(min(bench.place.machines))
+    bench.cycle(3)
+    before = bench.state.journal.find(id_).lines
+    bench.restarted()
+    bench.cycle(3)
+    assert bench.state.journal.find(id_).lines == before
+    bench.place.place.crash(max(bench.place.machines))
+    bench.cycle(3)
+    events = [line["event"] for line in bench.state.journal.find(id_).lines[len(before) :]]
+    assert events == ["close", "told", "delete", "gone"]
+
+
+def test_a_window_that_a_refused_create_closed_is_written(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.place.fails[0] = STOCKOUT
+    bench.request(1)
+    bench.cycle(2)
+    (line,) = bench.state.journal.find('"event":"window"').lines
+    assert (line["pool"], line["backing_off"], line["error"]) == ("pool", True, "stockout")
 
 
 def test_the_real_cycle_writes_each_event(tmp_path: Path) -> None:
@@ -269,7 +322,7 @@ def test_equal_failures_are_counted_after_the_first_few(diary: Diary) -> None:
     (counted,) = diary.cycle(seconds=COUNTED_SECONDS)
     machines = [name(number) for number in range(IN_FULL, 10)]
     assert (counted["times"], counted["machines"], counted["result"]) == (7, machines, "denied")
-    assert when({"time": counted["since"]}) == WALL + 5.0 * (IN_FULL + 2)
+    assert when({"time": counted["since"]}) == WALL + 5.0 * (IN_FULL + 1)
     assert counted["text"] == DENIED.text
 
 
@@ -315,8 +368,7 @@ def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> Non
     """A thousand refused deletes an hour and a pool that flaps; beside them a request an hour."""
     state = StateDir(tmp_path)
     journal = state.__dict__["journal"] = Journal(state.journal.path, max_bytes=300_000, keep=2)
-    history, asked, allowed = History(state, lambda: None), [f"r{hour:09d}" for hour in range(48)], limits()
-    history.begin(memory())
+    history, asked, former = History(state), [f"r{hour:09d}" for hour in range(48)], memory()
     storm = refused(*range(200))
     for hour, id_ in enumerate(asked):
         create = Outcome(Create(machine_name("hf", id_, 0), "a", TEMPLATE, id_))
@@ -324,7 +376,8 @@ def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> Non
             flap = Window(1 + step % 2, level=step % 2, failure=STOCKOUT if step % 2 else None)
             held = memory(record(count=1, id_=id_), pressures={("b", TEMPLATE): flap})
             wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
-            history.take(Passed(hour, wall, held, allowed, {}), results, ())
+            history.take(Changes(hour, wall, results, plan=made(former, held)))
+            former = held
     found = journal.find('"event":"asked"')
     assert [line["request"] for line in found.lines] == asked
     assert len(journal.find('"event":"create"').lines) == len(asked)

@@ -72,7 +72,7 @@ def cancel(target: str) -> Lever:
 
 def held(limits: Limits, *levers: Lever) -> dict[str, Any]:
     """What a plan is given of the levers."""
-    return {"limits": in_force(limits, Levers(levers)), "levers": Levers(levers)}
+    return {"limits": limits, "levers": Levers(levers)}
 
 
 def hf_has(*slots: Slot, **changes: Any) -> Memory:

@@ -14,6 +14,7 @@ from provisioner.model import (
     Failure,
     Memory,
     Outcome,
+    Plan,
     RequestStatus,
     Slot,
     Verdict,
@@ -46,7 +47,7 @@ ASKED = slot(accepted=False)
 
 
 def after(one: Slot, *outcomes: Outcome, unsent: tuple[Create | Delete, ...] = (), **changes: object) -> Memory:
-    return remember(memory(record(one), **changes), outcomes, unsent, LIMITS, NOW)[0]
+    return remember(memory(record(one), **changes), outcomes, unsent, LIMITS, NOW).memory
 
 
 def kept(remembered: Memory) -> Slot:
@@ -64,7 +65,8 @@ FATES = {
 def test_a_create_that_failed(error: ErrorClass) -> None:
     verdict, submitted = FATES.get(error, (Verdict.FAILED, BEFORE))
     failure = Failure(error, "in the place's words")
-    remembered, changed = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
+    made = remember(memory(record(ASKED)), [Outcome(CREATE, failure)], (), LIMITS, NOW)
+    remembered, changed = made.memory, made.transitions
     closes = [one.slot for one in changed if one.closes]
     one = kept(remembered)
     assert (one.verdict, one.submitted, one.gone, one.accepted) == (verdict, submitted, False, False)
@@ -87,7 +89,8 @@ def test_a_whole_batch_that_was_refused_backs_off_once(error: ErrorClass, failed
     refusal = Failure(error, "text")
     remembered = memory(record(*(slot(number, accepted=False) for number in range(9))))
     creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(9)]
-    after_, changed = remember(remembered, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
+    made = remember(remembered, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
+    after_, changed = made.memory, made.transitions
     closes = [one for one in changed if one.closes]
     assert after_.pressures["a", TEMPLATE].level == 1
     assert len(closes) == failed
@@ -97,7 +100,7 @@ def test_one_failed_create_leaves_the_others_accepted() -> None:
     remembered = memory(record(slot(0, accepted=False), slot(1, accepted=False), slot(2, accepted=False)))
     creates = [Create(name(number), "a", TEMPLATE, REQUEST) for number in range(3)]
     outcomes = [Outcome(creates[0]), Outcome(creates[1], STOCKOUT), Outcome(creates[2])]
-    slots = remember(remembered, outcomes, (), LIMITS, NOW)[0].requests[REQUEST].slots
+    slots = remember(remembered, outcomes, (), LIMITS, NOW).memory.requests[REQUEST].slots
     assert [one.verdict for one in slots.values()] == [Verdict.OPEN, Verdict.FAILED, Verdict.OPEN]
     assert [one.accepted for one in slots.values()] == [True, False, True]
 
@@ -183,9 +186,9 @@ def test_why_the_delete_of_a_machine_without_slot_failed_is_kept_with_the_open_r
         giving_back("stray-2", id_="ret-bbbbbbbbbb"),
         giving_back("stray-1", id_="ret-cccccccccc", ended=RequestStatus.COMPLETE),
     ]
-    returns = remember(memory(*backs), [Outcome(named, REFUSED)], (), LIMITS, NOW)[0].returns
+    returns = remember(memory(*backs), [Outcome(named, REFUSED)], (), LIMITS, NOW).memory.returns
     assert [dict(back.hindered) for back in returns.values()] == [{"stray-1": REFUSED}, {}, {}]
-    taken = remember(memory(*returns.values()), [Outcome(named)], (), LIMITS, NOW)[0].returns
+    taken = remember(memory(*returns.values()), [Outcome(named)], (), LIMITS, NOW).memory.returns
     assert [dict(back.hindered) for back in taken.values()] == [{}, {}, {}]
 
 
@@ -204,11 +207,11 @@ def test_a_delete_that_failed_is_sent_again(error: ErrorClass, retry_after: floa
 
 def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:
     remembered = memory(record(running(0, Verdict.FAILED, delete_sent=NOW)))
-    assert remember(remembered, [Outcome(DELETE)], (), LIMITS, NOW) == (remembered, ())
+    assert remember(remembered, [Outcome(DELETE)], (), LIMITS, NOW) == Plan(remembered)
 
 
 def test_the_outcome_of_an_unknown_name_changes_nothing() -> None:
     remembered = memory(record(ASKED))
     orphan = Delete(name(0, OTHER), "a", DeleteReason.ORPHANED)
     outcomes = [Outcome(orphan, Failure(ErrorClass.OTHER, "text")), Outcome(replace(orphan, name="alien"))]
-    assert remember(remembered, outcomes, (orphan,), LIMITS, NOW)[0] is remembered
+    assert remember(remembered, outcomes, (orphan,), LIMITS, NOW).memory is remembered

@@ -204,7 +204,7 @@ class Cloud:
         for delete in made.deletes:
             self.machines.pop(delete.name, None)
         outcomes = [Outcome(create, self.fate(create)) for create in made.creates]
-        self.known, _ = remember(made.memory, outcomes, (), self.limits, self.now)
+        self.known = remember(made.memory, outcomes, (), self.limits, self.now).memory
         return self.known.requests[REQUEST]
 
     def fate(self, create: Create) -> Failure | None:

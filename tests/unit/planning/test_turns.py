@@ -72,7 +72,7 @@ class Grid:
         made = plan(self.known, snapshot(*there, began=self.now - 1), limits=self.limits, now=self.now)
         sent, unsent_ = made.creates[: self.calls], made.creates[self.calls :]
         self.running |= {create.name: 1 for create in sent}
-        self.known, _ = remember(made.memory, [Outcome(create) for create in sent], unsent_, self.limits, self.now)
+        self.known = remember(made.memory, [Outcome(create) for create in sent], unsent_, self.limits, self.now).memory
         self.sent.append(Counter(create.request for create in sent))
         return self.sent[-1]
 

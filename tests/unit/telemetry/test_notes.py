@@ -23,7 +23,6 @@ from provisioner.model import (
     PendingReason,
     Unmet,
     Window,
-    format_utc,
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import LastingFailure, Notebook, Notes, read_notes
@@ -212,8 +211,3 @@ def test_limits_are_left(desk: Desk) -> None:
 def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:
     notes = desk.cycle(replace(SEEN, problems=("someone else shrinks the group",)), unobserved("b"))
     assert notes.unseen == {"b": unobserved("b").failure.text}
-
-
-@pytest.mark.parametrize("wall", [1e18, -1e18, float("inf"), float("nan")])
-def test_a_time_that_no_calendar_has_is_said_to_be_impossible(wall: float) -> None:
-    assert format_utc(wall) == f"an impossible time ({wall:g})"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.loop.levers import HeldLevers
+from provisioner.loop.holds import CurrentHolds
 from provisioner.model import Lever, LeverKind, Levers
 from provisioner.planning.core.levers import DRAINED
 from provisioner.state.directory import StateDir
@@ -19,9 +19,6 @@ from provisioner.state.levers import pulled
 from tests.support.cycle_bench import Bench
 from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
 from tests.support.stores import altered, outdate
-from tests.unit.core import limits
-
-LIMITS = limits()
 
 
 @pytest.fixture
@@ -29,24 +26,13 @@ def state(tmp_path: Path) -> StateDir:
     return StateDir(tmp_path)
 
 
-def in_force(held: HeldLevers) -> tuple[Lever, ...]:
-    return held.on(LIMITS)[1].held
-
-
-def test_without_levers_the_limits_are_the_very_same_and_else_as_long_as_both_are(state: StateDir) -> None:
-    held = HeldLevers(state)
-    assert held.on(LIMITS)[0] is LIMITS
-    pull(state, PAUSE)
-    first, _ = held.on(LIMITS)
-    assert [one.name for one in first.pools.values() if one.paused] == ["a"]
-    assert held.on(LIMITS)[0] is first, "an unchanged plan is not made again"
-    release(state, LeverKind.PAUSE)
-    assert held.on(LIMITS)[0] is LIMITS
+def in_force(held: CurrentHolds) -> tuple[Lever, ...]:
+    return held.read().held
 
 
 def test_a_file_that_did_not_change_is_not_read_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
     pull(state, PAUSE)
-    held = HeldLevers(state)
+    held = CurrentHolds(state)
     assert in_force(held) == (PAUSE,)
     monkeypatch.setattr(type(state.levers), "read", lambda _: pytest.fail("read"))
     assert in_force(held) == (PAUSE,)
@@ -68,7 +54,7 @@ def test_a_damaged_file_releases_nothing_that_was_held(
     damage: Callable[[str], None], state: StateDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     pull(state, PAUSE)
-    held = HeldLevers(state)
+    held = CurrentHolds(state)
     in_force(held)
     pull(state, STOP)
     damage(state.levers.path)
@@ -84,7 +70,7 @@ def test_a_damaged_file_releases_nothing_that_was_held(
 def test_where_a_new_loop_knows_of_no_lever_all_is_stopped(damage: Callable[[str], None], state: StateDir) -> None:
     pull(state, PAUSE, DRAIN)
     damage(state.levers.path)
-    (stop,) = in_force(HeldLevers(state))
+    (stop,) = in_force(CurrentHolds(state))
     assert (stop.kind, stop.who) == (LeverKind.STOP_ALL, "provisioner")
     assert "levers.json" in stop.reason
 
@@ -96,32 +82,31 @@ def test_a_file_that_this_user_may_not_read_stops_all_until_it_can_be(
         raise StateDenied("levers.json: cannot be read")
 
     pull(state, PAUSE)
-    held = HeldLevers(state)
+    held = CurrentHolds(state)
     with monkeypatch.context() as patched:
         patched.setattr(type(state.levers), "read", denied)
         assert in_force(held)[0].kind is LeverKind.STOP_ALL
     assert in_force(held) == (PAUSE,)
 
 
-def told(held: HeldLevers, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
+def told(held: CurrentHolds, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
     """What one cycle says of levers: the log's sentence, the lever, who and why; and the journal says the same."""
     caplog.clear()
-    held.on(LIMITS)
-    lines = held.tell()
+    held.read()
+    changes = held.tell()
     said = [
         (record.message, record.__dict__["lever"], record.__dict__["who"], record.__dict__["reason"])
         for record in caplog.records
         if record.levelno == logging.WARNING
     ]
-    assert [(f"Lever {line['result']}", line["lever"], line["who"], line["text"]) for line in lines] == said
-    assert {line["event"] for line in lines} <= {"lever"}
+    assert [(f"Lever {word}", hold.kind, hold.who, hold.reason) for word, hold in changes] == said
     return said
 
 
 def test_log_and_journal_say_who_pulled_and_let_go_and_why_and_once(
     state: StateDir, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = HeldLevers(state)
+    held = CurrentHolds(state)
     assert told(held, caplog) == []
     pull(state, DRAIN, CANCEL)
     assert told(held, caplog) == [
@@ -137,7 +122,7 @@ def test_log_and_journal_say_who_pulled_and_let_go_and_why_and_once(
 
 def test_a_start_says_what_is_held(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
     pull(state, STOP)
-    assert told(HeldLevers(state), caplog) == [("Lever held", "stop-all", "ann", "cloud is down")]
+    assert told(CurrentHolds(state), caplog) == [("Lever held", "stop-all", "ann", "cloud is down")]
 
 
 def test_the_journal_has_what_a_cycle_says_of_levers(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""When status.json is written, and what it says for the first time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioner.hostfactory import Loss
+from provisioner.loop.publisher import Publisher, Reported
+from provisioner.model import NO_LEVERS, Contact, LossCause, Memory, Notice, RequestStatus, Verdict
+from provisioner.state.directory import StateDir
+from tests.unit.core import NOW, giving_back, limits, memory, name, record, running, slot
+
+LIMITS = limits()
+CONTACT = Contact()
+ENDED = record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDir:
+    return StateDir(tmp_path)
+
+
+@pytest.fixture
+def publisher(state: StateDir) -> Publisher:
+    return Publisher(state, lambda: None)
+
+
+def published(publisher: Publisher, held: Memory, now: float = NOW) -> list[Reported]:
+    publisher.publish(held, LIMITS, NO_LEVERS, CONTACT, now)
+    return publisher.tell()
+
+
+def test_only_answers_of_changed_records_are_reported(publisher: Publisher) -> None:
+    first, back = record(slot(0)), giving_back(name(0))
+    assert published(publisher, memory()) == [Reported((), {})]
+    assert published(publisher, memory(first, back)) == [Reported(((None, first), (None, back)), {})]
+    assert published(publisher, memory(first, back)) == [], "the same answers"
+    changed = record(running(0))
+    assert published(publisher, memory(changed, back)) == [Reported(((first, changed),), {})]
+
+
+def test_a_loss_is_reported_once(publisher: Publisher) -> None:
+    lost = memory(record(running(0, Verdict.LOST, cause=LossCause.NODE), ended=RequestStatus.COMPLETE))
+    published(publisher, memory(ENDED))
+    (reported,) = published(publisher, lost)
+    assert reported.lost == {name(0): Loss(0, LossCause.NODE)}
+    assert published(publisher, lost) == []
+
+
+def test_the_memory_of_the_start_is_no_news_and_is_published(publisher: Publisher, state: StateDir) -> None:
+    lost = memory(record(running(0, Verdict.LOST), ended=RequestStatus.COMPLETE))
+    publisher.begin(lost, LIMITS, NO_LEVERS, CONTACT, NOW)
+    publisher.begin(memory(), LIMITS, NO_LEVERS, CONTACT, NOW)
+    assert published(publisher, lost) == [Reported((), {})]
+    assert list(state.status.read_lost()) == [name(0)]
+
+
+def test_a_status_that_others_replaced_is_written_again(publisher: Publisher, state: StateDir) -> None:
+    held = memory(ENDED)
+    published(publisher, held)
+    Path(state.status.path).unlink()
+    published(publisher, held)
+    assert list(state.status.read_all()) == [ENDED.id]
+
+
+def test_a_grace_period_goes_on_although_nothing_else_changes(publisher: Publisher, state: StateDir) -> None:
+    going = running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.PREEMPTED, NOW + 30.0))
+    held = memory(replace(ENDED, slots={0: going}))
+    graces = []
+    for seconds in (0.0, 10.0):
+        published(publisher, held, NOW + seconds)
+        graces.append(state.status.read_lost()[name(0)].grace)
+    assert graces == [30, 20]
