@@ -15,23 +15,18 @@ from typing import Any, Protocol
 import kubernetes.config
 import urllib3
 import yaml
-from google.auth.exceptions import GoogleAuthError
 from kubernetes.config import incluster_config
 from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import GoogleToken, credentials_wanted
-from provisioner.backends.responses import ODD_RESPONSES
+from provisioner.backends.google_auth import UNUSABLE, GoogleToken, credentials_wanted
 from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
 
-MALFORMED = (
-    *(kubernetes.config.ConfigException, yaml.YAMLError, OSError, *ODD_RESPONSES),
-    *(urllib3.exceptions.HTTPError, GoogleAuthError),
-)
+MALFORMED = (*UNUSABLE, kubernetes.config.ConfigException, yaml.YAMLError, urllib3.exceptions.HTTPError)
 """Errors that the official client, and those that it asks, raise for a file that is no kubeconfig."""
 
 

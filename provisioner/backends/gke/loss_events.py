@@ -101,21 +101,13 @@ class LossEvents:
     def _body(self, pool: str, end: Ended, reason: str, text: str) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         labels = {ID_LABEL: self._provisioner, POOL_LABEL: pool, REQUEST_LABEL: end.request}
+        labels |= {TEMPLATE_LABEL: label_value(end.template)}
+        place = {"namespace": self._namespace}
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {
-                "name": f"{end.machine}.{secrets.token_hex(8)}",
-                "namespace": self._namespace,
-                "labels": labels | {TEMPLATE_LABEL: label_value(end.template)},
-            },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": self._namespace,
-                "name": end.machine,
-                "uid": end.uid,
-            },
+            "metadata": {**place, "name": f"{end.machine}.{secrets.token_hex(8)}", "labels": labels},
+            "involvedObject": {**place, "apiVersion": "v1", "kind": "Pod", "name": end.machine, "uid": end.uid},
             "type": "Warning",
             "reason": reason,
             "message": text,
