@@ -238,6 +238,7 @@ def test_a_stream_that_cannot_be_followed_leads_to_a_new_list(
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
     until(lambda: looks_live(live), 30)
     assert server.count("list") == 2
+    assert [kind_of(query) for query in server.seen][:4] == ["streamed list", "list", "watch", "list"]
 
 
 def test_where_watches_only_err_the_pods_are_listed_again_and_again(

@@ -255,6 +255,15 @@ def test_the_latest_end_of_a_name_counts(cache: PodCache, clock: Watch) -> None:
     assert cache.causes() == {name(1): LossCause.DELETED}
 
 
+def test_a_pod_whose_labels_came_back_has_not_gone(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 5)), "9")
+    cache.apply("MODIFIED", pod(1, 10, labels={}))
+    cache.apply("MODIFIED", pod(1, 11))
+    assert cache.causes() == {}
+    cache.with_strayed({}, {name(1): ""}, 0.0)
+    assert cache.causes() == {}
+
+
 def test_a_namesakes_end_says_nothing(cache: PodCache) -> None:
     cache.replace(readings(pod(1, 5, uid="new")), "9")
     cache.apply("DELETED", pod(1, 4, uid="old"))
