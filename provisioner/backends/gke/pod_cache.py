@@ -123,8 +123,11 @@ class PodCache:
             dirty, self._dirty = self._dirty, set()
             changes = {name: self._machine(name, now) for name in dirty}
             if any(machine != self._machines.get(name) for name, machine in changes.items()):
-                changed = {**self._machines, **changes}
-                self._machines = {name: machine for name, machine in changed.items() if machine is not None}
+                present = {name: machine for name, machine in changes.items() if machine is not None}
+                machines = {**self._machines, **present}
+                for name in changes.keys() - present.keys():
+                    machines.pop(name, None)
+                self._machines = machines
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
