@@ -1,4 +1,4 @@
-"""``provisioner init``, also called ``initializeDB``, and ``provisioner trim``: the state files begun, and made smaller.
+"""``provisioner init`` (``initializeDB``) and ``provisioner trim``: state files begun, and made smaller.
 
 ``trim`` lets ended requests leave, as a running loop does by itself.
 """
