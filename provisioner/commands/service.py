@@ -147,9 +147,9 @@ class Service:
         if (events := self._settings.events) is None:
             return None
         with needing(extra("events")):
-            from provisioner.backends.events import EventStream
+            from provisioner.backends.events import EventStream, Worth
 
-        counters = EventMetrics(self.registry)
+        counters = EventMetrics(self.registry, Worth)
 
         def taken(message: Judged) -> None:
             counters.events.labels(message.worth).inc()

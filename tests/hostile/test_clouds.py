@@ -28,7 +28,8 @@ from provisioner.backends.gke import api as gke_api
 from provisioner.backends.gke import pod_cache, pod_watch
 from provisioner.backends.gke.api import KubeApi, KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
-from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
+from provisioner.backends.gke.pod_cache import PodCache
+from provisioner.backends.gke.pod_caches import PodCaches, PodList
 from provisioner.backends.gke.pod_watch import PodWatch, events
 from provisioner.backends.gke.pods import Identity
 from provisioner.backends.gke.settings import GkePool
