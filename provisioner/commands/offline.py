@@ -16,7 +16,8 @@ from typing import TypeVar
 from provisioner.backends import Backend, BackendError
 from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import Mandate, Reconciler
+from provisioner.loop.cycle import Mandate
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import ErrorClass, Failure, Look, Memory, Snapshot, Unobserved
 from provisioner.settings.tree import Settings
 from provisioner.state.errors import StateMissing

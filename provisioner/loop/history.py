@@ -9,9 +9,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from provisioner.loop.actors import Results
-from provisioner.loop.holds import HoldChange
+from provisioner.loop.cycle import Changes
 from provisioner.loop.publisher import Reported
 from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats
 from provisioner.model import (
@@ -45,33 +45,6 @@ Keyed = tuple[Hashable, Line]
 """A line, and what it has in common with those that count as equal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What one cycle changed: what its plans, the holds and the publisher returned."""
-
-    number: int
-    """The cycle's."""
-    wall: float
-    """Epoch seconds at its end."""
-    results: Sequence[Results] = ()
-    outcomes: Sequence[Plan] = ()
-    """What batches that ended made of memory."""
-    plan: Plan | None = None
-    """The plan that was recorded, if there is one."""
-    holds: Sequence[HoldChange] = ()
-    reported: Sequence[Reported] = ()
-
-    @property
-    def transitions(self) -> list[Transition]:
-        """The slots that changed."""
-        return [one for plan in self.plans for one in plan.transitions]
-
-    @property
-    def plans(self) -> Sequence[Plan]:
-        """All of them, in the order in which they were made."""
-        return [*self.outcomes, self.plan] if self.plan else self.outcomes
-
-
 class History:
     """Writes what each cycle changed, in the loop's thread."""
 
@@ -103,8 +76,9 @@ class History:
             plain += _slot_steps(transitions, keyed)
         if plan:
             keyed += self._waiting(plan, wall)
-        for change in (one for made in changes.plans for one in made.windows):
-            keyed += self._window(change)
+        for made in changes.plans:
+            for change in made.windows:
+                keyed += self._window(change)
         if plan:
             for pool in sorted(plan.paused ^ self._paused):
                 event = "paused" if pool in plan.paused else "resumed"
@@ -125,10 +99,10 @@ class History:
             log.warning("Journal could not be written", extra={"error": str(error)})
 
     def _outcomes(self, changes: Changes, plain: list[Line], keyed: list[Keyed]) -> None:
-        old = changes.wall - COUNTED_SECONDS
         if changes.results and self._deleted:
+            old = changes.wall - COUNTED_SECONDS
             self._deleted = {name: at for name, at in self._deleted.items() if at > old}
-        for outcome in (outcome for done in changes.results for outcome in done.outcomes):
+        for outcome in chain.from_iterable([done.outcomes for done in changes.results]):
             line, action = _outcome_line(outcome), outcome.action
             of = action.reason if isinstance(action, Delete) else action.template
             if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
