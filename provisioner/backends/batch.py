@@ -33,11 +33,7 @@ class Call:
 
 
 def run_calls(
-    calls: Sequence[Call],
-    *,
-    workers: int,
-    may_start: MayStart,
-    flow: SharedFlow | None = None,
+    calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: SharedFlow | None = None
 ) -> list[Outcome]:
     """Send ``calls``, each with a time-out of its own; returns the outcomes of those that were sent, in their order.
 
@@ -51,13 +47,7 @@ def run_calls(
 class _Batch:
     """The calls of one batch, and what they know of each other: which templates are stopped."""
 
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        workers: int,
-        may_start: MayStart,
-        flow: SharedFlow | None,
-    ) -> None:
+    def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: SharedFlow | None) -> None:
         self._most = workers
         self._may_start = may_start
         self._flow = flow

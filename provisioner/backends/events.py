@@ -10,7 +10,6 @@ import json
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +21,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import pubsub_v1
 
 from provisioner.backends import SPOT_GRACE_SECONDS
+from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.names import name_pattern
 
 log = logging.getLogger(__name__)
@@ -89,10 +89,6 @@ class Worth(StrEnum):
     """The message is no audit log entry."""
 
 
-class MalformedError(ValueError):
-    """A message that is no audit log entry."""
-
-
 @dataclass(frozen=True, slots=True)
 class Hint:
     """What a message says. It may be false by the time it is read."""
@@ -132,21 +128,18 @@ class Judged:
 
 
 def parse(data: bytes, published: datetime | None = None) -> Hint | None:
-    """The hint in a message; None when the entry is about something else. Raises MalformedError.
+    """The hint in a message; None when the entry is about something else. Raises ODD_RESPONSES for no entry.
 
     ``published`` is when Pub/Sub got it, by the cloud's clock.
     """
-    try:
-        entry = json.loads(data)
-        payload = entry["protoPayload"]
-        method, resource = str(payload["methodName"]), str(payload["resourceName"])
-        status, operation = payload.get("status") or {}, entry.get("operation") or {}
-        failed = bool(status.get("code")) or entry.get("severity") == "ERROR"
-        part = f"{bool(operation.get('first')):d}{bool(operation.get('last')):d}"
-        key = "/".join((str(entry["insertId"]), str(operation.get("id", "")), part))
-        timestamp = str(entry.get("timestamp", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise MalformedError(f"{type(error).__name__}: {error}") from error
+    entry = json.loads(data)
+    payload = entry["protoPayload"]
+    method, resource = str(payload["methodName"]), str(payload["resourceName"])
+    status, operation = payload.get("status") or {}, entry.get("operation") or {}
+    failed = bool(status.get("code")) or entry.get("severity") == "ERROR"
+    part = f"{bool(operation.get('first')):d}{bool(operation.get('last')):d}"
+    key = "/".join((str(entry["insertId"]), str(operation.get("id", "")), part))
+    timestamp = str(entry.get("timestamp", ""))
     event = next((event for end, event in METHODS.items() if f".{method}".endswith(f".{end}")), None)
     _, separator, instance = resource.partition("/instances/")
     if event is None or not separator or not instance:
@@ -167,15 +160,15 @@ class Sieve:
 
     def __init__(self, prefix: str) -> None:
         self._shape = name_pattern(prefix)
-        self._seen_keys: OrderedDict[str, None] = OrderedDict()
+        self._seen_keys: dict[str, None] = {}
         self._lock = threading.Lock()
 
     def judge(self, data: bytes, published: datetime | None = None) -> Judged:
         """What a message is good for."""
         try:
             hint = parse(data, published)
-        except MalformedError as error:
-            return Judged(Worth.MALFORMED, problem=str(error))
+        except ODD_RESPONSES as error:
+            return Judged(Worth.MALFORMED, problem=f"{type(error).__name__}: {error}")
         if hint is None or not self._shape.fullmatch(hint.instance):
             return Judged(Worth.FOREIGN, hint)
         if not self._is_new(hint.key):
@@ -189,7 +182,7 @@ class Sieve:
                 return False
             self._seen_keys[key] = None
             if len(self._seen_keys) > REMEMBERED:
-                self._seen_keys.popitem(last=False)
+                del self._seen_keys[next(iter(self._seen_keys))]
             return True
 
 

@@ -93,23 +93,19 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
-        """BackendError when there are none."""
+        """Read nothing yet: missing credentials make observations fail, not the loop."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
         named = key_file or os.environ.get(CREDENTIALS)
         self._always = named is not None
         """The file is read for each token."""
         self._files = [named or get_application_default_credentials_path()]
-        self._read = signature(self._files)
+        self._read: object = None
+        """The signature of the files that were read last."""
         self._next_try = 0.0
         """Monotonic time of the earliest next attempt after the token server did not answer."""
-        self.source = google_credentials(key_file, scopes)
-        """Those that were read last."""
-
-    @property
-    def universe_domain(self) -> str:
-        """The cloud that they are for."""
-        return str(self.source.universe_domain)
+        self.source: Any = None
+        """The credentials that were read last."""
 
     def before_request(self, request: object, method: str, url: str, headers: object) -> None:
         """Add the token to the headers of a request."""
@@ -121,14 +117,15 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
         A token that is still valid serves while no other can be had: the file may be in the midst of being written.
         """
-        if self.source.valid and (signature(self._files) == self._read or time.monotonic() < self._next_try):
+        is_valid = self.source is not None and self.source.valid
+        if is_valid and (signature(self._files) == self._read or time.monotonic() < self._next_try):
             return
         try:
             self.refresh(request)
         except (BackendError, GoogleAuthError) as error:
             if isinstance(error, TransportError):
                 self._next_try = time.monotonic() + RETRY_SECONDS
-            if not self.source.valid:
+            if not is_valid:
                 raise
 
     def refresh(self, request: object) -> None:
@@ -166,23 +163,17 @@ class GoogleToken:
     """A token of Google's for a cluster, renewed when it has to be. Not thread-safe."""
 
     def __init__(self, key_file: Path | None) -> None:
-        """Reads nothing yet: missing credentials make looks fail, not the loop."""
-        self._key_file = key_file
-        self._credentials: FollowedCredentials | None = None
-        self._request = _request()
+        self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request()
 
     def header(self) -> str:
         """The value of the Authorization header; BackendError when there is no token to be had."""
-        if self._credentials is None:
-            self._credentials = FollowedCredentials(self._key_file, CLUSTER_SCOPES)
         try:
             self._credentials.keep_valid(self._request)
-        except TransportError as error:
+        except (GoogleAuthError, *ODD_RESPONSES) as error:
             if wants_another_login(error):
                 raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
-            raise BackendError(ErrorClass.UNAVAILABLE, f"no Google token: {error}") from error
-        except (GoogleAuthError, *ODD_RESPONSES) as error:
-            raise BackendError(ErrorClass.DENIED, f"no Google token: {error}") from error
+            kind = ErrorClass.UNAVAILABLE if isinstance(error, TransportError) else ErrorClass.DENIED
+            raise BackendError(kind, f"no Google token: {error}") from error
         if not isinstance(token := self._credentials.source.token, str):
             raise BackendError(ErrorClass.DENIED, "no Google token: the token server gave something else")
         return f"Bearer {token}"

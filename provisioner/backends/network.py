@@ -93,13 +93,20 @@ def wants_another_login(error: BaseException) -> bool:
 
 def seconds_until(retry_after: str | None) -> float | None:
     """The seconds that a Retry-After header asks for, given as such or as a date; None without one."""
-    if not retry_after or retry_after.isdecimal():
-        return min(MOST_WAIT, float(retry_after)) if retry_after else None
+    if not retry_after:
+        return None
+    if retry_after.isdecimal():
+        return min(MOST_WAIT, float(retry_after))
+    until = epoch_of(retry_after)
+    return None if until is None else min(MOST_WAIT, max(0.0, until - time.time()))
+
+
+def epoch_of(date: str) -> float | None:
+    """Return the epoch seconds of a date as HTTP has it; None for another form."""
     try:
-        left = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        return parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):
         return None
-    return min(MOST_WAIT, max(0.0, left))
 
 
 def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int, ...], ...]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from email.utils import parsedate_to_datetime
 
 from provisioner.backends import Finding, Severity
+from provisioner.backends.network import epoch_of
 
 MOST_SECONDS = 60.0
 """By how much the clocks may differ. A host that is synchronized is off by less than one; tokens bear five minutes."""
@@ -20,19 +20,21 @@ SLOW_SECONDS, SLOW_CALLS, LATELY = 3.0, 3, 600.0
 
 
 class PlaceClock:
-    """Hears the ``Date`` of each response (RFC 9110, 6.6.1), and reads the last one when somebody asks."""
+    """Follows the place's clock by the ``Date`` of each response (RFC 9110, 6.6.1)."""
 
     def __init__(self) -> None:
         self._calls = deque[tuple[float, float]](maxlen=SLOW_CALLS)
         """Monotonic time and seconds of each of the last calls."""
-        self._last: tuple[str, float, float] | None = None
-        """The last response's Date header, with this host's wall clock and monotonic clock at that moment."""
+        self._last: tuple[float, float] | None = None
+        """Seconds by which the place's clock was ahead of this host's wall clock and monotonic clock."""
 
     def hear(self, date: str | None, seconds: float) -> None:
         """A response came just now, with this header, to a call that took so long."""
-        self._calls.append((time.monotonic(), seconds))
+        now = time.monotonic()
+        self._calls.append((now, seconds))
         if date:
-            self._last = (date, time.time(), time.monotonic())
+            said = epoch_of(date)
+            self._last = None if said is None else (said - time.time(), said - now)
 
     def slowness(self) -> tuple[str, ...]:
         """Return a sentence for operators if calls are slow; an empty tuple if they are not."""
@@ -44,27 +46,11 @@ class PlaceClock:
 
     def ahead(self) -> float | None:
         """Seconds by which the place's clock is ahead of this host's; None where it has not said the time."""
-        if self._last is None:
-            return None
-        date, heard, _ = self._last
-        said = _epoch(date)
-        return None if said is None else said - heard
+        return self._last and self._last[0]
 
     def now(self) -> float | None:
         """Return the time of the place's clock now, in epoch seconds; None if no response had a Date."""
-        if self._last is None:
-            return None
-        date, _, heard = self._last
-        said = _epoch(date)
-        return None if said is None else said + time.monotonic() - heard
-
-
-def _epoch(date: str) -> float | None:
-    """Epoch seconds of a date as HTTP has it; None for another form."""
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError):
-        return None
+        return self._last and self._last[1] + time.monotonic()
 
 
 def clock_findings(pool: str, ahead: float | None) -> list[Finding]:

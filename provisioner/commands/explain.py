@@ -18,13 +18,11 @@ from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
 from provisioner.telemetry.brake_release import released, time_at
-from provisioner.telemetry.facts import script_calls
+from provisioner.telemetry.facts import loop_document, script_calls, silence_message
 from provisioner.telemetry.notes import Notes, read_notes
-from provisioner.telemetry.overview import loop_document, silence_message, waits
 from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
-from provisioner.telemetry.timeline import Kind, Subject, machines_of, needles, timeline
-from provisioner.telemetry.timeline_facts import named_in
-from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines
+from provisioner.telemetry.timeline import Kind, Subject, machines_of, named_in, needles, timeline
+from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines, waits
 
 NEAR = 5
 """Ids that are named where what was asked for is unknown."""

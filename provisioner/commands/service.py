@@ -98,7 +98,7 @@ class Service:
         pace = settings.loop
         self._backends = make_backends(settings.pools, settings.site)
         backends: Mapping[str, Backend] = {
-            name: MeasuredBackend(backend, metrics.backends) for name, backend in self._backends.items()
+            name: MeasuredBackend(backend, metrics) for name, backend in self._backends.items()
         }
         reporter = Reporter(metrics, self._state, configuration)
         self.loop = Loop(
@@ -117,7 +117,7 @@ class Service:
             ),
             reporter,
             refresh=configuration.refresh,
-            count_wake=lambda source: metrics.loop.wakeups.labels(source).inc(),
+            count_wake=lambda source: metrics.wakeups.labels(source).inc(),
             hints=self._events(),
         )
         page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
@@ -129,9 +129,9 @@ class Service:
             page.respond,
             settings.server,
         )
-        self.server.rejected = lambda reason: metrics.server.rejections.labels(reason).inc()
+        self.server.rejected = lambda reason: metrics.rejections.labels(reason).inc()
         if settings.server.token_file is not None:
-            metrics.server.expect_logins()
+            metrics.expect_logins()
 
     def heed_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""

@@ -18,7 +18,8 @@ from provisioner.names import printable_lines
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.telemetry.facts import read_facts
-from provisioner.telemetry.overview import Overview, narrowed, overview
+from provisioner.telemetry.overview import Overview, overview
+from provisioner.telemetry.overview_part import narrowed
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.unmet import unmet_lines
 

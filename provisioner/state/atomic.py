@@ -24,7 +24,7 @@ from provisioner.state.errors import (
     is_denied,
     missing,
     not_ours,
-    unwritable,
+    writing,
 )
 
 FILE_MODE = 0o660
@@ -39,9 +39,6 @@ FIRST_PAUSE = 0.02
 LEFTOVER_AGE = 600.0
 """Seconds after which a file written aside has no writer any more: replacing takes milliseconds."""
 
-BLOCK = 4096
-"""Bytes that need room on every file system: fewer may find some in the file's own entry."""
-
 
 def pauses() -> list[float]:
     """Seconds to wait before each further look at a file that may be served from a cache."""
@@ -51,14 +48,24 @@ def pauses() -> list[float]:
 def read_whole(path: str, advice: str) -> bytes:
     """The content of one inode, without a lock. ``advice``: what a person does when it is missing or unreadable.
 
-    Raises StateMissing or StateUnreadable. A file that was replaced on the server meanwhile (ESTALE) is opened again,
-    and so is one with another name: a cache may keep the name under which it was made.
+    Raises StateMissing or StateUnreadable.
+    """
+    if (content := read_if_present(path, advice)) is None:
+        raise missing(path, advice)
+    return content
+
+
+def read_if_present(path: str, advice: str) -> bytes | None:
+    """As ``read_whole``; None if the file is missing.
+
+    A file that was replaced on the server meanwhile (ESTALE) is opened again, and so is one with another name: a cache
+    may keep the name under which it was made.
     """
     for pause in [*pauses(), None]:
         try:
             return read_own(path)
-        except FileNotFoundError as error:
-            raise missing(path, advice) from error
+        except FileNotFoundError:
+            return None
         except OSError as error:
             if error.strerror == LINK or (error.strerror == HARD_LINK and pause is None):
                 raise StateLinked(not_ours(path, error.strerror)) from error
@@ -112,45 +119,44 @@ def replace(
     Raises StateUnwritable, and Disturbed after ``stop_replacing``; before the rename the old content stands and what
     was written aside is removed.
     """
-    aside = _aside(path)
-    try:
-        with _directory_of(path) as directory:  # before the rename: where it cannot be opened the old content stands
-            try:
-                written = _write_aside(aside, content, path, durable=durable, mode=mode)
-                check()
-                _rename(aside, path)
-            except BaseException:
-                discard(aside)
-                raise
-            if durable:
-                sync_directory(directory)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with _written_aside(path, content, durable=durable, mode=mode) as aside:
+        check()
+        _rename(aside, path)
     with suppress(OSError):  # the content is in place; what cannot be removed now is tried again at the next write
-        _remove_leftovers(path, before=written - LEFTOVER_AGE)
+        for leftover in _asides(path):
+            # Ages are by the file system's own clock (law: time is an argument).
+            if os.lstat(leftover).st_mtime < os.lstat(path).st_mtime - LEFTOVER_AGE:
+                discard(leftover)
 
 
 def create_whole(path: str, content: bytes) -> bool:
     """Make the file with this content, durably and whole, or find that it exists: False. Raises StateUnwritable."""
-    aside = _aside(path)
-    try:
-        with _directory_of(path) as directory:
-            try:
-                _write_aside(aside, content, path, durable=True, mode=FILE_MODE)
-                os.link(aside, path)
-            except FileExistsError:
-                return False
-            finally:
-                discard(aside)
-            sync_directory(directory)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with _written_aside(path, content, durable=True, mode=FILE_MODE) as aside:
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return False
+        finally:
+            discard(aside)
     return True
 
 
-def _aside(path: str) -> str:
-    """A name that no other writer of the file uses."""
-    return f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"
+@contextmanager
+def _written_aside(path: str, content: bytes, *, durable: bool, mode: int) -> Iterator[str]:
+    """The name under which the content stands inside, beside the file whose name it then gets, durably.
+
+    Raises StateUnwritable.
+    """
+    aside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"  # no other writer uses it
+    with writing(path), _directory_of(path) as directory:  # where that cannot be opened the old content stands
+        try:
+            _write_aside(aside, content, path, durable=durable, mode=mode)
+            yield aside
+        except BaseException:
+            discard(aside)
+            raise
+        if durable:
+            os.fsync(directory)
 
 
 def _rename(aside: str, path: str) -> None:
@@ -164,14 +170,18 @@ def _rename(aside: str, path: str) -> None:
 
 def stop_replacing(path: str) -> None:
     """Once this returns, nothing that was written aside before takes the file's place any more. Raises OSError."""
+    for aside in _asides(path):
+        discard(aside)
+
+
+def _asides(path: str) -> Iterator[str]:
+    """The files that are written aside to take the place of this one. Raises OSError."""
     directory, name = os.path.split(path)
-    for entry in os.listdir(directory):
-        if is_aside(entry, name):
-            discard(os.path.join(directory, entry))
+    return (os.path.join(directory, entry) for entry in os.listdir(directory) if is_aside(entry, name))
 
 
-def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: int) -> float:
-    """Write the new content beside the old file; returns its modification time by the file system's clock."""
+def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: int) -> None:
+    """Write the new content beside the old file."""
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
@@ -179,7 +189,6 @@ def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: 
         write_all(descriptor, content)
         if durable:
             os.fsync(descriptor)
-        return os.fstat(descriptor).st_mtime
     finally:
         os.close(descriptor)
 
@@ -214,23 +223,6 @@ def open_shared(path: str, flags: int) -> int:
     return descriptor
 
 
-def try_block(path: str) -> float:
-    """Write a block to a file that is there meanwhile; when, in epoch seconds by the file system's clock.
-
-    Raises OSError; a server may refuse it at the close only.
-    """
-    try:
-        descriptor = open_shared(path, os.O_WRONLY)
-        try:
-            write_all(descriptor, bytes(BLOCK))
-            return os.fstat(descriptor).st_mtime
-        finally:
-            os.close(descriptor)
-    finally:
-        with suppress(OSError):
-            discard(path)
-
-
 def write_all(descriptor: int, content: bytes) -> None:
     """Write everything, however many calls that takes."""
     rest = memoryview(content)
@@ -240,11 +232,8 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 def settle(path: str) -> None:
     """What another process put in place of the file survives a power cut from now on. Raises StateUnwritable."""
-    try:
-        with _directory_of(path) as directory:
-            sync_directory(directory)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with writing(path), _directory_of(path) as directory:
+        os.fsync(directory)
 
 
 @contextmanager
@@ -258,36 +247,16 @@ def _directory_of(path: str) -> Iterator[int]:
             os.close(descriptor)
 
 
-def sync_directory(descriptor: int) -> None:
-    """Make the names in an opened directory durable. Raises OSError."""
-    os.fsync(descriptor)
-
-
-def discard(path: str) -> bool:
-    """Remove a file; False when it is not there (any more)."""
-    try:
+def discard(path: str) -> None:
+    """Remove a file that may be gone already. Raises OSError."""
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def remove(path: str) -> None:
     """Remove a file that may be gone already. Raises StateUnwritable."""
-    try:
+    with writing(path):
         discard(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _remove_leftovers(path: str, *, before: float) -> None:
-    """Remove what killed writers left aside. Ages are by the file system's own clock (law: time is an argument)."""
-    directory, name = os.path.split(path)
-    for entry in os.listdir(directory):
-        if is_aside(entry, name):
-            leftover = os.path.join(directory, entry)
-            if (modified := modified_at(leftover)) is not None and modified < before:
-                discard(leftover)
 
 
 def facts_of(path: str) -> os.stat_result | None:
@@ -300,11 +269,3 @@ def facts_of(path: str) -> os.stat_result | None:
         if is_denied(error):
             raise denied(path) from error
         raise StateUnreadable(f"{path}: {error.strerror}. Check the state directory's mount.") from error
-
-
-def modified_at(path: str) -> float | None:
-    """Modification time by the file system's clock; None when there is no such file."""
-    try:
-        return os.lstat(path).st_mtime
-    except FileNotFoundError:
-        return None

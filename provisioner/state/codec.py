@@ -1,15 +1,16 @@
-"""Intent and memory as documents and back: pure functions on the model's types. Only the loop imports this.
+"""The model's types as documents and back: pure functions. The scripts do not import this.
 
 * The rules are made from the model's own type hints, so a field added there with a default is stored at once, and a
   file from before stays readable.
-* Fields that have their default are left out. What is frequent (slots) is stored as rows, whose columns the file names.
+* Fields that have their default are left out. What is frequent (slots) is stored as rows: a field of theirs is added
+  after all others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from itertools import chain
@@ -20,7 +21,6 @@ from provisioner.model import (
     Failure,
     Fingerprint,
     Intent,
-    Memory,
     Notice,
     Request,
     RequestRecord,
@@ -34,13 +34,7 @@ Document = dict[str, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 
 ROWS = (Slot, Fingerprint, Failure, Notice)
-"""Stored as lists without field names: there may be ten thousand of them in each write."""
-
-OWN_TABLES = ("requests", "returns", "pressures")
-"""Fields of Memory that are tables of their own, as ``USAGE`` is; the others make up one document."""
-
-USAGE = "usage"
-"""A table that is left out while it is empty."""
+"""Stored as lists without field names, trailing defaults left out: ten thousand of them may be in each write."""
 
 MACHINE_COUNTS = ((Request, "count"), (RequestRecord, "count"))
 """Fields for which a slot each is made: more machines than ``SLOT_BLOCK`` would end the loop."""
@@ -110,79 +104,68 @@ def _as_text(key: Any) -> str:
 # --- from JSON --------------------------------------------------------------------------------------------------------
 
 
-class Decoder:
-    """The rules of all types, made from type hints on first use. ``columns``: those a file names for its rows."""
-
-    def __init__(self, columns: Mapping[str, Sequence[str]] | None = None) -> None:
-        self._columns = columns or {}
-        self._rules: dict[Any, Decode] = {}
-
-    def decode(self, hint: Any, value: Any) -> Any:
-        """The value of that type. Raises RecordError, and TypeError for a hint that has no rule."""
-        return self._rule(hint)(value)
-
-    def _rule(self, hint: Any) -> Decode:
-        if hint not in self._rules:
-            self._rules[hint] = self._new_rule(hint)
-        return self._rules[hint]
-
-    def _new_rule(self, hint: Any) -> Decode:
-        origin, parts = get_origin(hint), get_args(hint)
-        if NoneType in parts:
-            (inner,) = (self._rule(part) for part in parts if part is not NoneType)
-            return lambda value: None if value is None else inner(value)
-        if origin is tuple:
-            each, length = self._rule(parts[0]), None if parts[-1] is Ellipsis else len(parts)
-            return lambda value: tuple(map(each, _list(value, length)))
-        if origin is Mapping:
-            return self._mapping(*parts)
-        if is_dataclass(hint) or hasattr(hint, "_field_defaults"):
-            return self._row(hint) if hint in ROWS else self._record(hint)
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return _enum(hint)
-        if hint in SCALARS:
-            return _scalar(hint)
-        raise TypeError(f"no rule to store {hint}")
-
-    def _mapping(self, key: Any, kind: Any) -> Decode:
-        of_key, of_value = self._rule(key), self._rule(kind)
-        is_text = isinstance(key, type) and issubclass(key, str)
-        return lambda value: {
-            of_key(each if is_text else _parsed(each)): _decode_at(each, of_value, held)
-            for each, held in _object(value).items()
-        }
-
-    def _fields(self, kind: type) -> dict[str, Decode]:
-        hints = get_type_hints(kind)
-        rules = {name: self._rule(hints[name]) for name in _defaults(kind)}
-        return rules | {name: _machine_count for each, name in MACHINE_COUNTS if each is kind}
-
-    def _row(self, kind: type) -> Decode:
-        rules, columns = self._fields(kind), self._columns.get(kind.__name__, [*_defaults(kind)])
-        _refuse_unknown(kind, columns, rules)
-        ordered, is_usual = [rules[name] for name in columns], columns == [*_defaults(kind)]
-
-        def decode(value: Any) -> Any:
-            if not isinstance(value, list) or len(value) > len(ordered):
-                raise RecordError(f"{kind.__name__}: expected a list of up to {len(ordered)} values")
-            values = [rule(held) for rule, held in zip(ordered, value, strict=False)]
-            return _made(kind, *values) if is_usual else _made(kind, **dict(zip(columns, values, strict=False)))
-
-        return decode
-
-    def _record(self, kind: type) -> Decode:
-        rules = self._fields(kind)
-
-        def decode(value: Any) -> Any:
-            document = _decode_at(kind.__name__, _object, value)
-            _refuse_unknown(kind, document, rules)
-            return _made(kind, **{name: _decode_at(name, rules[name], held) for name, held in document.items()})
-
-        return decode
+def decode(hint: Any, value: Any) -> Any:
+    """Return the value of that type. Raises RecordError, and TypeError for a hint that has no rule."""
+    return _rule(hint)(value)
 
 
-decode = Decoder().decode
-"""Return a value of a type from JSON, with rows in today's columns. Raises RecordError."""
+@cache
+def _rule(hint: Any) -> Decode:
+    """The rule of a type, made from its type hints."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if NoneType in parts:
+        (inner,) = (_rule(part) for part in parts if part is not NoneType)
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple:
+        each, length = _rule(parts[0]), None if parts[-1] is Ellipsis else len(parts)
+        return lambda value: tuple(map(each, _list(value, length)))
+    if origin is Mapping:
+        return _mapping(*parts)
+    if is_dataclass(hint) or hasattr(hint, "_field_defaults"):
+        return _row_rule(hint) if hint in ROWS else _record(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint)
+    if hint in SCALARS:
+        return _scalar(hint)
+    raise TypeError(f"no rule to store {hint}")
+
+
+def _mapping(key: Any, kind: Any) -> Decode:
+    of_key, of_value = _rule(key), _rule(kind)
+    is_text = isinstance(key, type) and issubclass(key, str)
+    return lambda value: {
+        of_key(each if is_text else _parsed(each)): _decode_at(each, of_value, held)
+        for each, held in _object(value).items()
+    }
+
+
+def _fields(kind: type) -> dict[str, Decode]:
+    hints = get_type_hints(kind)
+    rules = {name: _rule(hints[name]) for name in _defaults(kind)}
+    return rules | {name: _machine_count for each, name in MACHINE_COUNTS if each is kind}
+
+
+def _row_rule(kind: type) -> Decode:
+    rules = [*_fields(kind).values()]
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) > len(rules):
+            raise RecordError(f"{kind.__name__}: expected a list of up to {len(rules)} values")
+        return _made(kind, *[rule(held) for rule, held in zip(rules, value, strict=False)])
+
+    return decode
+
+
+def _record(kind: type) -> Decode:
+    rules = _fields(kind)
+
+    def decode(value: Any) -> Any:
+        document = _decode_at(kind.__name__, _object, value)
+        if unknown := [name for name in document if name not in rules]:
+            raise RecordError(f"{kind.__name__}: unknown field {', '.join(map(repr, unknown))}")
+        return _made(kind, **{name: _decode_at(name, rules[name], held) for name, held in document.items()})
+
+    return decode
 
 
 def _decode_at(place: str, rule: Decode, value: Any) -> Any:
@@ -191,11 +174,6 @@ def _decode_at(place: str, rule: Decode, value: Any) -> Any:
         return rule(value)
     except RecordError as error:
         raise RecordError(f"{place[:60]}: {error}") from error
-
-
-def _refuse_unknown(kind: type, names: Iterable[str], rules: Mapping[str, Decode]) -> None:
-    if unknown := [name for name in names if name not in rules]:
-        raise RecordError(f"{kind.__name__}: unknown field {', '.join(map(repr, unknown))}")
 
 
 def _made(kind: type, /, *values: Any, **named: Any) -> Any:
@@ -226,9 +204,10 @@ def _enum(kind: type[Enum]) -> Decode:
     members = {member.value: member for member in kind}
 
     def decode(value: Any) -> Enum:
-        if not isinstance(value, str) or value not in members:
-            raise RecordError(f"{kind.__name__} has no {str(value)[:40]!r}")
-        return members[value]
+        try:
+            return members[value]
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"{kind.__name__} has no {str(value)[:40]!r}") from error
 
     return decode
 
@@ -251,64 +230,6 @@ def _parsed(key: str) -> Any:
         return json.loads(key)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"key {key[:40]!r} is not JSON") from error
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
-    """Values with their documents, which are those of before for values that are the same objects."""
-    return {
-        key: known if (known := before.get(key)) and known[0] is value else (value, rule(value))
-        for key, value in now.items()
-    }
-
-
-class MemoryCodec:
-    """Memory as tables and back. Keeps what it encoded last, so that only changed records are encoded again."""
-
-    def __init__(self) -> None:
-        self._requests: dict[str, tuple[RequestRecord, Document]] = {}
-        self._slots: dict[str, dict[int, tuple[Slot, list[Any]]]] = {}
-        self._days: dict[str, tuple[Any, Document]] = {}
-
-    def encode(self, memory: Memory) -> dict[str, Document]:
-        """The tables of a memory. The documents of unchanged records are those of the call before."""
-        whole = encode(replace(memory, requests={}, usage={}))
-        tables = {name: whole.pop(name, {}) for name in OWN_TABLES}
-        self._slots = {key: self._slots.get(key, {}) for key in memory.requests}
-        self._requests = _encode_new(self._requests, memory.requests, self._request)
-        self._days = _encode_new(self._days, memory.usage)
-        tables["requests"] = {key: document for key, (_, document) in self._requests.items()}
-        if self._days:
-            tables[USAGE] = {day: document for day, (_, document) in self._days.items()}
-        tables["memory"] = {"memory": whole, "columns": {kind.__name__: [*_defaults(kind)] for kind in ROWS}}
-        return tables
-
-    def _request(self, record: RequestRecord) -> Document:
-        self._slots[record.id] = rows = _encode_new(self._slots.get(record.id, {}), record.slots)
-        document: Document = encode(replace(record, slots={}))
-        return document | {"slots": {str(number): row for number, (_, row) in rows.items()}} if rows else document
-
-    def decode(self, tables: Tables) -> Memory:
-        """The memory that tables hold. Raises RecordError, which names the document."""
-        decoder = Decoder(_columns(tables.get("memory", {}).get("columns", {})))
-        whole = dict(tables.get("memory", {}).get("memory", {}))
-        whole |= {name: dict(tables.get(name, {})) for name in (*OWN_TABLES, USAGE)}
-        memory: Memory = decoder.decode(Memory, whole)
-        keyed: list[tuple[str, Mapping[Any, Any]]] = [("id", memory.requests), ("id", memory.returns)]
-        for name, held in keyed + [("number", record.slots) for record in memory.requests.values()]:
-            for key, record in held.items():
-                if getattr(record, name) != key:
-                    raise RecordError(f"{str(key)[:60]}: has the {name} {str(getattr(record, name))[:60]!r}")
-        return memory
-
-
-def _columns(named: Mapping[str, Any]) -> Mapping[str, list[str]]:
-    for name, columns in named.items():
-        if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
-            raise RecordError(f"columns of {name}: expected a list of names")
-    return named
 
 
 # --- intent -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from provisioner.state.interfaces import ScriptState, State
     from provisioner.state.journal import Excerpt, Journal
     from provisioner.state.levers import Change, LeverStore
-    from provisioner.state.locks import LoopLock
+    from provisioner.state.loop_lock import LoopLock
     from provisioner.state.markers import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory import MemoryStore
     from provisioner.state.status import PoolNotes, StatusStore
@@ -34,6 +34,10 @@ STATE_FILES = frozenset(
     {"intent.json", "memory.json", "status.json", "levers.json", INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE}
 )
 """The JSON files of a state directory, which may also be that of the configuration."""
+
+
+BLOCK = 4096
+"""Bytes that need room on every file system: fewer may find some in the file's own entry."""
 
 
 class _Part:
@@ -70,7 +74,7 @@ class StateFiles:
     announced: Announced = _part("hf_activity", "Announced", ANNOUNCED_FILE)
     heartbeat: Heartbeat = _part("markers", "Heartbeat", "heartbeat")
     config: ConfigMarks = _part("markers", "ConfigMarks", "config")
-    loop_lock: LoopLock = _part("locks", "LoopLock", "loop.lock")
+    loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")
     levers: LeverStore = _part("levers", "LeverStore")
     journal: Journal = _part("journal", "Journal", "journal.jsonl")
 
@@ -103,7 +107,9 @@ class StateDir(StateFiles):
 
     def now(self) -> float:
         """The time by the file system's clock, in epoch seconds. What it writes is removed again. Raises OSError."""
-        return atomic.try_block(f"{self.path}/.probe.{os.getpid()}")
+        from provisioner.state.markers import probe_time
+
+        return probe_time(f"{self.path}/.probe.{os.getpid()}", bytes(BLOCK)) / 1e9
 
     def since_intent(self) -> float:
         """Seconds from the last write of intent.json to the loop's last sign of life, both by the file system's clock
@@ -151,7 +157,9 @@ class StateDir(StateFiles):
 
     def config_differences(self) -> list[Difference]:
         """Raises as ``ConfigMarks.read``."""
-        return self.config.differences()
+        from provisioner.state.markers import differences
+
+        return differences(self.config.read())
 
     def beat(self) -> None:
         """Raises as ``Heartbeat.touch``."""

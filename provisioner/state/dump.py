@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from contextvars import copy_context
 
 from provisioner import __version__
 from provisioner.files.regular import HARD_LINK, READS_LINKED, refusal_message
 from provisioner.state.archive import FORMAT, TOLD, Manifest, Saved, pack
-from provisioner.state.atomic import facts_of, read_whole
+from provisioner.state.atomic import facts_of, read_if_present
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
-from provisioner.state.errors import Condition, StateMissing, StateUnreadable
+from provisioner.state.errors import Condition, StateUnreadable
 from provisioner.state.hf_activity import ENTRY
-from provisioner.state.locks import DataLock
+from provisioner.state.locks import DataLock, now_text
 from provisioner.state.markers import names_in
 from provisioner.state.state_file import StateFile
 
@@ -49,8 +48,7 @@ def _take(state: StateDir) -> tuple[Manifest, bytes]:
         # What HF was told comes last: an answer is published before it is settled.
         held = dict(_read(state, ["intent.json", "memory.json", "levers.json", "status.json", ANNOUNCED_FILE]))
         held |= _read(state, [TOLD + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)])
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    facts = Manifest(FORMAT, __version__, intent.provisioner, now)
+    facts = Manifest(FORMAT, __version__, intent.provisioner, now_text())
     return facts, pack(facts, held | dict(_read(state, state.journal.files())))
 
 
@@ -64,6 +62,6 @@ def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:
     """Those files that are there."""
     for name in names:
         path = os.path.join(state.path, name)
-        if (facts := facts_of(path)) is not None:
-            with suppress(StateMissing):  # it left meanwhile, by a trim or a rotation
-                yield name, Saved(read_whole(path, ""), facts.st_mtime_ns)
+        facts = facts_of(path)
+        if facts and (content := read_if_present(path, "")) is not None:  # it may leave, by a trim or a rotation
+            yield name, Saved(content, facts.st_mtime_ns)

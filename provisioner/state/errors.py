@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 from provisioner.files.regular import HARD_LINK, NoFileError
@@ -105,6 +107,15 @@ def unwritable(path: str, error: OSError) -> StateUnwritable:
     )
 
 
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Raise StateUnwritable for what the operating system refuses inside."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def not_ours(path: str, message: str) -> str:
     """The text for a link, or for what is no file, in the place of a file of ours; ``message`` is `open_own`'s."""
     advice = (
@@ -122,6 +133,8 @@ def what_to_do(error: OSError) -> str:
         return "Make room on its disk, or raise the quota"
     if error.errno == errno.EROFS:
         return "Mount it for writing"
+    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+        return "Mount it with support for locks"
     if error.errno == errno.ESTALE:
         return STALE
     if error.errno == errno.EIO:

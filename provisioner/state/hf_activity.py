@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from provisioner.hostfactory import Answer
-from provisioner.state.atomic import create_whole, facts_of, parse, pauses, read_whole, remove, replace
-from provisioner.state.errors import StateError, StateMissing, StateStale, StateUnreadable, missing, unwritable
+from provisioner.state.atomic import create_whole, facts_of, parse, pauses, read_if_present, remove, replace
+from provisioner.state.errors import StateError, StateStale, StateUnreadable, missing
 from provisioner.state.markers import make_shared_directory, names_in, touch_within
 
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
@@ -49,15 +49,11 @@ class Seen:
 
     def marks(self) -> dict[str, int]:
         """When each request was polled last, in ns by the file system's clock."""
-        return {name: facts.st_mtime_ns for name, facts in self._facts().items()}
-
-    def _facts(self) -> dict[str, os.stat_result]:
-        """What the system says of every mark; one that goes while we look is left out."""
-        facts = {}
+        marks = {}
         for name in filter(is_id, names_in(self.path)):
-            if (mark := facts_of(os.path.join(self.path, name))) is not None:
-                facts[name] = mark
-        return facts
+            if (facts := facts_of(os.path.join(self.path, name))) is not None:  # it may go while we look
+                marks[name] = facts.st_mtime_ns
+        return marks
 
 
 class Inventory:
@@ -77,11 +73,11 @@ class Inventory:
 
         Such parts come faster than the loop looks. Raises StateUnwritable.
         """
-        content, before = _document(names), b""
+        content = _document(names)
         with suppress(StateError):
-            before = self._content()
-        if names and before != content:  # mostly HF lists what it did before, and fifty thousand names need no look
-            with suppress(StateError):
+            before = read_if_present(self.path, self.advice)
+            # Mostly HF lists what it did before, and fifty thousand names need no look.
+            if names and before and before != content:
                 listed = self._names(before)
                 if names.keys().isdisjoint(listed):
                     content = _document([*listed, *names])
@@ -90,15 +86,8 @@ class Inventory:
     def read(self) -> tuple[tuple[str, ...], int] | None:
         """The names and when they were written (ns); None before HF's first call. Raises StateUnreadable."""
         facts = facts_of(self.path)  # before the content: what is written meanwhile has a mark of its own
-        if facts is None:
-            return None
-        try:
-            return tuple(self._names(self._content())), facts.st_mtime_ns
-        except StateMissing:
-            return None
-
-    def _content(self) -> bytes:
-        return read_whole(self.path, self.advice)
+        content = facts and read_if_present(self.path, self.advice)
+        return (tuple(self._names(content)), facts.st_mtime_ns) if facts and content is not None else None
 
     def _names(self, content: bytes) -> list[str]:
         document = parse(self.path, content, self.advice)
@@ -134,10 +123,8 @@ class Announced:
         advice = "Remove it while HostFactory is stopped: it is made again."
         if not os.path.isdir(os.path.dirname(self.path)):
             raise missing(self.path, "")
-        try:
-            return numbers_in(self.path, read_whole(self.path, advice), advice)
-        except StateMissing:
-            return {}
+        content = read_if_present(self.path, advice)
+        return {} if content is None else numbers_in(self.path, content, advice)
 
     def write(self, numbers: Mapping[str, int]) -> None:
         """Replace the maxNumbers, durably. Raises StateUnwritable."""
@@ -190,7 +177,7 @@ class Told:
             text = last.text if last is not None and last.text else text
             if self._add(id_, last, TOLD, text):
                 return text
-        raise self._stale(id_)
+        raise AssertionError("unreachable: the tries end with an error")
 
     def claim(self, id_: str, text: str) -> bool:
         """Settle what will be said in place of an answer already published; False when HF was told, or may have been.
@@ -202,7 +189,7 @@ class Told:
                 return last.kind == CLAIMED
             if self._add(id_, last, CLAIMED, text):
                 return True
-        raise self._stale(id_)
+        raise AssertionError("unreachable: the tries end with an error")
 
     def presume(self, id_: str) -> None:
         """HF counts as told: it may have had the machines for long, and will not ask. Raises as ``tell``."""
@@ -239,6 +226,10 @@ class Told:
         for pause in [0.0, *pauses()]:
             time.sleep(pause)
             yield self._last(id_)
+        raise StateStale(
+            f"{self._path(id_, 0)}: another host's entry exists and cannot be read. On NFS mount the directory with "
+            "lookupcache=none,actimeo=0."
+        )
 
     def _last(self, id_: str) -> Entry | None:
         last = None
@@ -248,10 +239,9 @@ class Told:
 
     def _read(self, id_: str, position: int) -> Entry | None:
         path = self._path(id_, position)
-        try:
-            kind, _, text = read_whole(path, ADVICE).partition(b"\n")
-        except StateMissing:
+        if (content := read_if_present(path, ADVICE)) is None:
             return None
+        kind, _, text = content.partition(b"\n")
         if kind not in (TOLD, CLAIMED, PRESUMED):
             raise StateUnreadable(f"{path}: begins with {kind[:20]!r}, not with a word of ours. {ADVICE}")
         return Entry(kind, text.decode("utf-8", "surrogateescape"), position)
@@ -260,28 +250,16 @@ class Told:
         """Make the next entry; False when another was faster."""
         path = self._path(id_, last.position + 1 if last else 0)
         content = b"%s\n%s" % (kind, text.encode("utf-8", "surrogateescape"))
-        try:
-            make_shared_directory(self.path)
-        except OSError as error:
-            raise unwritable(path, error) from error
+        make_shared_directory(self.path)
         return create_whole(path, content)
 
     def _kind(self, name: str) -> bytes:
         """The first line of an entry; empty when it has gone."""
-        try:
-            return read_whole(os.path.join(self.path, name), ADVICE).partition(b"\n")[0]
-        except StateMissing:
-            return b""
+        return (read_if_present(os.path.join(self.path, name), ADVICE) or b"").partition(b"\n")[0]
 
     def _path(self, id_: str, position: int) -> str:
         check_id(id_)
         return os.path.join(self.path, f"{id_}.told-{position}")
-
-    def _stale(self, id_: str) -> StateStale:
-        return StateStale(
-            f"{self._path(id_, 0)}: another host's entry exists and cannot be read. On NFS mount the directory with "
-            "lookupcache=none,actimeo=0."
-        )
 
 
 def _id_of(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
 from provisioner.state.atomic import open_shared
-from provisioner.state.errors import unwritable
+from provisioner.state.errors import writing
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
@@ -74,12 +74,12 @@ class Journal:
             return
         self._unwritten += text.encode()
         try:
-            if self._append() >= self._max_bytes:
-                self._rotate()
-        except OSError as error:
+            with writing(self.path):
+                if self._append() >= self._max_bytes:
+                    self._rotate()
+        finally:  # empty once all is written
             if len(self._unwritten) > UNWRITTEN_BYTES:
                 self._unwritten = self._unwritten[-UNWRITTEN_BYTES:].partition(b"\n")[2]
-            raise unwritable(self.path, error) from error
 
     def _append(self) -> int:
         """Write at the end; returns the size then. Half a line that a crash or a full disk left is closed first."""

@@ -5,7 +5,6 @@ A kill never leaves half of such a line (JSON); one that does not parse means: h
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -14,17 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.regular import NoFileError, open_own
-from provisioner.state.atomic import open_shared, read_whole
-from provisioner.state.errors import (
-    LockTimeout,
-    StateError,
-    StateMissing,
-    StateUnreadable,
-    StateUnwritable,
-    unwritable,
-    what_to_do,
-)
+from provisioner.state.atomic import open_shared, read_if_present
+from provisioner.state.errors import LockTimeout, StateError, StateUnwritable, writing
 
 LOCK_WAIT = 20.0
 """Seconds a script waits for a lock: far below HF's 300 s for a whole call."""
@@ -39,9 +29,6 @@ LONGEST_POLL = 0.04
 TURN_POLL = 0.002
 """Seconds between tries of the process that has the turn: no other process tries then."""
 
-STANDBY_POLL = 0.5
-"""Seconds between a standby loop's tries: a takeover is not urgent, and on NFS each try is a call to the server."""
-
 LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
 LOST_LOCK = (
     "This lock was lost while it was held (an NFS server forgets those of a host that it has not heard of for long); "
@@ -52,41 +39,37 @@ LOST_LOCK = (
 class LockFile:
     """One lock file and, while it is held, the right to write the data beside it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, longest_poll: float = LONGEST_POLL) -> None:
         self.path = path
+        self._longest_poll = longest_poll
         self._descriptor: int | None = None
         self._signed: dict[str, Any] = {}
 
     def try_acquire(self) -> bool:
         """Take the lock if nobody holds it. Raises StateUnwritable when the file cannot be opened or locked."""
         try:
-            if self._descriptor is None:
-                self._descriptor = open_shared(self.path, os.O_RDWR)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with writing(self.path):
+                if self._descriptor is None:
+                    self._descriptor = open_shared(self.path, os.O_RDWR)
+                if not self._flock(self._descriptor):
+                    return False
             if self.in_place():
                 return True
-        except BlockingIOError:
-            return False
         except StateError:
             self.release()
             raise
-        except NoFileError as error:
-            self.release()
-            raise unwritable(self.path, error) from error
-        except OSError as error:
-            self.release()
-            if error.errno == errno.EACCES:
-                raise unwritable(self.path, error) from error
-            locks = " and that its mount supports locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else ""
-            raise StateUnwritable(
-                f"{self.path}: cannot be locked: {error.strerror}. {what_to_do(error)}{locks}."
-            ) from error
         self.release()
         return False
 
-    def acquire(
-        self, wait: float | None, stop: Callable[[], bool] = lambda: False, longest_poll: float = LONGEST_POLL
-    ) -> bool:
+    def _flock(self, descriptor: int) -> bool:
+        """Lock the open file; False if another process holds the lock. Raises OSError."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Take the lock within ``wait`` seconds (None: however long it takes); False when time is up or ``stop()``."""
         deadline = None if wait is None else time.monotonic() + wait
         pause = SHORTEST_POLL
@@ -96,7 +79,7 @@ class LockFile:
             if deadline is not None and time.monotonic() >= deadline:
                 break
             time.sleep(pause * (0.5 + os.urandom(1)[0] / 255))  # jitter: those who wait do not try in step
-            pause = min(pause * 1.5, longest_poll)
+            pause = min(pause * 1.5, self._longest_poll)
         self.release()
         return False
 
@@ -104,13 +87,11 @@ class LockFile:
         """True while the locked file is the one that others find under its name."""
         if self._descriptor is None:
             return False
-        try:
-            ours, named = os.fstat(self._descriptor), os.lstat(self.path)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise unwritable(self.path, error) from error
-        return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
+        with writing(self.path):
+            try:
+                return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
+            except FileNotFoundError:
+                return False
 
     def check_in_place(self) -> None:
         """Raises StateUnwritable when somebody removed the lock file: another writer may then hold a new one."""
@@ -121,40 +102,22 @@ class LockFile:
         """The file still says what we signed. Raises StateUnwritable where it cannot be read: NFS 4 tells a loss so."""
         return self.record() == self._signed
 
-    def retake(self) -> bool:
-        """Take the held lock again, which a server may have lost; False where another process has it.
-
-        Raises StateUnwritable.
-        """
-        assert self._descriptor is not None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise unwritable(self.path, error) from error
-        return True
-
     def record(self) -> dict[str, Any]:
         """What the file says now, read through the locked descriptor; empty when that is unknown."""
         if self._descriptor is None:
             return {}
-        try:
-            return _parse_line(os.pread(self._descriptor, 2 * RECORD_WIDTH, 0))
-        except OSError as error:
-            raise unwritable(self.path, error) from error
+        with writing(self.path):
+            return parse_line(os.pread(self._descriptor, 2 * RECORD_WIDTH, 0))
 
     def sign(self, facts: dict[str, Any], *, durable: bool = False) -> None:
         """Replace the line in one write. Raises StateUnwritable."""
         if self._descriptor is None:
             raise StateUnwritable(f"{self.path}: {LOST_FILE}")
         line = json.dumps(facts, separators=(",", ":")).encode().ljust(RECORD_WIDTH - 1) + b"\n"
-        try:
+        with writing(self.path):
             os.pwrite(self._descriptor, line, 0)
             if durable:
                 os.fsync(self._descriptor)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
         self._signed = facts
 
     def release(self) -> None:
@@ -165,7 +128,8 @@ class LockFile:
             self._descriptor = None
 
 
-def _parse_line(content: bytes) -> dict[str, Any]:
+def parse_line(content: bytes) -> dict[str, Any]:
+    """What a lock file says by this content; empty when it does not parse."""
     try:
         facts = json.loads(content.partition(b"\n")[0])
     except (ValueError, RecursionError):
@@ -175,10 +139,7 @@ def _parse_line(content: bytes) -> dict[str, Any]:
 
 def read_record(path: str) -> dict[str, Any]:
     """What a lock file says, read from disk without a lock; empty when it is missing or does not parse."""
-    try:
-        return _parse_line(read_whole(path, ""))
-    except StateMissing:
-        return {}
+    return parse_line(read_if_present(path, "") or b"")
 
 
 def whole_number(facts: dict[str, Any], key: str) -> int:
@@ -200,7 +161,7 @@ class DataLock:
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
-        self._file = LockFile(path)
+        self._file = LockFile(path, TURN_POLL)
         self._turn = LockFile(f"{path}.turn")
         self._wait = wait
         self._deadline = time.monotonic() + wait
@@ -232,7 +193,7 @@ class DataLock:
         """Take the lock before the time is up, which began with this object; False when it is, or when ``stop()``."""
         try:
             self._turn.acquire(self._left(), stop)  # in vain where its holder is stopped: one try is left then
-            taken = self._file.acquire(self._left(), stop, TURN_POLL)
+            taken = self._file.acquire(self._left(), stop)
         finally:
             self._turn.release()
         return taken and self._signed()
@@ -324,79 +285,3 @@ def stopped_message(holder: Mapping[str, Any]) -> str:
     except OSError:  # it has ended, or is hidden
         return ""
     return f"process {pid} is stopped (SIGSTOP): continue it (kill -CONT {pid}) or end it" if state == [b"T"] else ""
-
-
-class LoopLock:
-    """One loop per state directory: whoever holds loop.lock, which says the holder's *epoch*; the others stand by.
-
-    The epoch is read again by name before every write and batch: a loop whose own no longer stands there has been
-    succeeded and stops.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._file = LockFile(path)
-
-    @property
-    def path(self) -> str:
-        return self._file.path
-
-    def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Become the loop within ``wait`` seconds (None: stand by until ``stop()``). False: another loop runs."""
-        return self._file.acquire(wait, stop, STANDBY_POLL)
-
-    def keep(self) -> bool:
-        """Hold on to the lock, also where a server has forgotten it; False where another process has it by now.
-
-        A kernel that has lost a lock on NFS lets its holder believe that he has it: only who asks again knows.
-        """
-        return self._file.retake()
-
-    def is_held(self) -> bool:
-        """Some process is the loop now, as far as locks reach. Makes no file; false where there is none to look at."""
-        try:
-            descriptor = open_own(self.path, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
-        return False
-
-    def holder(self) -> dict[str, Any]:
-        """``epoch``, ``host`` and ``pid`` of the loop that signed last; empty when unknown."""
-        return read_record(self.path)
-
-    def stopped(self) -> str:
-        """What to do about a holder that is a stopped process (SIGSTOP) of this host; else empty."""
-        return stopped_message(self.holder())
-
-    def epoch(self) -> int:
-        """The epoch on disk; 0 in a new file. Raises StateMissing or StateUnreadable: then nobody may go on as loop."""
-        advice = "Stop all loops of this directory, then start one: it signs the file again."
-        content = read_whole(self.path, advice)
-        epoch = whole_number(_parse_line(content), "epoch")
-        if content and not epoch:
-            raise StateUnreadable(f"{self.path}: holds no epoch. {advice}")
-        return epoch
-
-    def raise_epoch(self, at_least: int = 1) -> int:
-        """Sign with an epoch above the one on disk, ``at_least`` the given one; durable on return. Needs the lock."""
-        self._file.check_in_place()
-        epoch = max(whole_number(self._file.record(), "epoch") + 1, at_least)
-        self._file.sign({"epoch": epoch, **identity()}, durable=True)
-        return epoch
-
-    def sign_off(self) -> None:
-        """Say that no call of this loop is under way any more: a successor need not wait for it. Needs the lock."""
-        self._file.check_in_place()
-        epoch = whole_number(self._file.record(), "epoch")
-        self._file.sign({"epoch": epoch, **identity(), "ended": True}, durable=True)
-
-    def release(self) -> None:
-        """Let the next loop take over. Safe to call twice."""
-        self._file.release()

@@ -14,46 +14,52 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from provisioner.hostfactory.instance import Digests
-from provisioner.state.atomic import discard, facts_of, modified_at, open_shared, remove
-from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, unwritable
+from provisioner.state.atomic import discard, facts_of, open_shared, remove, write_all
+from provisioner.state.errors import StateUnreadable, denied, is_denied, missing, writing
 
 DIRECTORY_MODE = 0o770
 
 
-def touch(path: str) -> int:
+def touch(path: str, content: bytes = b"") -> int:
     """Set the modification time to the file system's now, creating the file; returns it in ns. Raises OSError."""
     descriptor = open_shared(path, os.O_WRONLY)
     try:
+        write_all(descriptor, content)
         os.utime(descriptor)
         return os.fstat(descriptor).st_mtime_ns
     finally:
-        os.close(descriptor)
+        os.close(descriptor)  # a server may refuse here what was written
+
+
+def probe_time(path: str, content: bytes = b"") -> int:
+    """Return the file system's now in ns, by a file that is there meanwhile. Raises OSError."""
+    try:
+        return touch(path, content)
+    finally:
+        with suppress(OSError):  # where nothing can be made, nothing has to be removed
+            discard(path)
 
 
 def touch_within(path: str) -> int:
     """Touch a file in a directory of markers, which is made if it is missing. Raises StateError."""
-    try:
+    with writing(path):
         try:
             return touch(path)
         except FileNotFoundError:
             make_shared_directory(os.path.dirname(path))
             return touch(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
 
 
 def make_shared_directory(path: str) -> None:
     """Create a directory in the state directory, never that itself; a setgid bit that it inherits stays.
 
-    Raises StateMissing and OSError.
+    Raises StateMissing and StateUnwritable.
     """
     if not os.path.isdir(os.path.dirname(path)):
         raise missing(path, "")
-    try:
+    with writing(path), suppress(FileExistsError):
         os.mkdir(path, DIRECTORY_MODE)
-    except FileExistsError:
-        return
-    os.chmod(path, DIRECTORY_MODE | (os.stat(path).st_mode & 0o2000))
+        os.chmod(path, DIRECTORY_MODE | (os.stat(path).st_mode & 0o2000))
 
 
 def names_in(path: str) -> list[str]:
@@ -100,47 +106,37 @@ class Heartbeat:
 
     def touch(self) -> None:
         """Note that the loop lives. Raises StateUnwritable."""
-        try:
+        with writing(self.path):
             touch(self.path)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def loop_silent_for(self, reference_ns: int) -> float | None:
         """Seconds from the last heartbeat to the time stamp of another file that was just touched.
 
         None where no loop ever beat, or nobody can say (ESTALE on NFS): a hint must not fail a call that has recorded.
         """
-        try:
-            last = modified_at(self.path)
-        except OSError:
-            return None
+        last = self.last()
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)
 
     def silent_now(self) -> float | None:
         """Seconds since the last heartbeat, by the file system's clock; None: no heartbeat ever, or nobody can say."""
-        probe = f"{self.path}.{os.getpid()}"
         try:
-            return self.loop_silent_for(touch(probe))
+            return self.loop_silent_for(probe_time(f"{self.path}.{os.getpid()}"))
         except OSError:
             return None
-        finally:
-            with suppress(OSError):  # where nothing can be made, nothing has to be removed
-                discard(probe)
 
     def last(self) -> float | None:
         """When it beat last, by the file system's clock: for people, never compared. None: never, or nobody can say."""
         try:
-            return modified_at(self.path)
+            return os.lstat(self.path).st_mtime
         except OSError:
             return None
 
     def age_against(self, path: str) -> float | None:
         """Seconds from the last heartbeat to the other file's modification; None when either cannot be looked at."""
         try:
-            reference = os.lstat(path).st_mtime_ns
+            return self.loop_silent_for(os.lstat(path).st_mtime_ns)
         except OSError:
             return None
-        return self.loop_silent_for(reference)
 
 
 Side = Literal["scripts", "loop"]
@@ -196,10 +192,6 @@ class ConfigMarks:
         for side, contents in self.read().items():
             for content in contents[KEPT:]:
                 remove(os.path.join(self.path, "-".join((side, *content.digests))))
-
-    def differences(self) -> list[Difference]:
-        """Raises StateError."""
-        return differences(self.read())
 
 
 def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:

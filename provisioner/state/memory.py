@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from provisioner.model import Memory
-from provisioner.state.codec import MemoryCodec, RecordError
+from provisioner.model import Memory, RequestRecord, Slot
+from provisioner.state.codec import Decode, Document, RecordError, Tables, decode, encode
 from provisioner.state.database import generation_of
 from provisioner.state.errors import StateMissing
 from provisioner.state.locks import DataLock
@@ -15,12 +18,61 @@ LIFE = 10**12
 """Generations of memory.json between two losses of it: more than any loop writes. So the number of losses is known for
 as long as the file or its lock file is there."""
 
+MEMORY_TABLES = ("memory", "requests", "returns", "pressures", "usage")
+"""The fields of Memory that are tables of their own; the others make up the one document of the first table."""
+
+
+def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
+    """Values with their documents, which are those of before for values that are the same objects."""
+    return {
+        key: known if (known := before.get(key)) and known[0] is value else (value, rule(value))
+        for key, value in now.items()
+    }
+
+
+class MemoryCodec:
+    """Memory as tables and back. Keeps what it encoded last, so that only changed records are encoded again."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, tuple[RequestRecord, Document]] = {}
+        self._slots: dict[str, dict[int, tuple[Slot, list[Any]]]] = {}
+        self._days: dict[str, tuple[Any, Document]] = {}
+
+    def encode(self, memory: Memory) -> dict[str, Document]:
+        """The tables of a memory. The documents of unchanged records are those of the call before."""
+        document = encode(replace(memory, requests={}, usage={}))
+        tables = {name: document.pop(name, {}) for name in MEMORY_TABLES}
+        self._slots = {key: self._slots.get(key, {}) for key in memory.requests}
+        self._requests = _encode_new(self._requests, memory.requests, self._request)
+        self._days = _encode_new(self._days, memory.usage)
+        tables["requests"] = {key: document for key, (_, document) in self._requests.items()}
+        tables["usage"] = {day: document for day, (_, document) in self._days.items()}
+        tables["memory"] = {"memory": document}
+        return tables
+
+    def _request(self, record: RequestRecord) -> Document:
+        self._slots[record.id] = rows = _encode_new(self._slots.get(record.id, {}), record.slots)
+        document: Document = encode(replace(record, slots={}))
+        return document | {"slots": {str(number): row for number, (_, row) in rows.items()}} if rows else document
+
+    def decode(self, tables: Tables) -> Memory:
+        """The memory that tables hold. Raises RecordError, which names the document."""
+        whole, *others = MEMORY_TABLES
+        document = tables.get(whole, {}).get(whole, {}) | {name: tables.get(name, {}) for name in others}
+        memory: Memory = decode(Memory, document)
+        keyed: list[tuple[str, Mapping[Any, Any]]] = [("id", memory.requests), ("id", memory.returns)]
+        for name, held in keyed + [("number", record.slots) for record in memory.requests.values()]:
+            for key, record in held.items():
+                if getattr(record, name) != key:
+                    raise RecordError(f"{str(key)[:60]}: has the {name} {str(getattr(record, name))[:60]!r}")
+        return memory
+
 
 class MemoryStore(StateFile):
     """``memory.json``: what the loop must not forget. Written by the loop alone; scripts never read it."""
 
     kind = "memory"
-    tables = ("memory", "requests", "returns", "pressures")
+    tables = MEMORY_TABLES
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from provisioner.hostfactory.templates import higher
 from provisioner.state.archive import ADVICE, TOLD, Dump
 from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, settle
-from provisioner.state.codec import MemoryCodec, RecordError, intent_of
+from provisioner.state.codec import RecordError, intent_of
 from provisioner.state.database import Tables, encoded, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import (
@@ -31,11 +31,12 @@ from provisioner.state.errors import (
     StateMissing,
     StateTooNew,
     StateUnreadable,
-    unwritable,
+    writing,
 )
 from provisioner.state.hf_activity import numbers_in
 from provisioner.state.locks import DataLock
 from provisioner.state.markers import make_shared_directory
+from provisioner.state.memory import MemoryCodec
 from provisioner.state.state_file import StateFile
 
 DATABASES = ("intent.json", "memory.json", "status.json", "levers.json")
@@ -167,10 +168,7 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
     if not present:
         return ""
     kept = os.path.join(state.path, time.strftime("before-restore-%Y%m%dT%H%M%SZ", time.gmtime()))
-    try:
-        make_shared_directory(kept)
-    except OSError as error:
-        raise unwritable(kept, error) from error
+    make_shared_directory(kept)
     for name in present:  # one is there already where a restore of this second was interrupted
         create_whole(os.path.join(kept, name), read_whole(os.path.join(state.path, name), ADVICE))
     settle(kept)
@@ -203,10 +201,7 @@ def _readable(file: StateFile) -> Tables | None:
 
 def _told_anew(state: StateDir, name: str, content: bytes) -> bool:
     """Put an entry back; False where it is there, or another in its place: HF was told that one later."""
-    try:
-        make_shared_directory(state.told.path)
-    except OSError as error:
-        raise unwritable(state.told.path, error) from error
+    make_shared_directory(state.told.path)
     return create_whole(os.path.join(state.told.path, name.removeprefix(TOLD)), content)
 
 
@@ -235,7 +230,5 @@ def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified: in
     """Newer than all that writers know of, and as old as it is: by that requests are known whose time is over."""
     path = state.intent.path
     state.intent.put_back(saved.intent, lock)
-    try:
+    with writing(path):
         os.utime(path, ns=(modified, modified))
-    except OSError as error:
-        raise unwritable(path, error) from error

@@ -19,7 +19,7 @@ from provisioner.state.database import (
     generation_of,
     unreadable,
 )
-from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition, missing, unwritable
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition, missing, writing
 from provisioner.state.locks import DataLock, read_record, whole_number
 
 
@@ -94,12 +94,11 @@ class StateFile:
         if signature is None:
             raise self._missing()
         aside = f"{self.path}.aside-{signature[1]}"
-        try:
-            move(self.path, aside)  # a copy that is there is from an earlier try that was interrupted
-        except FileNotFoundError as error:
-            raise self._missing() from error
-        except OSError as error:
-            raise unwritable(self.path, error) from error
+        with writing(self.path):
+            try:
+                move(self.path, aside)  # a copy that is there is from an earlier try that was interrupted
+            except FileNotFoundError as error:
+                raise self._missing() from error
         return aside
 
     def put_back(self, tables: Tables, lock: DataLock) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from provisioner.hostfactory import Answer, Loss
-from provisioner.state.atomic import parse, read_whole, replace
+from provisioner.state.atomic import parse, read_if_present, replace
 from provisioner.state.database import generation_of
 from provisioner.state.errors import StateDenied, StateMissing, StateUnreadable
 from provisioner.state.state_file import StateFile
@@ -104,10 +104,9 @@ class PoolNotes:
     def read(self) -> dict[str, Any]:
         """The sections by name; none before a loop ran. Raises StateUnreadable."""
         advice = "The loop writes it again when it starts."
-        try:
-            document = parse(self.path, read_whole(self.path, advice), advice)
-        except StateMissing:
+        if (content := read_if_present(self.path, advice)) is None:
             return {}
+        document = parse(self.path, content, advice)
         if not isinstance(document, dict):
             raise StateUnreadable(f"{self.path}: expected an object. {advice}")
         return document

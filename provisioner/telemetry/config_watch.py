@@ -9,7 +9,7 @@ from provisioner.hostfactory.instance import Digests
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 from provisioner.state.markers import Difference
-from provisioner.telemetry.metrics import LoopMetrics
+from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def sentence(difference: Difference) -> str:
 class ConfigWatch:
     """Takes in each cycle, in the loop's thread."""
 
-    def __init__(self, metrics: LoopMetrics, state: State, digests: Callable[[], Digests]) -> None:
+    def __init__(self, metrics: Metrics, state: State, digests: Callable[[], Digests]) -> None:
         """``digests``: those of HF's files that the loop has in force."""
         self._metrics, self._state, self._digests = metrics, state, digests
         self._told: list[Difference] = []

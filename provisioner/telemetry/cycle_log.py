@@ -226,11 +226,11 @@ class RefusalLog:
             new = list(news(report.transitions, self._refused_before, held))
             self._unsaid.add(new)
             for refusal in new:
-                self._metrics.slots.refused.labels(refusal.pool, refusal.error).inc()
+                self._metrics.refusals.labels(refusal.pool, refusal.error).inc()
         self._begun, self._refused_before = True, held
         self._waiting = Sums()
         self._waiting.add([*held.values(), *held_back(memory, report.deferred)])
-        self._metrics.machines.refused.replace({key: one.machines for key, one in self._waiting.items()})
+        self._metrics.refused.replace({key: one.machines for key, one in self._waiting.items()})
 
     def _say(self, now: float) -> None:
         for key in sorted(self._unsaid.keys() | self._waiting.keys()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
@@ -15,7 +15,9 @@ from provisioner.model import (
     LossCause,
     Memory,
     Phase,
+    RequestRecord,
     RequestStatus,
+    Slot,
     Snapshot,
     Transition,
     Verdict,
@@ -27,12 +29,9 @@ from provisioner.planning.core.levers import counts
 from provisioner.planning.core.usage import by_pool, span, there
 from provisioner.planning.report.answers import unlisted
 from provisioner.state.interfaces import State
-from provisioner.telemetry.metrics import Metrics, UsageMetrics
+from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-UNTRIED: Mapping[tuple[str, str], Window] = {}
-"""What a pool's window is before its first create."""
 
 
 class CycleMeter:
@@ -43,96 +42,85 @@ class CycleMeter:
         self._state = state
         self._seen: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool, kept while the pool cannot be seen."""
+        self._observed: dict[str, float] = {}
+        """When that snapshot began, in epoch seconds."""
         self._memory: Memory | None = None
         """The memory that was measured last."""
-        self._allowed: tuple[object, object] = (None, None)
-        """The windows and limits from which the allowed pressure was counted last."""
 
     def take(self, report: CycleReport, limits: Limits) -> None:
         """Take in one cycle."""
         metrics, wall = self._metrics, time.time()
-        metrics.loop.cycle(report.result, report.seconds, wall)
-        metrics.machines.deferred.replace(report.deferred)
-        metrics.machines.levers.replace(counts(report.levers, report.memory))
-        for look in report.snapshots.values():
-            metrics.backends.observation.update(look.pool, wall - (report.now - look.began))
+        metrics.cycle(report.result, report.seconds, wall)
+        metrics.deferred.replace(report.deferred)
+        metrics.levers.replace(counts(report.levers, report.memory))
+        self._observed |= {pool: wall - (report.now - look.began) for pool, look in report.snapshots.items()}
+        metrics.observation.replace({pool: at for pool, at in self._observed.items() if pool in limits.pools})
         for done in report.results:
             for outcome in done.outcomes:
-                metrics.backends.outcome(outcome)
+                metrics.outcome(outcome)
         for one in report.transitions:
-            self._count(report, one)
+            if one.closes:
+                self._count_end(one)
+            self._count_machine(one, report.now)
         if report.lock_wait is not None:
-            metrics.store.lock_wait.observe(report.lock_wait)
-        self._count_windows(report.memory, limits)
+            metrics.lock_wait.observe(report.lock_wait)
+        # Before HF's first request there is no memory.
+        metrics.window.replace(_windows(report.memory.pressures if report.memory else {}, limits))
         if report.memory is not None:
-            pools = Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now))
-            metrics.machines.unlisted.replace(pools)
+            metrics.unlisted.replace(Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now)))
             self._count_memory(report, report.memory, limits, wall)
 
-    def _count_windows(self, memory: Memory | None, limits: Limits) -> None:
-        """Count the allowed pressure again when windows or limits have changed. Before HF's first request there is no
-        memory.
-        """
-        pressures = memory.pressures if memory is not None else UNTRIED
-        if self._allowed[0] is not pressures or self._allowed[1] is not limits:
-            self._metrics.machines.window.replace(_windows(pressures, limits))
-            self._allowed = (pressures, limits)
+    def _count_end(self, one: Transition) -> None:
+        """Count a slot that ended."""
+        metrics, slot = self._metrics, one.slot
+        if one.is_lost:
+            metrics.lost.labels(slot.pool, one.template, slot.cause or LossCause.UNKNOWN).inc()
+        elif slot.verdict is Verdict.FAILED and slot.failure is not None:
+            metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
-    def _count(self, report: CycleReport, one: Transition) -> None:
-        """Count a slot that ended, and what its machine did."""
-        slots, slot = self._metrics.slots, one.slot
-        if one.closes and one.is_lost:
-            slots.lost.labels(slot.pool, one.template, slot.cause or LossCause.UNKNOWN).inc()
-        elif one.closes and slot.verdict is Verdict.FAILED and slot.failure is not None:
-            slots.failed.labels(slot.pool, one.template, slot.failure.error).inc()
-        self._count_machine(report, one)
-
-    def _count_machine(self, report: CycleReport, one: Transition) -> None:
-        """Count a machine that began to run, a returned one that went, and a stuck one."""
-        slots, slot = self._metrics.slots, one.slot
+    def _count_machine(self, one: Transition, now: float) -> None:
+        """Count a machine that began to run, or that was returned and went; log one that got stuck."""
+        metrics, slot, before = self._metrics, one.slot, one.before
         if one.runs and slot.ran is not None:
-            slots.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
-        if one.before is not None and one.is_gone and slot.verdict is Verdict.RETURNED and slot.closed is not None:
-            slots.shutdown.labels(slot.pool).observe(report.now - slot.closed)
-        if slot.stuck and not (one.before is not None and one.before.stuck):
+            metrics.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
+        if before and one.is_gone and slot.verdict is Verdict.RETURNED and slot.closed is not None:
+            metrics.shutdown.labels(slot.pool).observe(now - slot.closed)
+        if slot.stuck and not (before and before.stuck):
             why = slot.hindrance.facts if slot.hindrance else {}
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
-        """Count memory and snapshots. What has not changed since it was counted last is not counted again."""
-        news = list(self._unmeasured(report))
+        """Count memory and snapshots. They are not counted again while they are the same objects."""
+        news = {
+            pool: look
+            for pool, look in report.snapshots.items()
+            if pool not in self._seen or self._seen[pool].machines is not look.machines
+        }
         if memory is self._memory and not news:
             return
-        self._seen |= {snapshot.pool: snapshot for snapshot in news}
-        self._metrics.machines.observed.replace(_machines(self._seen, memory, limits.prefix))
+        self._seen |= news
+        metrics = self._metrics
+        metrics.observed.replace(_machines(self._seen, memory, limits.prefix))
         if memory is self._memory:
             return
-        self._count_slots(memory)
-        machines, store = self._metrics.machines, self._metrics.store
-        machines.oldest_unmet.replace(_oldest(memory, wall - report.now))
-        machines.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
-        store.requests.replace(_requests(memory))
-        store.bytes.replace(self._state.sizes())
         self._memory = memory
+        self._count_slots(list(memory.slots))
+        metrics.oldest_unmet.replace(_oldest(memory, wall - report.now))
+        metrics.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
+        kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
+        ended = Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)
+        metrics.requests.replace(ended)
+        metrics.bytes.replace(self._state.sizes())
 
-    def _unmeasured(self, report: CycleReport) -> Iterator[Snapshot]:
-        """Snapshots whose machines are not those that were counted last."""
-        for look in report.snapshots.values():
-            before = self._seen.get(look.pool)
-            if before is None or before.machines is not look.machines:
-                yield look
-
-    def _count_slots(self, memory: Memory) -> None:
-        machines = self._metrics.machines
-        slots = list(memory.slots)
+    def _count_slots(self, slots: Sequence[tuple[RequestRecord, Slot]]) -> None:
+        metrics = self._metrics
         desired = Counter((slot.pool, record.template) for record, slot in slots if slot.verdict in DESIRED)
-        self._metrics.use(desired.keys())
-        machines.desired.replace(desired)
-        self._metrics.slots.set_aside.set(sum(slot.set_aside for _, slot in slots))
-        machines.down.replace(
-            Counter(slot.pool for _, slot in slots if slot.down is not None and slot.verdict is Verdict.SUCCEEDED)
-        )
-        machines.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
+        metrics.use(desired.keys())
+        metrics.desired.replace(desired)
+        metrics.set_aside.set(sum(slot.set_aside for _, slot in slots))
+        is_down = (slot.pool for _, slot in slots if slot.down is not None and slot.verdict is Verdict.SUCCEEDED)
+        metrics.down.replace(Counter(is_down))
+        metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
@@ -171,11 +159,6 @@ def _oldest(memory: Memory, offset: float) -> Mapping[str, float]:
     return oldest
 
 
-def _requests(memory: Memory) -> Mapping[tuple[str, RequestStatus], int]:
-    kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
-    return Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)
-
-
 # --- usage ------------------------------------------------------------------------------------------------------------
 
 SUM_SECONDS = 60.0
@@ -185,7 +168,7 @@ SUM_SECONDS = 60.0
 class UsageMeter:
     """Takes in each cycle, in the loop's thread."""
 
-    def __init__(self, metrics: UsageMetrics) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._looked: dict[str, float] = {}
         """The begin of the last complete look at each pool in this process."""
@@ -193,25 +176,21 @@ class UsageMeter:
 
     def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
         """Take in one cycle, which ended at ``wall`` (epoch seconds)."""
-        memory = report.memory
+        memory, now = report.memory, report.now
         if memory is None or report.problem:
             return
         self._looked |= {look.pool: look.began for look in report.shown.values()}
-        if report.now < self._summed + SUM_SECONDS:
+        if now < self._summed + SUM_SECONDS:
             return
-        self._summed = report.now
+        self._summed = now
         self._metrics.seconds.replace(seconds(memory, self._looked))
-        self._tell_costs(memory, limits, report.now, wall - report.now)
-
-    def _tell_costs(self, memory: Memory, limits: Limits, now: float, ahead: float) -> None:
-        """What machines cost, where something has a price, and what they may."""
-        per_hour: dict[tuple[()], float] = {}
-        month: dict[tuple[()], float] = {}
         if priced(limits):
             machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
-            per_hour, month = {(): hourly(limits, machines)}, {(): month_cost(memory, limits, now, ahead)}
-        self._metrics.per_hour.replace(per_hour)
-        self._metrics.month.replace(month)
+            self._metrics.per_hour.replace({(): hourly(limits, machines)})
+            self._metrics.month.replace({(): month_cost(memory, limits, now, wall - now)})
+        else:
+            self._metrics.per_hour.replace({})
+            self._metrics.month.replace({})
         amounts = {"hour": limits.budget.per_hour, "month": limits.budget.per_month}
         self._metrics.budget.replace({per: most for per, most in amounts.items() if most is not None})
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provisioner.model import Intent, Memory
+from provisioner.model import Intent, Memory, format_utc
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
 from provisioner.state.interfaces import State
 from provisioner.state.markers import Difference, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes
+from provisioner.telemetry.pool_windows import Document, lasting, local
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +126,22 @@ def script_calls(state: State) -> ScriptCalls:
     return ScriptCalls(
         {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
     )
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def loop_document(signs: LifeSigns) -> Document:
+    """Return the field ``loop`` of an overview."""
+    beat = None if signs.last_beat is None else format_utc(signs.last_beat)
+    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": signs.is_running}
+
+
+def silence_message(loop: Document) -> str:
+    """Return since when no loop runs, and for how long it is silent; empty if a loop runs, or may run."""
+    if loop["running"] is not False:
+        return ""
+    if not loop["last_beat"]:
+        return "and has never run on this directory"
+    silent = loop["silent_seconds"]
+    return f"since {local(loop['last_beat'])}" + ("" if silent is None else f", silent for {lasting(silent)}")

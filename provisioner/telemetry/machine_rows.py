@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord
+from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits
 from provisioner.telemetry.pool_windows import Document, Key
 
 
@@ -75,8 +75,29 @@ def verdicts_of(tally: Tally) -> Mapping[str, int]:
     return dict(verdicts)
 
 
-def summed_counts(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
-    """The slots of each template in each pool."""
+def tables(
+    memory: Memory,
+    limits: Limits,
+    tallies: Mapping[str, Tally],
+    waits: Mapping[Key, int],
+    errors: Mapping[Key, Document | None],
+) -> dict[str, Sequence[Row]]:
+    """Return the rows of each template in each pool (``machines``), of the ``pools`` and of the ``templates``.
+
+    A row without a pool counts what no pool can be named for; it belongs to its template alone.
+    """
+    total = _total(memory, tallies)
+    named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
+    keys = dict.fromkeys([*named, *sorted(total.keys() | waits.keys() | memory.pressures.keys())])
+    rows = [_pair_row(memory, limits, key, total[key], waits.get(key, 0), errors.get(key)) for key in keys]
+    return {
+        "machines": [row for row in rows if row.pool],
+        "pools": _sum_rows(rows, "pool", limits.pools),
+        "templates": _sum_rows(rows, "template", limits.templates),
+    }
+
+
+def _total(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
     total = defaultdict[Key, Counts](Counts)
     for id_, tally in tallies.items():
         for pool, counts in by_pool(tally).items():
@@ -85,43 +106,31 @@ def summed_counts(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, 
     return total
 
 
-def pair_rows(
-    memory: Memory,
-    limits: Limits,
-    counts: Mapping[Key, Counts],
-    waits: Mapping[Key, int],
-    errors: Mapping[Key, Document | None],
-) -> list[Row]:
-    """A row for each template in each pool; what no pool can be named for is under an empty name."""
-    named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
-    rows = []
-    for key in dict.fromkeys([*named, *sorted(counts.keys() | waits.keys() | memory.pressures.keys())]):
-        some, pool = counts.get(key, Counts()), limits.pools.get(key[0])
-        wanted = some.running + max(some.pending, waits.get(key, 0))
-        cap = pool.max_machines if pool else None
-        rows.append(Row(*key, wanted, *some, _window(memory, key, pool), cap, errors.get(key)))
-    return rows
-
-
-def _window(memory: Memory, key: Key, pool: PoolLimits | None) -> int | None:
-    """Pressure allowed; where nothing was tried yet, what a first try is allowed."""
+def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: int, error: Document | None) -> Row:
+    pool = limits.pools.get(key[0])
     if key in memory.pressures:
-        return memory.pressures[key].window
-    return min(pool.initial_window, pool.max_pending) if pool else None
+        window: int | None = memory.pressures[key].window
+    else:  # what a first try is allowed
+        window = min(pool.initial_window, pool.max_pending) if pool else None
+    wanted = counts.running + max(counts.pending, waits)
+    return Row(*key, wanted, *counts, window, pool.max_machines if pool else None, error)
 
 
-def names_of(configured: Iterable[str], pairs: Sequence[Row], kind: str) -> list[str]:
-    """The pools or templates that are configured, and those that only machines tell of."""
-    return list(dict.fromkeys([*configured, *filter(None, (getattr(row, kind) for row in pairs))]))
+def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
+    """Return a row of each pool or template that is configured, or that only machines still have."""
+    parts: dict[str, list[Row]] = {name: [] for name in configured}
+    for row in rows:
+        if name := getattr(row, kind):
+            parts.setdefault(name, []).append(row)
+    return [_sum_row(part, configured.get(name), **{kind: name}) for name, part in parts.items()]
 
 
-def sum_row(pairs: Sequence[Row], *, pool: str = "", template: str = "", limits: Limits) -> Row:
-    """All that one pool, or one template, has."""
-    rows = [row for row in pairs if (row.pool == pool if pool else row.template == template)]
+def _sum_row(
+    rows: Sequence[Row], limits: PoolLimits | TemplateLimits | None, *, pool: str = "", template: str = ""
+) -> Row:
     windows = [row.window for row in rows if row.window is not None]
     errors = [row.last_error for row in rows if row.last_error]
-    bound = limits.pools.get(pool) if pool else limits.templates.get(template)
-    counts = Counts(*(sum(getattr(row, name) for row in rows) for name in Counts._fields))
+    wanted, *counts = (sum(getattr(row, name) for row in rows) for name in ("wanted", *Counts._fields))
     newest = min(errors, key=lambda error: error["at_seconds"], default=None)
-    wanted, window = sum(row.wanted for row in rows), sum(windows) if windows else None
-    return Row(pool, template, wanted, *counts, window, bound.max_machines if bound else None, newest)
+    window, cap = sum(windows) if windows else None, limits.max_machines if limits else None
+    return Row(pool, template, wanted, *Counts(*counts), window, cap, newest)

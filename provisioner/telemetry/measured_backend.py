@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from provisioner.backends import Backend, BackendError, MayStart, Recording, Watching
 from provisioner.model import Create, Delete, ErrorClass, Outcome, Snapshot
-from provisioner.telemetry.metrics import BackendMetrics, Operation
+from provisioner.telemetry.metrics import Metrics, Operation
 
 
 class MeasuredBackend:
     """A backend that does what another does, and tells the metrics how long it took and what failed."""
 
-    def __init__(self, backend: Backend, metrics: BackendMetrics) -> None:
+    def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend, self._metrics = backend, metrics
         self.pool, self.lag, self.pace = backend.pool, backend.lag, backend.pace
         self.start, self.close = backend.start, backend.close

@@ -6,52 +6,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from typing import Any
 
 from provisioner.model import (
+    Failure,
     Limits,
     Memory,
     PendingReason,
     RequestRecord,
     RequestStatus,
-    ReturnRecord,
+    Slot,
     Verdict,
     format_utc,
 )
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
-from provisioner.state.markers import UNSEEN, LifeSigns
-from provisioner.telemetry import notes as notebook
+from provisioner.state.markers import UNSEEN
 from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_watch import sentence
-from provisioner.telemetry.facts import Facts
+from provisioner.telemetry.facts import Facts, loop_document, silence_message
 from provisioner.telemetry.held_levers import lever_alarms
-from provisioner.telemetry.machine_rows import (
-    Counts,
-    Row,
-    Tally,
-    by_pool,
-    names_of,
-    pair_rows,
-    sum_row,
-    summed_counts,
-    tally_of,
-    verdicts_of,
-)
-from provisioner.telemetry.notes import Notes
-from provisioner.telemetry.pool_windows import (
-    Document,
-    Key,
-    last_error,
-    lasting,
-    local,
-    pool_failures,
-    window_documents,
-)
+from provisioner.telemetry.machine_rows import Counts, Row, Tally, by_pool, tables, tally_of, verdicts_of
+from provisioner.telemetry.notes import LastingFailure, Notes
+from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
 from provisioner.telemetry.spending import spending
-from provisioner.telemetry.unmet import UnmetDocuments
+from provisioner.telemetry.unmet import UnmetDocuments, waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +134,7 @@ class Overview:
 
 
 def overview(facts: Facts) -> Overview:
-    """The overview that follows from these facts."""
+    """Return the overview that follows from these facts."""
     memory, intent, notes = facts.memory, facts.intent, facts.notes
     owner = intent or memory
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
@@ -180,13 +162,7 @@ def overview(facts: Facts) -> Overview:
     )
 
 
-def loop_document(signs: LifeSigns) -> Document:
-    """Return the field ``loop`` of an overview."""
-    beat = None if signs.last_beat is None else format_utc(signs.last_beat)
-    return {**signs.holder, "last_beat": beat, "silent_seconds": signs.silent, "running": signs.is_running}
-
-
-def _trouble(trouble: notebook.LastingFailure | None) -> Document | None:
+def _trouble(trouble: LastingFailure | None) -> Document | None:
     return {"since": format_utc(trouble.since), "text": trouble.text} if trouble else None
 
 
@@ -195,64 +171,38 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     now, failures = time_at(memory, wall), pool_failures(memory)
     tallies = {record.id: tally_of(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, notes, failures, now).by_request()
-    limits, slots = notes.limits or Limits("", {}, {}), summed_counts(memory, tallies)
-    waiting = waits(memory, unmet)
+    limits, waiting = notes.limits or Limits("", {}, {}), waits(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
-    pairs = pair_rows(memory, limits, slots, waiting - waits(memory, unmet, PendingReason.GIVEN_UP), errors)
-    return {
-        "machines": [row for row in pairs if row.pool],
-        "pools": [sum_row(pairs, pool=name, limits=limits) for name in names_of(limits.pools, pairs, "pool")],
-        "templates": [
-            sum_row(pairs, template=id_, limits=limits) for id_ in names_of(limits.templates, pairs, "template")
-        ],
+    # Nothing is wanted for a machine that was given up: it failed, and no other takes its place.
+    wanted = waiting - waits(memory, unmet, PendingReason.GIVEN_UP)
+    return tables(memory, limits, tallies, wanted, errors) | {
         "requests": [
-            _request(memory, memory.requests[id_], tally) | {"missing": unmet.get(id_, [])}
-            for id_, tally in tallies.items()
+            _request(memory, record, tallies[record.id]) | {"missing": unmet.get(record.id, [])}
+            for record in memory.requests.values()
         ],
-        "returns": [_return(back) for back in memory.returns.values()],
-        "stuck": list(_stuck(memory)),
-        "down": list(_down(memory)),
+        "returns": [
+            {
+                "id": back.id,
+                "status": back.ended or RequestStatus.RUNNING,
+                "machines": len(back.names),
+                "settled": len(back.results),
+            }
+            for back in memory.returns.values()
+        ],
+        "stuck": [_place(slot, slot.hindrance) for _, slot in memory.slots if slot.stuck and not slot.gone],
+        "down": [
+            _place(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.down))}
+            for _, slot in memory.slots
+            if slot.down is not None and slot.verdict is Verdict.SUCCEEDED
+        ],
         "pressure": window_documents(memory, failures, waiting, now),
-        "budget": spending(memory, limits, [one for ones in unmet.values() for one in ones], now),
+        "budget": spending(memory, limits, chain.from_iterable(unmet.values()), now),
         "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
 
 
-def waits(memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None) -> Counter[Key]:
-    """Machines that do not run, by pool and template; only those of one reason, if it is given.
-
-    Nothing is wanted any more for a machine that was given up: it failed, and no other takes its place.
-    """
-    waits = Counter[Key]()
-    for id_, ones in unmet.items():
-        for one in ones:
-            if reason is None or one["reason"] == reason:
-                waits[one["pool"], memory.requests[id_].template] += one["machines"]
-    return waits
-
-
-def _return(back: ReturnRecord) -> Document:
-    status = back.ended or RequestStatus.RUNNING
-    return {"id": back.id, "status": status, "machines": len(back.names), "settled": len(back.results)}
-
-
-def _stuck(memory: Memory) -> Iterator[Document]:
-    for _, slot in memory.slots:
-        if slot.stuck and not slot.gone:
-            text = slot.hindrance.text if slot.hindrance else ""
-            yield {"machine": slot.name, "pool": slot.pool, "text": text}
-
-
-def _down(memory: Memory) -> Iterator[Document]:
-    for _, slot in memory.slots:
-        if slot.down is not None and slot.verdict is Verdict.SUCCEEDED:
-            text = slot.failure.text if slot.failure else ""
-            yield {
-                "machine": slot.name,
-                "pool": slot.pool,
-                "since": format_utc(memory.wall_of(slot.down)),
-                "text": text,
-            }
+def _place(slot: Slot, failure: Failure | None) -> dict[str, Any]:
+    return {"machine": slot.name, "pool": slot.pool, "text": failure.text if failure else ""}
 
 
 def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
@@ -270,72 +220,7 @@ def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, A
     }
 
 
-# --- a part of it -----------------------------------------------------------------------------------------------------
-
-
-def narrowed(whole: Overview, *, pool: str = "", template: str = "", request: str = "") -> Overview:
-    """What concerns this pool, this template and this request; an empty name is no condition."""
-    of = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
-    machines = [row for row in whole.machines if pool in ("", row.pool) and of in ("", row.template)]
-    part = _Part({pool, *(row.pool for row in machines)}, {of, *(row.template for row in machines)}, request)
-    kept = {**part.rows(whole), **part.entries(whole)}
-    if pool or template:
-        kept |= {"returns": [], "requests": [one for one in kept["requests"] if not pool or pool in pools_of(one)]}
-    return replace(whole, machines=machines, **kept, forgotten=_of_these(whole.forgotten, kept["requests"]))
-
-
-def _of_these(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
-    ids = {one["id"] for one in requests}
-    return [one for one in entries if one["id"] in ids]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The pool, template or request to which an overview is narrowed."""
-
-    pools: Set[str]
-    templates: Set[str]
-    request: str
-    """Empty: all requests."""
-
-    def holds(self, one: Document) -> bool:
-        """True when an entry belongs here; an entry that names no pool, template or request always does."""
-        in_pool = not one.get("pool") or one["pool"] in self.pools
-        of_template = not one.get("template") or one["template"] in self.templates
-        return in_pool and of_template and self.request in ("", one.get("id", self.request))
-
-    def entries(self, whole: Overview) -> dict[str, Any]:
-        """The lists of an overview, each without the entries that belong elsewhere."""
-        names = ("requests", "returns", "refused", "waiting", "stuck", "down", "pressure")
-        return {name: [*filter(self.holds, getattr(whole, name))] for name in names}
-
-    def rows(self, whole: Overview) -> dict[str, Any]:
-        """What is told by pool or by template, and what no loop has read yet."""
-        return {
-            "pools": [row for row in whole.pools if row.pool in self.pools],
-            "templates": [row for row in whole.templates if row.template in self.templates],
-            "paused": [name for name in whole.paused if name in self.pools],
-            "problems": {name: sentences for name, sentences in whole.problems.items() if name in self.pools},
-            "unread": [id_ for id_ in whole.unread if self.request in ("", id_)],
-        }
-
-
-def pools_of(request: Document) -> set[str]:
-    """Where a request has machines, had some, or waits for some."""
-    return {*request["pools"], *(one["pool"] for one in request["missing"])}
-
-
 # --- for people -------------------------------------------------------------------------------------------------------
-
-
-def silence_message(loop: Document) -> str:
-    """Return since when no loop runs, and for how long it is silent; empty if a loop runs, or may run."""
-    if loop["running"] is not False:
-        return ""
-    if not loop["last_beat"]:
-        return "and has never run on this directory"
-    silent = loop["silent_seconds"]
-    return f"since {local(loop['last_beat'])}" + ("" if silent is None else f", silent for {lasting(silent)}")
 
 
 def _alarms(seen: Overview) -> Iterator[str]:

@@ -24,7 +24,8 @@ from provisioner.state.interfaces import State
 from provisioner.telemetry.brake_release import time_at
 from provisioner.telemetry.connections import Response
 from provisioner.telemetry.facts import Facts, read_facts
-from provisioner.telemetry.overview import Overview, narrowed, overview
+from provisioner.telemetry.overview import Overview, overview
+from provisioner.telemetry.overview_part import narrowed
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
 from provisioner.telemetry.samples import HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.server import JSON

@@ -30,17 +30,17 @@ class Reporter:
         """What the loop remembered after its last cycle."""
         self.samples = Samples()
         self._meter = CycleMeter(metrics, state)
-        self._usage = UsageMeter(metrics.usage)
+        self._usage = UsageMeter(metrics)
         self._log = CycleLog()
         self._refusals = RefusalLog(metrics)
         self._notebook = Notebook(state, lambda: configuration.refused)
-        self._config = ConfigWatch(metrics.loop, state, lambda: configuration.settings.digests)
+        self._config = ConfigWatch(metrics, state, lambda: configuration.settings.digests)
         self.of_loop = LoopHealth()
 
     def __call__(self, report: CycleReport) -> None:
         """Take in one cycle."""
         ended, limits = time.monotonic(), self._configuration.limits
-        self._metrics.loop.config_ok.set(not self._configuration.refused)
+        self._metrics.config_ok.set(not self._configuration.refused)
         if limits is not self._limits:
             self._metrics.configure(limits)
             self._limits = limits

@@ -46,16 +46,11 @@ class Samples:
     def __init__(self) -> None:
         self._ring: deque[tuple[float, Mapping[PlottedSubject, Point]]] = deque(maxlen=HELD)
         """Epoch seconds, and the points at that time."""
-        self._memory: Memory | None = None
-        """The number of machines that was counted last."""
 
     def take(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
         """Take a sample, where the last one is ``EVERY`` seconds old or the clock was set back."""
-        last = self._ring[-1] if self._ring else None
-        if memory is None or (last is not None and 0 <= wall - last[0] < EVERY):
-            return
-        self._ring.append((wall, last[1] if last and memory is self._memory else points(memory, deferred)))
-        self._memory = memory
+        if memory is not None and not (self._ring and 0 <= wall - self._ring[-1][0] < EVERY):
+            self._ring.append((wall, points(memory, deferred)))
 
     def of(self, subject: PlottedSubject) -> Sequence[Moment]:
         """The samples of a pool, a template or all machines, the oldest first."""

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from provisioner.model import Memory, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
 from provisioner.names import prefix_of, request_of
 from provisioner.state.journal import Line
-from provisioner.telemetry.timeline_facts import Fact, facts_of_line, folded, is_readable, named_in
-from provisioner.telemetry.timeline_sentences import Sentence, merged, milestones, sentence_of
+from provisioner.telemetry.timeline_events import FEW, Fact, Sentence, asked_for, facts_in, sentences
 
 
 class Kind(StrEnum):
@@ -62,63 +61,125 @@ def _given(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
 
 
 def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> list[Sentence]:
-    """The subject's timeline in order. ``lines``: at least those of the journal that hold one of its ``needles``."""
-    kept = [line for line in folded(lines) if is_readable(line)]
+    """Return the timeline in order. ``lines``: at least those of the journal that hold one of the ``needles``."""
+    kept = readable(lines)
     if subject.kind is Kind.POOL:
-        facts = [fact for line in kept if line.get("pool") == subject.id for fact in _of_pool(line)]
-    elif subject.kind is Kind.RETURN:
-        facts = _of_return(subject, kept, memory)
-    else:
-        facts = _of_request(subject, kept, memory)
-    return [sentence_of(fact) for fact in merged(facts)]
+        return sentences(facts_in(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
+    if subject.kind is Kind.RETURN:
+        return sentences(_of_return(subject, kept, memory))
+    return sentences(_of_request(subject, kept, memory))
 
 
-def _of_pool(line: Line) -> Iterator[Fact]:
-    """The events of a pool: its troubles, its windows and the levers on it, not its successes."""
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def readable(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines whose fields have the types that the loop gives them.
+
+    One line stands for all machines of which a cycle says the same: of ten thousand that is most of the work.
+    """
+    folded: list[Line] = []
+    named: dict[tuple[object, ...], list[Any]] = {}
+    for line in lines:
+        if (name := line.get("machine")) is None:
+            folded.append(line)
+            continue
+        key = tuple(
+            [line.get(field) for field in ("at", "event", "pool", "result", "reason", "verdict", "cause", "text")]
+        )
+        try:
+            names = named.get(key)
+        except TypeError:  # a list stands where a text has to be, so the line is not ours
+            continue
+        if names is None:
+            names = named[key] = []
+            folded.append({**line, "machines": names})
+        names.append(name)
+    return [line for line in folded if _is_readable(line)]
+
+
+_WORDS = ("pool", "template", "result", "reason", "verdict", "cause", "error", "text", "answer", "since", "who")
+_NUMBERS = ("times", "count", "running")
+
+
+def _is_readable(line: Line) -> bool:
+    return (
+        isinstance(line.get("event"), str)
+        and all(isinstance(line.get(word, ""), str) for word in _WORDS)
+        and all(isinstance(line.get(number, 0), int) for number in _NUMBERS)
+        and all(isinstance(name, str) for name in _listed(line))
+    )
+
+
+def _listed(line: Line) -> Sequence[Any]:
+    names = line.get("machines", ())
+    return names if isinstance(names, (list, tuple)) else (names,)
+
+
+def named_in(line: Line) -> list[str]:
+    """Return the machines that a line names."""
+    return [name for name in (line.get("machine"), *_listed(line)) if isinstance(name, str)]
+
+
+# --- what a subject needs ---------------------------------------------------------------------------------------------
+
+
+def _is_of_pool(line: Line) -> bool:
+    """Return True for a pool's troubles, its windows and the holds on it, False for its successes."""
     quiet = line["event"] in ("create", "delete", "close", "deferred", "opened", "running", "gone")
-    if not quiet or ("text" in line and line["event"] != "deferred"):
-        yield from facts_of_line(line, lambda _: True)
+    return not quiet or ("text" in line and line["event"] != "deferred")
 
 
 def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
     back = memory.returns.get(subject.id) if memory else None
     names = {*(back.names if back else ()), *_given(subject, lines)}
-    ends = [line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone")]
-    facts = [fact for line in ends for fact in facts_of_line(line, names.__contains__)]
+    ends = (line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone"))
+    facts = facts_in(ends, names.__contains__)
     if back and memory and not any(fact.event == "back" for fact in facts):
         facts.append(Fact(memory.wall_of(back.read), "back", "", back.id, back.names, len(back.names)))
     return facts + _heard(memory, back)
 
 
 def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
-    """The events of a request, or of one of its machines."""
-    machine, part = subject.id if subject.kind is Kind.MACHINE else None, f"-{subject.request}-"
+    """Return the events of a request, or of one of its machines."""
+    is_whole = subject.kind is Kind.REQUEST
+    part = f"-{subject.id}-" if is_whole else subject.id
 
     def ours(name: str) -> bool:
-        return name == machine if machine else part in name
+        return part in name  # names are of fixed width: no machine's is a part of another's
 
-    about = [line for line in lines if line.get("request", subject.request) == subject.request]
-    facts = [fact for line in about for fact in facts_of_line(line, ours)]
+    facts = facts_in((line for line in lines if line.get("request", subject.request) == subject.request), ours)
     record = memory.requests.get(subject.request) if memory else None
     if memory and record:
         slots = [slot for slot in record.slots.values() if ours(slot.name)]
-        facts += _remembered(memory, record, slots, facts, whole=machine is None)
-    facts = _since_asked(facts)
-    return _of_machine(facts) if machine else _of_all(facts + _heard(memory, record), record)
-
-
-def _since_asked(facts: Sequence[Fact]) -> list[Fact]:
-    """The facts in the order of events. A line has the time of its cycle's end, so none may be before the request."""
+        facts += _remembered(memory, record, slots, facts, whole=is_whole)
+    # A line has the time of its cycle's end, so that none may be before the request.
     begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
-    return [fact if fact.at >= begin else fact._replace(at=begin) for fact in facts]
+    facts = [fact._replace(at=max(fact.at, begin)) for fact in facts]
+    if not is_whole:
+        return _of_machine(facts)
+    return _with_milestones(facts, record) + _heard(memory, record)
 
 
-def _of_all(facts: list[Fact], record: RequestRecord | None) -> list[Fact]:
-    """The events of a whole request, in which milestones tell that its machines run."""
-    asked = [fact.number for fact in facts if fact.event == "asked"]
+def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fact]:
+    """Return when the first machine ran, half of them, 90 % and the last, instead of when each did, unless few did."""
     running = [fact for fact in facts if fact.event == "running"]
+    total = sum(fact.number for fact in running)
+    if total <= FEW:
+        return facts
+    asked = [fact.number for fact in facts if fact.event == "asked"]
     wanted = record.count if record else max(asked, default=0)
-    return [fact for fact in facts if fact.event != "running"] + milestones(running, wanted)
+    steps = {1: "The first machine runs", math.ceil(wanted / 2): "Half run", math.ceil(0.9 * wanted): "90 % run"}
+    steps |= {wanted: "All run", total: "The last so far runs"}
+    steps[wanted] = "All run"
+    reached: dict[float, Fact] = {}
+    ran = 0
+    for fact in sorted(running):
+        before, ran = ran, ran + fact.number
+        for step, words in steps.items():
+            if before < step <= ran:
+                reached[fact.at] = Fact(fact.at, "milestone", fact.pool, f"{step:,} of {wanted:,}", (), step, words)
+    return [fact for fact in facts if fact.event != "running"] + list(reached.values())
 
 
 def _of_machine(facts: list[Fact]) -> list[Fact]:
@@ -151,8 +212,7 @@ def _remembered(
     for fact in facts:
         told["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
     if "asked" not in told:
-        account = f" for account {record.rc_account}" if record.rc_account else ""
-        of = f"of template {record.template}{account}"
+        of = asked_for(record.template, record.rc_account)
         yield Fact(memory.wall_of(record.read), "asked", about=of, number=record.count)
     opened = [slot for slot in slots if slot.submitted is not None]
     if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):

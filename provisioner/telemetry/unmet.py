@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provisioner.model import (
@@ -115,6 +115,16 @@ class UnmetDocuments:
                     held[record.id] = sum([slot.pool == one.pool and not slot.gone for slot in record.slots.values()])
             self._holders[key] = {id_: machines for id_, machines in held.most_common() if machines}
         return self._holders[key]
+
+
+def waits(memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None) -> Counter[Key]:
+    """Return how many machines do not run, by pool and template; only those of one reason, if it is given."""
+    waits = Counter[Key]()
+    for id_, ones in unmet.items():
+        for one in ones:
+            if reason is None or one["reason"] == reason:
+                waits[one["pool"], memory.requests[id_].template] += one["machines"]
+    return waits
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class Measured:
 def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Measured:
     """Make all machines under observers like the loop's; then let a minute pass."""
     clock = LoopClock()
-    backends = {name: MigBackend(pool, prefix="hf", projects=projects) for name, pool in made.items()}
+    backends = {name: MigBackend(pool, projects) for name, pool in made.items()}
     observers = [Observer(backend, clock, lambda: None) for backend in backends.values()]
     for observer in observers:
         observer.start()
@@ -201,7 +201,7 @@ def watch(observers: Sequence[Observer], seconds: float) -> float:
 def cpu_of_looks(projects: Projects, made: Mapping[str, MigPool]) -> float:
     """CPU seconds of one look at all groups, one after the other, when nothing changes (the least of five)."""
     quick = {name: pool.model_copy(update={"lag_seconds": 0.0}) for name, pool in made.items()}
-    backends = [MigBackend(pool, prefix="hf", projects=projects) for pool in quick.values()]
+    backends = [MigBackend(pool, projects) for pool in quick.values()]
     taken = []
     for _ in range(6):
         gc.collect()
@@ -262,9 +262,9 @@ def memory(directory: Path, cloud: Cloud) -> int:
 def main() -> int:
     """Print the table; 1 when a goal is missed."""
     with tempfile.TemporaryDirectory() as name, cloud(site(Path(name), "http://127.0.0.1:1")) as here:
-        projects, made = Projects(prefix="hf"), pools(here.compute)
+        projects, made = Projects("hf"), pools(here.compute)
         measured = traffic(here, projects, made)
-        looks, typed = cpu_of_looks(Projects(prefix="hf"), made), cpu_of_typed_client(here.compute)
+        looks, typed = cpu_of_looks(Projects("hf"), made), cpu_of_typed_client(here.compute)
         peak = memory(Path(name), here)
     return report(
         [

@@ -66,12 +66,12 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
     for number in (1, 2):
         report(CycleReport(number, held.time, 0.1, looks, replace(held), None, {}))
     for pool in POOLS:
-        metrics.slots.shutdown.labels(pool).observe(1)
+        metrics.shutdown.labels(pool).observe(1)
         for operation in OPERATIONS:
-            metrics.backends.calls.labels(pool, operation).observe(1)
+            metrics.calls.labels(pool, operation).observe(1)
     for template in bounds.templates.values():
         for pool in template.pools[:used]:
-            metrics.slots.startup.labels(pool, template.id).observe(1)
+            metrics.startup.labels(pool, template.id).observe(1)
     text = generate_latest(metrics.registry).decode()
     return _least(metrics), sum(not line.startswith("#") for line in text.splitlines())
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.instances import instance_url
+from provisioner.backends.mig.entries import instance_url
+from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.group import Mig
@@ -59,7 +60,7 @@ class MigPlace(Place):
 
     def another(self) -> MigBackend:
         self._opened.append(
-            MigBackend(self._settings, prefix=PREFIX, times=ComputeTimes(call=self.call, admission=2.0))
+            MigBackend(self._settings, Projects(PREFIX, times=ComputeTimes(call=self.call, admission=2.0)))
         )
         return self._opened[-1]
 

@@ -37,6 +37,7 @@ from provisioner.backends.mig import api as mig_api
 from provisioner.backends.mig.api import ComputeApi, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import smaller_page
 from provisioner.commands import service
@@ -74,7 +75,7 @@ def gke(directory: Path, address: str, call: float = SHORT) -> GkeBackend:
 def mig(_: Path, address: str, call: float = SHORT) -> MigBackend:
     place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a"}
     pool = MigPool(name="mig", endpoint=address, observe_seconds=1, lag_seconds=1, **place)
-    return MigBackend(pool, prefix="hf", times=ComputeTimes(call=call, admission=call))
+    return MigBackend(pool, Projects("hf", times=ComputeTimes(call=call, admission=call)))
 
 
 def look(backend: Backend) -> str:

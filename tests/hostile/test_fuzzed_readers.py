@@ -30,6 +30,7 @@ from provisioner.backends.gke.spot_nodes import SpotNodes
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.errors import http_error, raised
+from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.network import seconds_until
 from provisioner.backends.place_clock import PlaceClock
@@ -328,7 +329,7 @@ def test_a_look_at_a_group(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ComputeApi, "_send", send)
         place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a", "endpoint": "http://x"}
-        backend = MigBackend(MigPool(name="mig", observe_seconds=0.001, lag_seconds=0.0, **place), prefix="hf")
+        backend = MigBackend(MigPool(name="mig", observe_seconds=0.001, lag_seconds=0.0, **place), Projects("hf"))
         backend._admissions.expect("o", [NAMES[1]])
         seen = list(looks(backend, changes.append, lambda one: mutated(one, chance)))
         for ask in (backend.check, backend.size):

@@ -16,6 +16,7 @@ from provisioner.backends.mig import admissions
 from provisioner.backends.mig import backend as migs
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.project import Projects
 from provisioner.lab.cloud.compute.settings import Duplicate, Switches
 from provisioner.lab.cloud.world import Fault
 from provisioner.loop.actors import Batch, ThreadedActors
@@ -89,7 +90,7 @@ def test_creates_are_sent_however_often_machines_are_returned_and_however_long_t
 
 
 def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
-    backend = MigBackend(pool(zonal.cloud.url, observe_seconds=30), prefix="hf")
+    backend = MigBackend(pool(zonal.cloud.url, observe_seconds=30), Projects("hf"))
     backend.observe(1.0, {})
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(backend.observe, 1.0, ())
@@ -99,7 +100,7 @@ def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
 
 def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Bench) -> None:
     resolvable: set[str] = set()
-    zonal.backend = MigBackend(pool(zonal.cloud.url, require_dns=True), prefix="hf")
+    zonal.backend = MigBackend(pool(zonal.cloud.url, require_dns=True), Projects("hf"))
     zonal.backends.append(zonal.backend)
     zonal.backend._observer._resolver = Resolver(lookup=resolvable.__contains__, clock=lambda: float("inf"))
     zonal.create(1)

@@ -16,6 +16,7 @@ import pytest
 from provisioner.backends import BackendError, place_clock
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.commands.cli import run
 from provisioner.commands.service import Service
@@ -291,7 +292,7 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
 ) -> None:
     cloud.set_faults(absent(status, message))
     pool = MigPool(name="a", project=PROJECT, endpoint=cloud.url, observe_seconds=0.01, **place)
-    with closing(MigBackend(pool, prefix="hf")) as backend, pytest.raises(BackendError) as caught:
+    with closing(MigBackend(pool, Projects("hf"))) as backend, pytest.raises(BackendError) as caught:
         backend.observe(0.0, {})
     failure = caught.value.failure
     assert failure.error.needs_operator, "nobody else can mend it"

@@ -22,6 +22,7 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.checks import NEEDED
+from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.subscription import CONSUME, subscription_findings
 from provisioner.lab.cloud.cloud import Conditions
@@ -75,7 +76,7 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
     pool = MigPool(
         name="m", project="p", group=spec.name, endpoint=cloud.compute, observe_seconds=0.01, lag_seconds=0.0, **where
     )
-    backend = MigBackend(pool, prefix="hf", times=ComputeTimes(admission=0.2))
+    backend = MigBackend(pool, Projects("hf", times=ComputeTimes(admission=0.2)))
     create = Create(NAME, "m", "T", REQUEST)
     try:
         assert backend.check(10) != []

@@ -24,7 +24,7 @@ from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.playground import HostFactory
 from provisioner.state import atomic
 from provisioner.state.directory import StateDir
-from provisioner.state.locks import LoopLock
+from provisioner.state.loop_lock import LoopLock
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.nfs
@@ -172,7 +172,7 @@ def test_a_file_that_one_side_replaces_is_read_whole_by_the_other_that_has_the_o
 
 HOLD = """
 import sys, time
-from provisioner.state.locks import LoopLock
+from provisioner.state.loop_lock import LoopLock
 lock = LoopLock(sys.argv[1])
 assert lock.acquire(0.0)
 lock.raise_epoch()

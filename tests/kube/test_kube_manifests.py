@@ -140,7 +140,7 @@ def test_a_template_that_hostfactory_got_reaches_the_pod_by_one_command(
     kit: Kit, pod: LoopPod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def differing() -> list[str]:
-        return [one.file for one in StateDir(pod.state).config.differences()]
+        return [one.file for one in StateDir(pod.state).config_differences()]
 
     file = pod.host / "gkeinstprov_templates.json"
     document = json.loads(file.read_text())

@@ -59,7 +59,12 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("tornado", {"provisioner.telemetry.connections"}),
         (
             "prometheus_client",
-            {"provisioner.telemetry.metrics", "provisioner.telemetry.server", "provisioner.commands.service"},
+            {
+                "provisioner.telemetry.metric_rows",
+                "provisioner.telemetry.metrics",
+                "provisioner.telemetry.server",
+                "provisioner.commands.service",
+            },
         ),
     ],
 )

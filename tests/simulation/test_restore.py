@@ -13,8 +13,8 @@ import pytest
 from provisioner.model import BrakeReason, Memory
 from provisioner.planning.core.usage import by_pool, used
 from provisioner.state.archive import Dump, unpack
-from provisioner.state.codec import MemoryCodec
 from provisioner.state.dump import take
+from provisioner.state.memory import MemoryCodec
 from provisioner.state.restore import restore
 from tests.simulation.site import Site, three_requests
 from tests.simulation.story import LIMITS, PROVISIONER

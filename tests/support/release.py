@@ -30,13 +30,13 @@ STORED = (
 
 
 def names(kind: Any) -> list[str]:
-    """The fields of a record, as files call them."""
+    """The fields of a record, as files call them, and in the order in which a row has them."""
     return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
 
 
 def readable() -> dict[str, Any]:
     """What this version can read."""
-    return {"schema": SCHEMA, "fields": {kind.__name__: sorted(names(kind)) for kind in STORED}}
+    return {"schema": SCHEMA, "fields": {kind.__name__: names(kind) for kind in STORED}}
 
 
 if __name__ == "__main__":

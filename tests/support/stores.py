@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Memory
 from provisioner.state.directory import StateDir
+from provisioner.state.locks import LockFile
 
 
 def add(state: StateDir, template: str = "T1") -> str:
@@ -43,6 +45,12 @@ def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable
         return real(*arguments, **options)
 
     return call
+
+
+def forgotten(lock: LockFile) -> None:
+    """Let the file server forget the lock; its holder does not hear of it."""
+    assert lock._descriptor is not None
+    fcntl.flock(lock._descriptor, fcntl.LOCK_UN)
 
 
 def altered(path: str | Path, change: Callable[[dict[str, Any]], object]) -> None:

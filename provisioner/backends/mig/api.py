@@ -19,13 +19,12 @@ from google.auth.transport.requests import AuthorizedSession
 from provisioner.backends import BackendError
 from provisioner.backends.connections import MOST_PAGES, PAGE, bounded_session
 from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.entries import Json
 from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import json_object, smaller_page, text
 from provisioner.model import ErrorClass
-
-Json = dict[str, Any]
 
 SAME_PAGE = 3
 """How often a page may be empty and name itself as the next, before the look is given up."""
@@ -55,12 +54,7 @@ OPERATION = "compute#operation"
 """The kind of what answers a call that changes something."""
 
 HARMLESS_WARNINGS = frozenset(
-    {
-        "NO_RESULTS_ON_PAGE",
-        "DEPRECATED_RESOURCE_USED",
-        "DEPRECATED_TYPE_USED",
-        "EXPERIMENTAL_TYPE_USED",
-    }
+    {"NO_RESULTS_ON_PAGE", "DEPRECATED_RESOURCE_USED", "DEPRECATED_TYPE_USED", "EXPERIMENTAL_TYPE_USED"}
 )
 """Warnings under which a list is complete all the same. Any other (UNREACHABLE, PARTIAL_SUCCESS,
 LIST_OVERHEAD_QUOTA_EXCEED: what the filter let through "can't be retrieved"; a new one) says that it may not be."""
@@ -127,11 +121,8 @@ class ComputeApi:
         """Every instance of the zone whose name begins so, members of a group or not, by name; default: as ours do."""
         path = f"{self._project}/zones/{zone}/instances"
         kind = "compute#instanceList"
-        return _by_name(
-            self._pages(
-                "GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=f"name eq {begins or self._prefix}.*"
-            )
-        )
+        named = f"name eq {begins or self._prefix}.*"
+        return _by_name(self._pages("GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=named))
 
     def preemptions(self, zone: str, deadline: float) -> list[Json]:
         """The newest operations of the zone by which Google took an instance away: one page, for all groups there."""
@@ -189,18 +180,17 @@ class ComputeApi:
     def _pages(
         self, method: str, path: str, items: str, fields: str, deadline: float, kind: str = "", **params: str
     ) -> list[Json]:
-        entries: list[Json] = []
-        token, tokens, limit = "", Counter[str](), PAGE
+        entries, tokens = list[Json](), Counter[str]()
+        params |= {"fields": fields, "maxResults": str(PAGE)}
         for _ in range(MOST_PAGES):
-            paging = {"maxResults": str(limit), **({"pageToken": token} if token else {})}
             try:
-                page = self._call(method, path, {"fields": fields, **params, **paging}, deadline, kind)
+                page = self._call(method, path, params, deadline, kind)
             except BackendError as error:
-                limit = smaller_page(limit, error)
+                params["maxResults"] = str(smaller_page(int(params["maxResults"]), error))
                 continue
             _refuse_partial(page)
             entries.extend(page.get(items) or [])
-            token = text(page.get("nextPageToken") or "")
+            params["pageToken"] = token = text(page.get("nextPageToken") or "")
             if not token:
                 return entries
             tokens[token] += 1

@@ -20,23 +20,19 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from typing import TypeVar
 
-from provisioner.backends import BackendError, Finding, MachineSize, MayStart
+from provisioner.backends import BackendError, MayStart
 from provisioner.backends.batch import Call, run_calls
-from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.admissions import Admissions
-from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes
+from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.backends.mig.inspection import GroupInspection
-from provisioner.backends.mig.instances import Member
-from provisioner.backends.mig.observer import GroupObserver, read_members
+from provisioner.backends.mig.observer import GroupObserver
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
-from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome, Snapshot
-from provisioner.names import name_pattern
+from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 
 CHUNK = 1000
 """Compute takes so many instances in a request."""
@@ -56,33 +52,16 @@ REMEMBERED_IDS = 10_000
 T = TypeVar("T")
 
 
-class MigBackend:
+class MigBackend(GroupInspection):
     """Implements ``provisioner.backends.Backend`` for one managed instance group."""
 
-    def __init__(
-        self,
-        pool: MigPool,
-        *,
-        prefix: str,
-        adopt_prefixes: tuple[str, ...] = (),
-        times: ComputeTimes = USUAL_TIMES,
-        projects: Projects | None = None,
-    ) -> None:
-        """Calls nothing yet. Members that begin with one of ``adopt_prefixes`` are expected beside ours.
-
-        ``projects``: shared by all pools of the provisioner; ``times`` is theirs when it is given.
-        """
+    def __init__(self, pool: MigPool, projects: Projects) -> None:
+        """Calls nothing yet. ``projects`` are shared by all pools of the provisioner."""
+        super().__init__(pool, projects.of(pool))
         self.pool = pool.name
         self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
-        self._settings = pool
-        self._project = (projects or Projects(prefix=prefix, times=times)).of(pool)
-        self._shape = name_pattern(prefix)
-        self._resolver = Resolver() if pool.require_dns else None
-        self._observer = GroupObserver(
-            pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes, resolver=self._resolver
-        )
-        self._inspection = GroupInspection(pool, self._project, prefix=prefix, adopt_prefixes=adopt_prefixes)
+        self._observer = GroupObserver(pool, self._project)
         self._admissions = Admissions(pool.lag_seconds)
         self._ending = threading.Event()
         self._next_look = 0.0
@@ -106,58 +85,45 @@ class MigBackend:
         self._admissions.ask(lambda name: api.operation(location, name, deadline), members)
         return self._observer.look(now, dict(sought), self._admissions.refused(members))
 
-    def check(self, seconds: float) -> list[Finding]:
-        """What of the group's settings will go wrong; BackendError when it cannot be read within ``seconds``."""
-        return self._inspection.findings(seconds)
-
-    def rehearse(self, template: str) -> list[Finding]:
-        """Ask for the rights that the loop needs: of a create Compute makes no trial."""
-        return self._inspection.rights(self._project.times.call)
-
     def ahead(self) -> float | None:
         """By Compute Engine's clock."""
         return self._project.api.clock.ahead()
 
-    def size(self, seconds: float) -> MachineSize | None:
-        """What the machine type in the group's instance template has."""
-        return self._inspection.size(seconds)
-
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Ask the group for the names, by template and thousand. Names it already has are a success without a call."""
+        """Ask the group for the names, by the thousand. Names it already has are a success without a call."""
         members = self._observer.members
         outcomes = [Outcome(create) for create in creates if create.name in members]
-        missing = sorted((create for create in creates if create.name not in members), key=lambda one: one.template)
         calls = [
             Call(tuple(chunk), partial(self._create, [create.name for create in chunk]))
-            for _, alike in groupby(missing, key=lambda one: one.template)
-            for chunk in _chunks(list(alike))
+            for chunk in _chunks([create for create in creates if create.name not in members])
         ]
-        outcomes += run_calls(calls, workers=WORKERS, may_start=may_start)
-        return _in_order(outcomes, creates)
+        return outcomes + run_calls(calls, workers=WORKERS, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Take the names out of the group, which deletes their instances and lowers its target size.
 
         Success means that the group was asked, or that the group does not hold this instance, or already deletes it.
         """
-        ours, others = _parted(deletes, self._may_delete)
-        outcomes = [Outcome(delete) for delete in others]
+        # Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count).
+        ours = {delete.name: delete for delete in deletes if delete.adopted or self._project.is_ours(delete.name)}
+        outcomes = [Outcome(delete) for delete in deletes if delete.name not in ours]
         if not ours or not may_start():
             return outcomes
-        self._admissions.forget([delete.name for delete in ours])
+        self._admissions.forget(ours)
         try:
-            members = self._members(time.monotonic() + self._project.times.call)
+            members = self._members()
         except BackendError as error:
-            return _in_order([*outcomes, *(Outcome(delete, error.failure) for delete in ours)], deletes)
-        there, absent = _parted(ours, lambda delete: _holds(members.get(delete.name), delete))
-        outside = self._observer.outside
-        strayed, absent = _parted(
-            absent, lambda delete: delete.name in outside and outside[delete.name].id == delete.uid
-        )
-        outcomes += [Outcome(delete) for delete in absent]
-        outcomes += [Outcome(delete, _strayed(outside[delete.name])) for delete in strayed]
-        outcomes += self._take_out([(members[delete.name].url, delete) for delete in there], may_start)
-        return _in_order(outcomes, deletes)
+            return [*outcomes, *(Outcome(delete, error.failure) for delete in ours.values())]
+        there = []
+        for name, delete in ours.items():
+            member, outside = members.get(name), self._observer.outside.get(name)
+            if member is not None and _holds(member, delete):
+                there.append((member.url, delete))
+            elif outside is not None and outside.id == delete.uid:
+                outcomes.append(Outcome(delete, _strayed(outside)))
+            else:
+                outcomes.append(Outcome(delete))
+        return outcomes + self._take_out(there, may_start)
 
     def _take_out(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
         """Ask for each delete with the address or name of its member: Compute takes not both in one request."""
@@ -174,16 +140,11 @@ class MigBackend:
     def close(self) -> None:
         """End a look that waits; close the connections."""
         self._ending.set()
-        if self._resolver:
-            self._resolver.close()
+        self._observer.close()
         self._project.close()
 
-    def _may_delete(self, delete: Delete) -> bool:
-        """Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count)."""
-        return delete.adopted or bool(self._shape.fullmatch(delete.name))
-
-    def _members(self, deadline: float) -> dict[str, Member]:
-        return read_members(self._project.api, self._settings, deadline)
+    def _members(self) -> Mapping[str, Member]:
+        return self._project.members(self._settings, time.monotonic() + self._project.api.times.call)
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
@@ -223,7 +184,7 @@ class MigBackend:
         The others count as unanswered, so that they are asked for again without the names that are there.
         """
         try:
-            members = self._members(time.monotonic() + self._project.times.call)
+            members = self._members()
         except BackendError:
             members = {}
         return {name: Failure(ErrorClass.UNAVAILABLE, text) for name in names if name not in members}
@@ -242,30 +203,18 @@ def _strayed(member: Member) -> Failure:
     return Failure(ErrorClass.DENIED, f"somebody took the instance out of its group, where it runs on until: {line}")
 
 
-def _holds(member: Member | None, delete: Delete) -> bool:
+def _holds(member: Member, delete: Delete) -> bool:
     """Whether the group still holds the instance that is meant, and does not delete it already.
 
     A member without instance (its id is empty) has to be deleted as well: it counts, and the group may fill it.
     """
-    if member is None or member.action in ("DELETING", "ABANDONING"):
-        return False
-    return not (delete.uid and member.id and delete.uid != member.id)
-
-
-def _parted(deletes: Sequence[Delete], holds: Callable[[Delete], bool]) -> tuple[list[Delete], list[Delete]]:
-    """The deletes for which ``holds`` is true, and the others."""
-    return [delete for delete in deletes if holds(delete)], [delete for delete in deletes if not holds(delete)]
+    is_leaving = member.action in ("DELETING", "ABANDONING")
+    return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)
 
 
 def _chunks(items: list[T]) -> Iterator[list[T]]:
     for start in range(0, len(items), CHUNK):
         yield items[start : start + CHUNK]
-
-
-def _in_order(outcomes: list[Outcome], actions: Sequence[Action]) -> list[Outcome]:
-    """The outcomes in the order of their actions."""
-    order = {action.name: number for number, action in enumerate(actions)}
-    return sorted(outcomes, key=lambda outcome: order[outcome.action.name])
 
 
 def request_id(group: Sequence[str], names: Sequence[str], tries: int) -> str:

@@ -30,10 +30,20 @@ class CallBudget:
 
         UNAVAILABLE once it is closed.
         """
-        while (wait := self._turn()) > 0:
-            if time.monotonic() + wait > deadline:
+        while not self._closed.is_set():
+            with self._lock:
+                self._check_quiet()
+                now = time.monotonic()
+                while self._begun and self._begun[0] <= now - self._window:
+                    self._begun.popleft()
+                if len(self._begun) < self._calls:
+                    self._begun.append(now)
+                    return
+                turn = self._begun[len(self._begun) - self._calls] + self._window
+            if turn > deadline:
                 raise BackendError(ErrorClass.THROTTLED, f"our own limit of {self._calls} calls a minute is used up")
-            self._closed.wait(wait)
+            self._closed.wait(turn - now)
+        raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
 
     def count(self) -> None:
         """Note a mutation. It does not wait: there are few of them, and what they do is awaited."""
@@ -53,20 +63,6 @@ class CallBudget:
     def close(self) -> None:
         """End every wait; let no more reads begin: a look of many pages would hold up the end of the process."""
         self._closed.set()
-
-    def _turn(self) -> float:
-        """Seconds until a read may begin; when that is 0, the read is counted."""
-        if self._closed.is_set():
-            raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
-        with self._lock:
-            self._check_quiet()
-            now = time.monotonic()
-            while self._begun and self._begun[0] <= now - self._window:
-                self._begun.popleft()
-            if len(self._begun) < self._calls:
-                self._begun.append(now)
-                return 0.0
-            return self._begun[len(self._begun) - self._calls] + self._window - now
 
     def _check_quiet(self) -> None:
         if (left := self._quiet_until - time.monotonic()) > 0:

@@ -7,16 +7,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from provisioner.backends import Finding, Severity
-from provisioner.backends.mig.api import Json
-from provisioner.backends.mig.instances import LEAVING_ACTIONS, Member
+from provisioner.backends.mig.entries import Entries, Json, Member
+from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed
 from provisioner.backends.mig.settings import MigPool
-from provisioner.model import Failure, Machine, Phase
+from provisioner.model import Failure, Phase
 from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 
 log = logging.getLogger(__name__)
-
-Entries = Mapping[str, Mapping[str, Json]]
-"""The instances of a look, by zone and name."""
 
 ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
 """Instances that a group holds unless Google raised the limit (a regional one up to 4,000); no call tells which."""
@@ -41,9 +38,15 @@ NO_LOCATION = re.compile(
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
     """Return the findings on the group, above all on settings by which the group ends machines itself."""
-    rules = (_update_policy, _redistribution, _healing, _repair)
-    told = (*(rule(pool, group) for rule in rules), _size(pool))
-    return [Finding(pool.name, severity, text) for severity, text in told if text]
+    update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
+    texts = (
+        (Severity.ERROR, _update_policy(pool, update)),
+        (Severity.ERROR, _redistribution(pool, group, update)),
+        (Severity.ERROR, _healing(pool, group, lifecycle)),
+        (Severity.WARNING, _repair(pool, lifecycle)),
+        (Severity.WARNING, _size(pool)),
+    )
+    return [Finding(pool.name, severity, text) for severity, text in texts if text]
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
@@ -130,65 +133,60 @@ def covers(prefix: str, other: str) -> bool:
     return f"{other}-".startswith(f"{prefix}-")
 
 
-def _update_policy(pool: MigPool, group: Json) -> tuple[Severity, str]:
-    update = group.get("updatePolicy") or {}
+def _update_policy(pool: MigPool, update: Json) -> str:
     if update.get("type") != "PROACTIVE":
-        return Severity.ERROR, ""
+        return ""
     method = update.get("replacementMethod", "SUBSTITUTE")
     effect = (
         "every create will be refused (CONDITION_NOT_MET)"
         if method == "SUBSTITUTE"
         else "all its machines are made anew, whatever runs on them, once somebody gives it another template"
     )
-    return Severity.ERROR, (
+    return (
         f"its updatePolicy is PROACTIVE with replacementMethod {method}, so {effect}:"
         f" {_gcloud(pool, 'update', '--update-policy-type=opportunistic')}"
     )
 
 
-def _redistribution(pool: MigPool, group: Json) -> tuple[Severity, str]:
+def _redistribution(pool: MigPool, group: Json, update: Json) -> str:
     """Google's defaults for a regional group are PROACTIVE and EVEN. Groups of other shapes are not redistributed."""
-    kind = (group.get("updatePolicy") or {}).get("instanceRedistributionType", "PROACTIVE")
+    kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":
-        return Severity.ERROR, ""
-    return Severity.ERROR, (
+        return ""
+    return (
         f"its instanceRedistributionType is {kind}, so it deletes running machines in one zone and makes others in"
         " another once returns have made its zones uneven:"
         f" {_gcloud(pool, 'update', '--instance-redistribution-type=none')}"
     )
 
 
-def _healing(pool: MigPool, group: Json) -> tuple[Severity, str]:
-    lifecycle = group.get("instanceLifecyclePolicy") or {}
-    action = lifecycle.get("onFailedHealthCheck", "DEFAULT_ACTION")
-    if action == "DEFAULT_ACTION":
-        action = lifecycle.get("defaultActionOnFailure", "REPAIR")
+def _healing(pool: MigPool, group: Json, lifecycle: Json) -> str:
+    own = lifecycle.get("onFailedHealthCheck", "DEFAULT_ACTION")
+    action = lifecycle.get("defaultActionOnFailure", "REPAIR") if own == "DEFAULT_ACTION" else own
     checks = [str(policy.get("healthCheck")).rpartition("/")[2] for policy in group.get("autoHealingPolicies") or ()]
     if action == "DO_NOTHING" or not checks:
-        return Severity.ERROR, ""
-    return Severity.ERROR, (
+        return ""
+    return (
         f"its health check {', '.join(checks)} makes each running machine anew that does not answer it, whatever runs"
-        f" on it (onFailedHealthCheck {lifecycle.get('onFailedHealthCheck', 'DEFAULT_ACTION')}):"
-        f" {_gcloud(pool, 'update', '--clear-autohealing')}"
+        f" on it (onFailedHealthCheck {own}): {_gcloud(pool, 'update', '--clear-autohealing')}"
     )
 
 
-def _repair(pool: MigPool, group: Json) -> tuple[Severity, str]:
-    lifecycle = group.get("instanceLifecyclePolicy") or {}
+def _repair(pool: MigPool, lifecycle: Json) -> str:
     if lifecycle.get("defaultActionOnFailure", "REPAIR") == "DO_NOTHING":
-        return Severity.WARNING, ""
-    return Severity.WARNING, (
+        return ""
+    return (
         "its defaultActionOnFailure is REPAIR, so the group makes lost machines again under their old names, and they"
         f" are deleted when they are seen: {_gcloud(pool, 'update', '--default-action-on-vm-failure=do-nothing')}"
     )
 
 
-def _size(pool: MigPool) -> tuple[Severity, str]:
+def _size(pool: MigPool) -> str:
     limit = ZONAL_LIMIT if pool.zone else REGIONAL_LIMIT
     if pool.max_machines is None or pool.max_machines <= limit:
-        return Severity.WARNING, ""
-    return Severity.WARNING, (
+        return ""
+    return (
         f"max_machines is {pool.max_machines}, but a group like this holds {limit} instances unless Google raised its"
         f" limit: ask for that, or set max_machines to {limit} and add another group to the template's pools"
     )
@@ -203,10 +201,8 @@ def _gcloud(pool: MigPool, verb: str, *flags: str) -> str:
 class Problems:
     """Remembers between looks at one group what others did, and what was said of it."""
 
-    def __init__(self, pool: MigPool, adopt_prefixes: tuple[str, ...]) -> None:
-        self._pool, self._adopt = pool, adopt_prefixes
-        self._asked: set[str] = set()
-        """Members that we asked the group to delete."""
+    def __init__(self, pool: MigPool) -> None:
+        self._pool = pool
         self._taken: set[str] = set()
         """Members that someone else had deleted while they ran."""
         self._strays: set[str] = set()
@@ -214,48 +210,37 @@ class Problems:
         self.texts: tuple[str, ...] = ()
         """The sentences as they were said last."""
 
-    def expect(self, names: Collection[str]) -> None:
-        """We ask the group to delete these members: what becomes of them is no news."""
-        self._asked.update(names)
-
     def compare(
-        self, before: Mapping[str, tuple[Member, Machine]], members: Mapping[str, Member], entries: Entries
+        self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
     ) -> None:
-        """Notice what someone else did since the look ``before``, as far as two looks tell."""
-        for name, (was, machine) in before.items():
-            member = members.get(name)
-            if member is None and (was.action == "ABANDONING" or was.action not in LEAVING_ACTIONS):
+        """Notice what someone else did since the look ``before``; ``asked``: members whose deletion we asked for."""
+        for name, seen in before.items():
+            member, was = members.get(name), seen.member.action
+            if member is None and (was == "ABANDONING" or was not in LEAVING_ACTIONS):
                 self._strays.add(name)
-            elif member is not None and member.action == "DELETING" and machine.phase is Phase.RUNNING:
+            elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
                 self._taken.add(name)
-        self._strays = {name for name in self._strays - members.keys() if _runs(entries, name)}
-        self._taken = self._taken & members.keys() - self._asked
-        self._asked &= members.keys()
+        self._strays = {
+            name
+            for name in self._strays - members.keys()
+            if any(instances.get(name, {}).get("status") == "RUNNING" for instances in entries.values())
+        }
+        self._taken = (self._taken & members.keys()).difference(asked)
 
-    def say(self, group: Json | None, others: Collection[str]) -> None:
-        """Remember the group's problems, and log what is new among them; ``others`` are members that are not ours."""
-        problems = (*self._settings(group), *self._doings(others))
-        for problem in problems:
-            if problem not in self.texts:
-                log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})
-        self.texts = problems
-
-    def _settings(self, group: Json | None) -> Iterator[str]:
-        if group is None:
-            yield f"the group was deleted: {self._pool.path}"
-        else:
-            yield from (finding.text for finding in group_findings(self._pool, group))
-
-    def _doings(self, others: Collection[str]) -> Iterator[str]:
-        if foreign := [name for name in others if not name.startswith(self._adopt)]:
-            yield foreign_text(foreign)
+    def say(self, group: Json | None, foreign: Sequence[str]) -> None:
+        """Remember the group's problems, and log what is new among them; ``foreign`` are members that are not ours."""
+        texts = [f"the group was deleted: {self._pool.path}"]
+        if group is not None:
+            texts = [finding.text for finding in group_findings(self._pool, group)]
+        if foreign:
+            texts.append(foreign_text(foreign))
         if self._taken:
             words = f"e.g. {min(self._taken)}: someone else shrinks the group"
-            yield f"{len(self._taken)} members that ran are being deleted, not by us, {words}"
+            texts.append(f"{len(self._taken)} members that ran are being deleted, not by us, {words}")
         if self._strays:
             words = f"e.g. {min(self._strays)}: nobody deletes them"
-            yield f"{len(self._strays)} members were taken out of the group and run on, {words}"
-
-
-def _runs(entries: Entries, name: str) -> bool:
-    return any(name in instances and instances[name].get("status") == "RUNNING" for instances in entries.values())
+            texts.append(f"{len(self._strays)} members were taken out of the group and run on, {words}")
+        for problem in texts:
+            if problem not in self.texts:
+                log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})
+        self.texts = tuple(texts)

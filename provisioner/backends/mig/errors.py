@@ -26,32 +26,18 @@ TEXT_LIMIT = 500
 """Characters kept of Compute's words: they are stored with each slot and shown to people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
-    """How a class of errors is known, whatever the status says."""
-
-    error: ErrorClass
-    codes: tuple[str, ...]
-    """Parts of a code in small letters, without underscores: bodies spell it rateLimitExceeded, operations
-    RATE_LIMIT_EXCEEDED."""
-    texts: tuple[str, ...] = ()
-    """Parts of a text, in small letters, of errors whose code is missing, or general (CONDITION_NOT_MET)."""
-
-    def fit(self, code: str, text: str) -> bool:
-        """``code`` and ``text`` as above."""
-        return any(part in code for part in self.codes) or any(part in text for part in self.texts)
-
-
-SIGNS = (
+SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
+    # In small letters, codes without underscores: bodies spell it rateLimitExceeded, operations RATE_LIMIT_EXCEEDED.
+    # Texts are of errors whose code is missing, or general (CONDITION_NOT_MET).
     # Order matters: a rate limit also says "quota exceeded", and an exhausted reservation is a condition not met.
-    Signs(
+    (
         ErrorClass.THROTTLED,
         ("ratelimitexceeded", "operationrateexceeded", "concurrentoperationsquotaexceeded"),
         ("rate limit exceeded", "operation rate exceeded", "per minute", "per 100 seconds"),
     ),
     # A Spot instance that was preempted while it started says nothing about the zone's stock.
-    Signs(ErrorClass.OTHER, ("preempted",), ("was preempted", "due to preemption")),
-    Signs(
+    (ErrorClass.OTHER, ("preempted",), ("was preempted", "due to preemption")),
+    (
         ErrorClass.STOCKOUT,
         ("resourcepoolexhausted", "insufficientcapacity", "resourceavailability", "vmmincountnotreached"),
         (
@@ -63,7 +49,7 @@ SIGNS = (
         ),
     ),
     # Only an operator can change it: a right, the organization's policy, a perimeter, the project's account.
-    Signs(
+    (
         ErrorClass.DENIED,
         (
             *("permissionserror", "permissiondenied", "accessdenied", "forbidden", "policyconstraint"),
@@ -72,13 +58,14 @@ SIGNS = (
         ),
         ("constraint constraints/", "prohibited by organization's policy", "vpcservicecontrols"),
     ),
-    Signs(ErrorClass.QUOTA, ("quotaexceeded", "ipspaceexhausted", "limitexceeded")),
+    (ErrorClass.QUOTA, ("quotaexceeded", "ipspaceexhausted", "limitexceeded"), ()),
     # What it needs is being made or changed: the same call is taken a little later.
-    Signs(ErrorClass.UNAVAILABLE, ("resourcenotready",), ("requires reservation to be in ready state",)),
-    Signs(ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation")),
-    Signs(ErrorClass.NOT_FOUND, ("notfound",)),
+    (ErrorClass.UNAVAILABLE, ("resourcenotready",), ("requires reservation to be in ready state",)),
+    (ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation"), ()),
+    (ErrorClass.NOT_FOUND, ("notfound",), ()),
 )
-"""The first that fit decide. Codes and texts are Google's, from its papers and as Kubernetes' autoscaler knows them."""
+"""Classes with the parts of codes and of texts by which they are known whatever the status says; the first that fit
+decide. They are Google's, from its papers and as Kubernetes' autoscaler knows them."""
 
 OWN = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
 """Classes of HTTP statuses in Compute's sense."""
@@ -112,7 +99,10 @@ class TooManyCalls(BackendError):
 def classify(error: ComputeError) -> ErrorClass:
     """The class of an error: by its code and text, else by its HTTP status."""
     code, text = _plain(error.code), error.text.lower()
-    return next((signs.error for signs in SIGNS if signs.fit(code, text)), class_of_status(error.status, OWN))
+    for known, codes, texts in SIGNS:
+        if any(part in code for part in codes) or any(part in text for part in texts):
+            return known
+    return class_of_status(error.status, OWN)
 
 
 def _plain(code: str) -> str:
@@ -171,16 +161,12 @@ def _errors(holder: Mapping[str, Any] | None, status: int) -> Iterable[ComputeEr
 
 
 def of_exception(error: BaseException) -> BackendError:
-    """What a call raised (one of ``CALL_ERRORS``), as ours."""
+    """What a call raised (one of ``CALL_ERRORS``), as ours. A call that did not end may have been applied."""
+    kind = ErrorClass.UNAVAILABLE
     if wants_another_login(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
-    return BackendError(_class_of(error), f"{type(error).__name__}: {error}")
-
-
-def _class_of(error: BaseException) -> ErrorClass:
-    """The class of an exception. A call that timed out or broke on the way may have been applied."""
     if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError):
-        return ErrorClass.TIMEOUT
-    if isinstance(error, auth_errors.GoogleAuthError) and not isinstance(error, auth_errors.TransportError):
-        return ErrorClass.DENIED
-    return ErrorClass.UNAVAILABLE
+        kind = ErrorClass.TIMEOUT
+    elif isinstance(error, auth_errors.GoogleAuthError) and not isinstance(error, auth_errors.TransportError):
+        kind = ErrorClass.DENIED
+    return BackendError(kind, f"{type(error).__name__}: {error}")

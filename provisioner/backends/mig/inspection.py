@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
-from provisioner.backends.mig.api import Json
 from provisioner.backends.mig.checks import (
     NEEDED,
     autoscaler_findings,
@@ -18,80 +18,78 @@ from provisioner.backends.mig.checks import (
     name_findings,
     template_findings,
 )
-from provisioner.backends.mig.instances import custom_size, zones
-from provisioner.backends.mig.observer import read_members
+from provisioner.backends.mig.entries import Json, zones
 from provisioner.backends.mig.project import Project
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass
-from provisioner.names import name_pattern
 
 CHECK_FIELDS = "name,autoscalingPolicy/mode,properties(labels,scheduling/maxRunDuration/seconds)"
 """Fields that are read of an autoscaler and of an instance template."""
 
 TYPE_FIELDS = "properties/machineType"
 
+CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
+"""``custom-4-8192``, ``n2-custom-4-8192-ext``: the name says it all (the E2 types with shared cores are looked up)."""
+
 
 class GroupInspection:
     """The questions about one group. Each takes so many seconds at most, and raises BackendError without a response."""
 
-    def __init__(self, pool: MigPool, project: Project, *, prefix: str, adopt_prefixes: tuple[str, ...]) -> None:
-        self._pool, self._project = pool, project
-        self._prefix, self._adopt = prefix, adopt_prefixes
-        self._shape = name_pattern(prefix)
+    def __init__(self, pool: MigPool, project: Project) -> None:
+        self._settings, self._project = pool, project
 
-    def findings(self, seconds: float) -> list[Finding]:
+    @understood()
+    def check(self, seconds: float) -> list[Finding]:
         """What of the group's settings will go wrong."""
-        with understood():
-            return self._findings(time.monotonic() + seconds)
-
-    def _findings(self, deadline: float) -> list[Finding]:
+        deadline = time.monotonic() + seconds
         try:
-            group = self._project.api.group(self._pool, deadline)
+            group = self._project.api.group(self._settings, deadline)
         except BackendError as error:
-            if text := missing_place(self._pool, error.failure):
-                return [Finding(self._pool.name, Severity.ERROR, text)]
+            if text := missing_place(self._settings, error.failure):
+                return [Finding(self._settings.name, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
-                return [missing(self._pool)]
+                return [missing(self._settings)]
             raise
-        members = read_members(self._project.api, self._pool, deadline)
-        foreign = [name for name in members if not self._expected(name)]
+        members = self._project.members(self._settings, deadline)
+        foreign = self._project.foreign(members)
         return [
-            *group_findings(self._pool, group),
+            *group_findings(self._settings, group),
             *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
             *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
-            *name_findings(self._pool, self._prefix, members),
-            *([Finding(self._pool.name, Severity.WARNING, foreign_text(foreign))] if foreign else []),
+            *name_findings(self._settings, self._project.prefix, members),
+            *([Finding(self._settings.name, Severity.WARNING, foreign_text(foreign))] if foreign else []),
         ]
 
-    def rights(self, seconds: float) -> list[Finding]:
-        """What we may not do with the group; a warning where Compute does not say."""
+    def rehearse(self, template: str) -> list[Finding]:
+        """Ask for the rights that the loop needs: of a create Compute makes no trial."""
         try:
             with understood():
-                granted = self._project.api.permissions(self._pool, NEEDED, time.monotonic() + seconds)
+                deadline = time.monotonic() + self._project.api.times.call
+                granted = self._project.api.permissions(self._settings, NEEDED, deadline)
         except BackendError as error:
             text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
-            return [Finding(self._pool.name, Severity.WARNING, text)]
-        return lacking(self._pool, granted)
+            return [Finding(self._settings.name, Severity.WARNING, text)]
+        return lacking(self._settings, granted)
 
+    @understood()
     def size(self, seconds: float) -> MachineSize | None:
         """What the machine type in the group's instance template has; None where the template names none."""
         deadline = time.monotonic() + seconds
-        with understood():
-            group = self._project.api.group(self._pool, deadline)
-            template = group.get("instanceTemplate", "").partition("/projects/")[2]
-            if not template:
-                return None
-            properties = self._project.api.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
-            kind = properties["machineType"].rpartition("/")[2]
-            size = custom_size(kind) or self._type_size(kind, zones(group, self._pool.zone or ""), deadline)
-            return MachineSize(f"machine type {kind}", *size)
+        group = self._project.api.group(self._settings, deadline)
+        template = group.get("instanceTemplate", "").partition("/projects/")[2]
+        if not template:
+            return None
+        properties = self._project.api.resource(f"projects/{template}", TYPE_FIELDS, deadline)["properties"]
+        kind = properties["machineType"].rpartition("/")[2]
+        size = custom_size(kind) or self._type_size(kind, zones(group, self._settings.zone or ""), deadline)
+        return MachineSize(f"machine type {kind}", *size)
 
     def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
         """Processors and memory of one of Google's machine types, as the first zone says that has it."""
         unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
         for zone in sorted(zones):
-            path = f"projects/{self._pool.project}/zones/{zone}/machineTypes/{kind}"
+            path = f"projects/{self._settings.project}/zones/{zone}/machineTypes/{kind}"
             try:
                 response = self._project.api.resource(path, "guestCpus,memoryMb", deadline)
             except BackendError as error:
@@ -108,11 +106,13 @@ class GroupInspection:
             return []
         path = "projects/" + url.partition("/projects/")[2]
         try:
-            return [*findings(self._pool, self._project.api.resource(path, CHECK_FIELDS, deadline))]
+            return [*findings(self._settings, self._project.api.resource(path, CHECK_FIELDS, deadline))]
         except BackendError as error:
             text = f"{path} cannot be read, so it was not checked: {error.failure.text}"
-            return [Finding(self._pool.name, Severity.WARNING, text)]
+            return [Finding(self._settings.name, Severity.WARNING, text)]
 
-    def _expected(self, name: str) -> bool:
-        """True for a name of ours, or of the provider whose machines we take over."""
-        return bool(self._shape.fullmatch(name)) or name.startswith(self._adopt)
+
+def custom_size(machine_type: str) -> tuple[int, int] | None:
+    """Processors and memory (in 2^20 bytes) that a custom machine type names; None for one of Google's own."""
+    amounts = CUSTOM_TYPE.fullmatch(machine_type)
+    return (int(amounts[1]), int(amounts[2])) if amounts else None

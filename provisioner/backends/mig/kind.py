@@ -40,8 +40,8 @@ class Mig(Kind[MigPool]):
         from provisioner.backends.mig.backend import MigBackend
         from provisioner.backends.mig.project import Projects
 
-        projects = Projects(prefix=site.prefix, settings=site.compute)
-        return partial(MigBackend, prefix=site.prefix, adopt_prefixes=site.adopt_prefixes, projects=projects)
+        projects = Projects(site.prefix, site.adopt_prefixes, calls_per_minute=site.compute.calls_per_minute)
+        return partial(MigBackend, projects=projects)
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
         """Project and credentials of HF's provider config, and the environment's endpoint."""

@@ -9,30 +9,29 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
-from provisioner.backends.mig.api import ComputeApi, Json
-from provisioner.backends.mig.checks import Entries, Problems, missing, missing_place
-from provisioner.backends.mig.instances import (
-    LEAVING_ACTIONS,
+from provisioner.backends.mig.checks import Problems, missing, missing_place
+from provisioner.backends.mig.entries import (
+    Entries,
+    Instance,
+    Json,
     Member,
     counted,
-    machine,
     read_instance,
-    read_member,
     resting,
     settled,
     spec,
     zones,
 )
-from provisioner.backends.mig.preemptions import End, Preemptions, preempted, unexplained
+from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
+from provisioner.backends.mig.preemptions import Preemptions
 from provisioner.backends.mig.project import ListResult, Project, SharedList
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
-from provisioner.names import name_pattern
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
@@ -40,37 +39,14 @@ MEMBERS_SECONDS = 300.0
 """A quiet group's members are listed so often all the same: one may leave just as another comes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A machine, and the two entries that it was read from."""
-
-    member: Member
-    entry: Json | None
-    machine: Machine
-
-    @property
-    def may_be_spot(self) -> bool:
-        """False only when its entry says that it is no Spot instance."""
-        return self.entry is None or read_instance(self.entry).spot
-
-
 class GroupObserver:
     """Looks at one group, and remembers the look before. One look at a time."""
 
-    def __init__(
-        self,
-        pool: MigPool,
-        project: Project,
-        *,
-        prefix: str,
-        adopt_prefixes: tuple[str, ...],
-        resolver: Resolver | None,
-    ) -> None:
-        """With a ``resolver`` a machine runs only once its name resolves."""
+    def __init__(self, pool: MigPool, project: Project) -> None:
         self._pool, self._project = pool, project
-        self._shape, self._adopt = name_pattern(prefix), adopt_prefixes
-        self._resolver = resolver
-        self._seen: Mapping[str, _Seen] = {}
+        self._resolver = Resolver() if pool.require_dns else None
+        """With one, a machine runs only once its name resolves."""
+        self._seen: Mapping[str, Observed] = {}
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
         self._spec = ""
@@ -78,7 +54,9 @@ class GroupObserver:
         """Names of ours that were members when they were listed last."""
         self._listed = float("-inf")
         self._restless_until = float("-inf")
-        self._problems = Problems(pool, adopt_prefixes)
+        self._asked: set[str] = set()
+        """Members that we asked the group to delete: what becomes of them is no news."""
+        self._problems = Problems(pool)
         self._preemptions = Preemptions(pool.name, lambda zone, until: project.api.preemptions(zone, until))
         self.members: Mapping[str, Member] = {}
         """The members as they were listed last, whatever their names."""
@@ -87,35 +65,35 @@ class GroupObserver:
         self.outside: Mapping[str, Member] = {}
         """Our instances among the sought names that the group has let go, as members that leave the group."""
 
-    def expect_change(self, names: Collection[str] = ()) -> None:
-        """The group was asked to do something: list its members until its lists must show it.
-
-        ``names`` are those that it was asked to delete: what becomes of them is no news.
-        """
-        self._problems.expect(names)
-        self._preemptions.expect(names)
+    def expect_change(self, deleted: Collection[str] = ()) -> None:
+        """List the members until the lists must show what the group was asked to do."""
+        self._asked.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
+    def close(self) -> None:
+        """Look no name up any more."""
+        if self._resolver:
+            self._resolver.close()
+
+    @understood()
     def look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
         """A complete snapshot, begun at ``now`` or when a list that is shared was; BackendError otherwise.
 
         ``refused`` are machines that no list will ever show.
         """
-        with understood():
-            return self._look(now, sought, refused, time.monotonic() + self._project.times.look)
-
-    def _look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine], deadline: float) -> Snapshot:
-        wall = self._project.api.clock.now()
+        deadline, wall = time.monotonic() + self._project.api.times.look, self._project.api.clock.now()
         groups = self._groups(now, deadline)
         group = groups.items.get(self._pool.group)
         self._zones |= zones(group or {}, self._pool.zone or "")
         lists = self._instances(now, deadline)
         entries = {zone: listed.items for zone, listed in lists.items()}
-        if group is None:
-            self._must_be_deleted(entries)
-        self._follow(group, entries, now, deadline)
+        standing: Set[str] = set().union(*entries.values())
+        self._follow(group, entries, standing, now, deadline)
         self.outside = _let_go(sought, self.members.keys() | self._leaving, entries)
-        strayed = _strayed(self.outside, entries, self._machines, now, ipv6=self._pool.ipv6)
+        strayed = {
+            name: machine(member, self._instance(entries[member.zone][name]), self._machines.get(name), now)
+            for name, member in self.outside.items()
+        }
         began = min(groups.began, *(listed.began for listed in lists.values()))
         return Snapshot(
             pool=self._pool.name,
@@ -123,29 +101,36 @@ class GroupObserver:
             wall=wall and wall - (now - began),
             machines=self._published({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
             foreign=frozenset(name for name in sought if name in self.members and name not in self._seen),
-            namesakes=self._namesakes(sought.keys() - self.outside.keys(), entries, deadline),
+            namesakes=self._namesakes(sought.keys() - self.outside.keys() - self.members.keys(), standing, deadline),
             spec=self._spec,
             asked=frozenset(sought),
             causes=self._preemptions.causes(),
             problems=(*self._project.api.clock.slowness(), *self._problems.texts),
         )
 
-    def _follow(self, group: Json | None, entries: Entries, now: float, deadline: float) -> None:
+    def _follow(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
         """Bring what is remembered in line with the lists."""
         if group is not None and self._quiet(group, entries):
             return
+        if group is None and (not self._had or self._had & standing):
+            raise self._absent()  # it was deleted if all instances that it had are gone; else the look has failed
         members = self._list_members(group, deadline) if group is not None else {}
-        ours = {name: member for name, member in members.items() if self._shape.fullmatch(name)}
-        before = {name: (seen.member, seen.machine) for name, seen in self._seen.items()}
-        self._problems.compare(before, members, entries)
-        self._problems.say(group, members.keys() - ours.keys())
-        self._seen = self._explained(
-            {name: self._judged(member, _entry(entries, member), now) for name, member in ours.items()}
+        before, self._seen = (
+            self._seen,
+            {
+                name: self._observed(member, _entry(entries, member), now)
+                for name, member in members.items()
+                if self._project.is_ours(name)
+            },
         )
-        self.members, self._leaving = members, on_their_way(self._leaving, members, entries)
+        self._problems.compare(before, members, entries, self._asked)
+        self._problems.say(group, self._project.foreign(members))
+        self._seen = self._preemptions.explain(before, self._seen, zones=self._zones, expected=self._asked)
+        self._asked &= members.keys()
+        self.members, self._leaving = members, on_their_way(self._leaving, members, standing)
         self._listed = float("-inf")
         if group is not None:
-            self._had, self._spec, self._listed = ours.keys(), spec(group), time.monotonic()
+            self._had, self._spec, self._listed = self._seen.keys(), spec(group), time.monotonic()
 
     def _quiet(self, group: Json, entries: Entries) -> bool:
         """The shared lists prove that every machine is as it was: the group is done, the instances run unchanged."""
@@ -183,20 +168,14 @@ class GroupObserver:
             read = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
             return dict(zip(lists, read, strict=True))
 
-    def _namesakes(self, sought: Collection[str], entries: Entries, deadline: float) -> frozenset[str]:
+    def _namesakes(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
         """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
-        others = {name for name in sought if name not in self.members}
-        there = {name for name in others if any(name in instances for instances in entries.values())}
-        for begins in self._adopt:
+        there = others & standing
+        for begins in self._project.adopt_prefixes:
             if any(name.startswith(begins) for name in others):
                 for zone in sorted(self._zones):
                     there |= others & self._project.api.instances(zone, deadline, begins).keys()
         return frozenset(there)
-
-    def _must_be_deleted(self, entries: Entries) -> None:
-        """A group that no list shows was deleted if all instances that it had are gone; else the look has failed."""
-        if not self._had or any(self._had & instances.keys() for instances in entries.values()):
-            raise self._absent()
 
     def _absent(self, text: str = "") -> BackendError:
         text = f"{text or missing(self._pool).text}. Until it is seen, none of its machines counts as lost."
@@ -204,10 +183,11 @@ class GroupObserver:
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
         """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
-        api = self._project.api
-        members = read_members(api, self._pool, deadline)
-        if self._lacking(members, group) and (count := self._lacking(members, api.group(self._pool, deadline))):
-            raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
+        members = self._project.members(self._pool, deadline)
+        if self._lacking(members, group):
+            group = self._project.api.group(self._pool, deadline)
+            if count := self._lacking(members, group):
+                raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
 
@@ -219,21 +199,16 @@ class GroupObserver:
         count = counted(group) if self.members and not members else resting(group)
         return count if count > len(members) else 0
 
-    def _judged(self, member: Member, entry: Json | None, now: float) -> _Seen:
+    def _observed(self, member: Member, entry: Json | None, now: float) -> Observed:
         """What the two entries say; the very same as before when neither changed."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before
-        instance = read_instance(entry, ipv6=self._pool.ipv6) if entry is not None else None
-        return _Seen(member, entry, machine(member, instance, before.machine if before else None, now))
+        instance = self._instance(entry) if entry is not None else None
+        return Observed(member, entry, machine(member, instance, before.machine if before else None, now))
 
-    def _explained(self, seen: dict[str, _Seen]) -> Mapping[str, _Seen]:
-        """What was seen, with the cause of those ends that only the zone's operations tell."""
-        ends = [end for name in {**self._seen, **seen} if (end := _unexplained(self._seen.get(name), seen.get(name)))]
-        taken = self._preemptions.among(ends, self._zones) if ends else frozenset()
-        self._preemptions.remember(taken - seen.keys(), seen.keys())
-        told = {name: replace(seen[name], machine=preempted(seen[name].machine)) for name in taken & seen.keys()}
-        return seen | told
+    def _instance(self, entry: Json) -> Instance:
+        return read_instance(entry, ipv6=self._pool.ipv6)
 
     def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
         """Our machines by name; the very mapping of the look before when nothing changed."""
@@ -256,21 +231,10 @@ class GroupObserver:
         return before if before == waiting and before is not None else waiting
 
 
-def _unexplained(before: _Seen | None, after: _Seen | None) -> End | None:
-    """The end between two looks that Google may have made, and that neither of them explains; None for all else."""
-    seen = before or after
-    if before is after or seen is None:
-        return None
-    if not unexplained(before.machine if before else None, after.machine if after else None) or not seen.may_be_spot:
-        return None
-    return End(seen.member.name, seen.member.zone, seen.machine.fingerprint.uid)
-
-
-def on_their_way(before: Set[str], members: Mapping[str, Member], entries: Entries) -> frozenset[str]:
+def on_their_way(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
     """The members that leave, and those that left and whose instances a list, which may be late, still shows."""
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
-    left = {name for name in before - members.keys() if any(name in instances for instances in entries.values())}
-    return frozenset(leaving | left)
+    return leaving | (before & standing - members.keys())
 
 
 def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
@@ -283,25 +247,8 @@ def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entrie
     }
 
 
-def _strayed(
-    outside: Mapping[str, Member], entries: Entries, before: Mapping[str, Machine], now: float, *, ipv6: bool
-) -> dict[str, Machine]:
-    """The machines of instances outside of the group; the same object as before if none changed."""
-    return {
-        name: machine(member, read_instance(entries[member.zone][name], ipv6=ipv6), before.get(name), now)
-        for name, member in outside.items()
-    }
-
-
 def _entry(entries: Entries, member: Member) -> Json | None:
     """A member's own instance. Names are unique in a zone only: another may have one of this name."""
     if member.zone:
         return entries.get(member.zone, {}).get(member.name)
     return next((instances[member.name] for instances in entries.values() if member.name in instances), None)
-
-
-def read_members(api: ComputeApi, group: MigPool, deadline: float) -> dict[str, Member]:
-    """The members of the group by name, or BackendError. ``deadline`` is monotonic time."""
-    with understood():
-        items = api.members(group, deadline)
-        return {member.name: member for member in (read_member(item, group.zone or "") for item in items)}

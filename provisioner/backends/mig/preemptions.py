@@ -7,34 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from provisioner.backends import CAUSE_SECONDS, BackendError
-from provisioner.backends.mig.instances import PREEMPTION
+from provisioner.backends.mig.entries import Json
+from provisioner.backends.mig.instances import PREEMPTION, Observed
 from provisioner.backends.responses import understood
 from provisioner.model import LossCause, Machine, Phase
 
 log = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 Read = Callable[[str, float], Iterable[Json]]
 """The newest preemptions of a zone, until so much monotonic time."""
 
 READ_SECONDS = 5.0
 """How long a zone's operations are waited for: a look must not wait for a cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """A machine that ended, or that another has replaced, between two looks."""
-
-    name: str
-    zone: str
-    """Empty: nobody says."""
-    id: str
-    """Of the instance that ended; empty: nobody says."""
 
 
 def unexplained(before: Machine | None, after: Machine | None) -> bool:
@@ -48,43 +36,42 @@ def unexplained(before: Machine | None, after: Machine | None) -> bool:
     return after is None or before.fingerprint.differs(after.fingerprint)
 
 
-def preempted(machine: Machine) -> Machine:
-    """The machine, ended by a preemption; one that runs again under its name is another, and does not fail."""
-    failure = PREEMPTION if machine.phase is Phase.GONE else machine.failure
-    return replace(machine, cause=LossCause.PREEMPTED, failure=failure)
-
-
 class Preemptions:
     """Remembers which machines of one group were preempted and are in no list any more."""
 
     def __init__(self, pool: str, read: Read) -> None:
         self._pool, self._read = pool, read
         self._gone: dict[str, float] = {}
-        """Names, and the monotonic time at which that was found, in that order."""
-        self._asked: set[str] = set()
+        """Names, and the monotonic time at which that was found."""
 
-    def expect(self, names: Collection[str]) -> None:
-        """We ask the group to delete these: nobody has to say why they end."""
-        self._asked.update(names)
+    def explain(
+        self,
+        before: Mapping[str, Observed],
+        after: dict[str, Observed],
+        *,
+        zones: Collection[str],
+        expected: Collection[str],
+    ) -> dict[str, Observed]:
+        """Return ``after``, with the cause of those ends since ``before`` that only a zone's operations show.
 
-    def among(self, ends: Collection[End], zones: Collection[str]) -> frozenset[str]:
-        """The names of those that Google took away; ``zones`` are asked where an end names none."""
-        ends = [end for end in ends if end.name not in self._asked]
-        asked = {zone for end in ends for zone in ([end.zone] if end.zone else zones)}
+        ``zones`` are asked for an end whose zone is unknown; ``expected`` were deleted by us, and need no cause.
+        """
+        ends = [end for end in _ends(before, after) if end.member.name not in expected]
+        asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
         taken = [one for zone in sorted(asked) for one in self._of(zone)]
         ids, names = {id_ for id_, _ in taken}, {name for _, name in taken}
-        return frozenset(end.name for end in ends if (end.id in ids if end.id else end.name in names))
-
-    def remember(self, gone: Collection[str], there: Collection[str]) -> None:
-        """These preempted machines have left the lists; ``there`` are the names that are members now."""
-        self._gone.update(dict.fromkeys(gone, time.monotonic()))
-        self._asked.intersection_update(there)
+        preempted = {
+            end.member.name
+            for end in ends
+            if (uid in ids if (uid := end.machine.fingerprint.uid) else end.member.name in names)
+        }
+        self._gone |= dict.fromkeys(preempted - after.keys(), time.monotonic())
+        return after | {name: _preempted(after[name]) for name in preempted & after.keys()}
 
     def causes(self) -> Mapping[str, LossCause]:
         """The preempted machines that left the lists lately."""
-        before = time.monotonic() - CAUSE_SECONDS
-        while self._gone and self._gone[oldest := next(iter(self._gone))] < before:
-            del self._gone[oldest]
+        since = time.monotonic() - CAUSE_SECONDS
+        self._gone = {name: at for name, at in self._gone.items() if at >= since}
         return dict.fromkeys(self._gone, LossCause.PREEMPTED)
 
     def _of(self, zone: str) -> Iterable[tuple[str, str]]:
@@ -99,3 +86,18 @@ class Preemptions:
             facts = {"pool": self._pool, "zone": zone, "text": error.failure.text}
             log.warning("Why instances ended could not be read", extra=facts)
             return ()
+
+
+def _ends(before: Mapping[str, Observed], after: Mapping[str, Observed]) -> Iterator[Observed]:
+    """Yield what ended between two looks if Google may have ended it, and if neither look says so."""
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        machines = (seen.machine if seen else None for seen in (old, new))
+        if old is not new and unexplained(*machines) and (seen := old or after[name]).may_be_spot:
+            yield seen
+
+
+def _preempted(seen: Observed) -> Observed:
+    """Return the machine, ended by a preemption; one that runs again under its name is another, and does not fail."""
+    failure = PREEMPTION if seen.machine.phase is Phase.GONE else seen.machine.failure
+    return replace(seen, machine=replace(seen.machine, cause=LossCause.PREEMPTED, failure=failure))

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
-from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes, Json
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
 from provisioner.backends.mig.call_budget import CallBudget
+from provisioner.backends.mig.entries import Json, Member, read_member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
 from provisioner.model import Failure
+from provisioner.names import name_pattern
 from provisioner.schema.pool import Compute
 
 FRESH = 0.5
@@ -75,62 +77,72 @@ class SharedList:
 
 
 class Project:
-    """One project, as one set of credentials sees it. Calls nothing by itself."""
+    """One project, as one set of credentials sees it, and our names in it. Calls nothing by itself."""
 
-    def __init__(self, pool: MigPool, *, prefix: str, budget: CallBudget, times: ComputeTimes) -> None:
+    def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
         """``pool``: any of the project's pools with these credentials."""
-        self.times = times
+        self.prefix, self.adopt_prefixes = projects.prefix, projects.adopt_prefixes
+        self._shape = name_pattern(self.prefix)
         self.budget = budget
-        self._pool, self._prefix = pool, prefix
+        endpoint = pool.endpoint or ""
+        plain = endpoint.startswith("http://")
+        self.api = ComputeApi(
+            pool.address,
+            pool.project,
+            NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
+            prefix=self.prefix,
+            budget=budget,
+            times=projects.times,
+        )
         self._lock = threading.Lock()
-        self._connected: ComputeApi | None = None
-        self._groups: dict[str, SharedList] = {}
-        self._instances: dict[str, SharedList] = {}
+        self._lists: dict[str, SharedList] = {}
 
-    @property
-    def api(self) -> ComputeApi:
-        """The connections, made at first use: missing credentials make pools unobservable, not the loop fail."""
-        with self._lock:
-            if self._connected is None:
-                pool, endpoint = self._pool, self._pool.endpoint or ""
-                plain = endpoint.startswith("http://")
-                self._connected = ComputeApi(
-                    pool.address,
-                    pool.project,
-                    NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
-                    prefix=self._prefix,
-                    budget=self.budget,
-                    times=self.times,
-                )
-            return self._connected
+    def is_ours(self, name: str) -> bool:
+        """Return True for a name of the shape of our machines' names."""
+        return bool(self._shape.fullmatch(name))
+
+    def foreign(self, names: Iterable[str]) -> list[str]:
+        """Return the names that are neither ours nor of the provider whose machines we take over."""
+        return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
     def groups(self, location: str) -> SharedList:
         """The groups of a zone or region (``zones/…``)."""
-        return self._shared(self._groups, location, partial(self.api.groups, location))
+        return self._shared(location, self.api.groups)
 
     def instances(self, zone: str) -> SharedList:
         """The instances of a zone whose names begin with our prefix."""
-        return self._shared(self._instances, zone, partial(self.api.instances, zone))
+        return self._shared(zone, self.api.instances)
+
+    @understood()
+    def members(self, group: MigPool, deadline: float) -> dict[str, Member]:
+        """Return the members of a group by name, or raise BackendError. ``deadline`` is monotonic time."""
+        items = self.api.members(group, deadline)
+        return {member.name: member for member in (read_member(item, group.zone or "") for item in items)}
 
     def close(self) -> None:
         """End what waits; close the connections."""
         self.budget.close()
-        with self._lock:
-            if self._connected is not None:
-                self._connected.close()
+        self.api.close()
 
-    def _shared(
-        self, lists: dict[str, SharedList], key: str, read: Callable[[float], Mapping[str, Json]]
-    ) -> SharedList:
+    def _shared(self, place: str, read: Callable[[str, float], Mapping[str, Json]]) -> SharedList:
         with self._lock:
-            return lists.setdefault(key, SharedList(read))
+            return self._lists.setdefault(place, SharedList(partial(read, place)))
 
 
 class Projects:
     """Every project of one provisioner."""
 
-    def __init__(self, *, prefix: str, settings: Compute | None = None, times: ComputeTimes = USUAL_TIMES) -> None:
-        self._prefix, self._settings, self._times = prefix, settings or Compute(), times
+    def __init__(
+        self,
+        prefix: str,
+        adopt_prefixes: tuple[str, ...] = (),
+        *,
+        calls_per_minute: int = Compute().calls_per_minute,
+        times: ComputeTimes = USUAL_TIMES,
+    ) -> None:
+        """Members whose names begin with one of ``adopt_prefixes`` are expected beside ours."""
+        self.prefix, self.adopt_prefixes, self.times = prefix, adopt_prefixes, times
+        self._calls = calls_per_minute
         self._projects: dict[tuple[str, ...], Project] = {}
         self._budgets: dict[tuple[str, str], CallBudget] = {}
         """By address and project: Compute counts all of a project's calls, whoever makes them."""
@@ -140,8 +152,6 @@ class Projects:
         counted = pool.address, pool.project
         key = (*counted, str(pool.credentials))
         if key not in self._projects:
-            if counted not in self._budgets:
-                self._budgets[counted] = CallBudget(self._settings.calls_per_minute, self._times.window)
-            budget = self._budgets[counted]
-            self._projects[key] = Project(pool, prefix=self._prefix, budget=budget, times=self._times)
+            budget = self._budgets.setdefault(counted, CallBudget(self._calls, self.times.window))
+            self._projects[key] = Project(pool, self, budget)
         return self._projects[key]

@@ -17,8 +17,9 @@ from provisioner.backends import BackendError, MayStart
 from provisioner.backends.gke.api import KubeError, refusal
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pods import Identity, altered, is_terminating
+from provisioner.backends.mig.entries import Member, instance_url, read_instance, read_member
 from provisioner.backends.mig.errors import ComputeError, operation_error
-from provisioner.backends.mig.instances import Member, instance_url, machine, read_instance, read_member
+from provisioner.backends.mig.instances import machine
 from provisioner.lab.cloud.compute import operations
 from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.groups import Groups

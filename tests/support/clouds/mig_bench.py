@@ -12,6 +12,7 @@ from typing import Any
 
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
+from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
@@ -54,9 +55,9 @@ class Bench:
             backend.close()
         self.cloud.__exit__(*error)
 
-    def restarted(self, times: ComputeTimes = USUAL_TIMES, **more: Any) -> MigBackend:
+    def restarted(self, times: ComputeTimes = USUAL_TIMES, adopt_prefixes: tuple[str, ...] = ()) -> MigBackend:
         """A backend that knows nothing: the loop was restarted."""
-        self.backend = MigBackend(pool(self.cloud.url, self.spec), prefix="hf", times=times, **more)
+        self.backend = MigBackend(pool(self.cloud.url, self.spec), Projects("hf", adopt_prefixes, times=times))
         self.backends.append(self.backend)
         return self.backend
 

@@ -25,7 +25,6 @@ from provisioner.lab.cloud.world import Fault
 from provisioner.loop.cycle import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
-from provisioner.schema.pool import Compute
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud
@@ -83,9 +82,9 @@ class Grid:
     def restart(self) -> None:
         """End the process with all that it had not recorded, and begin a new one."""
         self._close()
-        plenty = Compute(calls_per_minute=1_000_000)
-        projects = Projects(prefix="hf", settings=plenty, times=ComputeTimes(admission=0.1, window=0.0))
-        self.backends = {spec.name: MigBackend(self._pool(spec), prefix="hf", projects=projects) for spec in self.specs}
+        times = ComputeTimes(admission=0.1, window=0.0)
+        projects = Projects("hf", calls_per_minute=1_000_000, times=times)
+        self.backends = {spec.name: MigBackend(self._pool(spec), projects) for spec in self.specs}
         self._loop = Reconciler(
             clock=self,
             state=self.state,

@@ -34,7 +34,6 @@ from provisioner.model import (
     TemplateLimits,
     Unobserved,
 )
-from provisioner.schema.pool import Compute
 from provisioner.state import batched_writes
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
@@ -144,9 +143,9 @@ class VirtualSite:
     def restart(self) -> None:
         """Start a process that knows nothing but the files."""
         self._close()
-        projects = Projects(prefix=PREFIX, settings=Compute(calls_per_minute=1_000_000), times=PATIENCE)
+        projects = Projects(PREFIX, calls_per_minute=1_000_000, times=PATIENCE)
         pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}
-        self.backends = {name: MigBackend(pool, prefix=PREFIX, projects=projects) for name, pool in pools.items()}
+        self.backends = {name: MigBackend(pool, projects) for name, pool in pools.items()}
         self.actors = InlineActors(self.backends)
         limits = {name: replace(pool, where=pools[name].limits().where) for name, pool in self.limits.pools.items()}
         self.reconciler = Reconciler(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from provisioner.backends import events
-from provisioner.backends.events import EventStream, InstanceEvent, Judged, MalformedError, Sieve, Worth, parse
+from provisioner.backends.events import EventStream, InstanceEvent, Judged, Sieve, Worth, parse
+from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.commands import events as command
 from provisioner.commands.events import message_document, message_text
 from provisioner.settings.tree import Events
@@ -175,7 +176,7 @@ def test_other_entries_are_no_hint(entry: dict[str, Any]) -> None:
     ],
 )
 def test_anything_else_is_malformed_and_nothing_worse(message: bytes) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(ODD_RESPONSES):
         parse(message)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
@@ -43,8 +42,9 @@ from provisioner.model import (
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.locks import LoopLock
+from provisioner.state.loop_lock import LoopLock
 from tests.support.slow_place import SlowPlace
+from tests.support.stores import forgotten
 from tests.support.waiting import PATIENCE, until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
@@ -258,7 +258,7 @@ def test_a_loop_that_finds_a_newer_epoch_ends_without_writing(tmp_path: Path) ->
 def test_a_loop_at_rest_ends_when_another_process_has_its_lock(tmp_path: Path) -> None:
     running = Running(tmp_path, SlowPlace())
     until(lambda: running.reports, 30)
-    fcntl.flock(running.state.loop_lock._file._descriptor, fcntl.LOCK_UN)  # as a file server forgets it
+    forgotten(running.state.loop_lock)
     other = LoopLock(running.state.loop_lock.path)
     assert other.acquire(30)
     assert isinstance(until(lambda: running.error, 30), SupersededError)

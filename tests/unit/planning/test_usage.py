@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from provisioner.model import Limits, Memory, Slot, Verdict, evolve
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import EARLIER, LONGEST, Span, by_day, by_pool, count_usage, month_of, span, used
-from provisioner.state.codec import MemoryCodec
+from provisioner.state.memory import MemoryCodec
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -187,12 +187,16 @@ def test_a_posting_that_vanishes_without_being_written_is_written_by_its_owner(s
     assert recorded(state) == {request}
 
 
+directory_of = atomic._directory_of
+"""A directory is opened in order to sync it."""
+
+
 def test_a_posting_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
-    synced = []
+    synced: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(Posting, "granted", lambda self: None)
         held_until(patch, lambda: serve(StateDir(state.path)))
-        patch.setattr(atomic, "sync_directory", synced.append)
+        patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         request = add(state)
     assert recorded(state) == {request}
     assert state.intent.read().generation == 2
@@ -208,12 +212,12 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
         patch.undo()
         patch.setattr(Posting, "granted", lambda self: None)
         serve(StateDir(state.path))
-        patch.setattr(atomic, "sync_directory", synced.append)
+        patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         if refused:
             raise StateUnwritable("Input/output error")
         return False
 
-    synced: list[int] = []
+    synced: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(DataLock, "try_acquire", lambda self: False)
         patch.setattr(DataLock, "acquire", time_is_up)

@@ -39,10 +39,12 @@ from provisioner.model import (
     Window,
 )
 from provisioner.names import SLOT_BLOCK
-from provisioner.state.codec import MemoryCodec, RecordError, decode
+from provisioner.state.codec import ROWS, RecordError, decode
 from provisioner.state.directory import Loss, StateDir
+from provisioner.state.memory import MemoryCodec
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
+from tests.support.release import names
 
 TEXT = st.text(max_size=8)
 NUMBER = st.floats(-(2.0**52), 2.0**52)
@@ -135,14 +137,6 @@ def test_defaults_cost_nothing() -> None:
     assert tables["memory"]["memory"] == {"provisioner": "demo"}
 
 
-def test_a_file_written_before_a_field_was_added_or_moved_stays_readable() -> None:
-    slot = Slot("n", 3, "p", Verdict.OPEN, 1.0, seen=True)
-    tables = stored(MemoryCodec(), Memory("demo", requests={"a": RequestRecord("a", "T", 1, 0.0, 1.0, {3: slot})}))
-    tables["memory"]["columns"]["Slot"] = ["seen", "opened", "verdict", "pool", "number", "name"]
-    tables["requests"]["a"]["slots"] = {"3": [True, 1.0, "open", "p", 3, "n"]}
-    assert MemoryCodec().decode(tables).requests["a"].slots == {3: slot}
-
-
 DAMAGE = {
     "no provisioner": (("memory", "memory"), {}, "provisioner"),
     "unknown field": (("memory", "memory", "colour"), "red", "unknown field 'colour'"),
@@ -166,8 +160,6 @@ DAMAGE = {
     "a slot number that is none": (("requests", "a", "slots", "x"), ["n", 0, "p", "open", 1.0], "key 'x' is not JSON"),
     "names that are a text": (("returns", "ret-a", "names"), "ab", "ret-a: names: expected a list"),
     "a pair that is none": (("pressures", '["p"]'), {"window": 1}, "expected a list of 2"),
-    "columns that are none": (("memory", "columns", "Slot"), "name", "columns of Slot"),
-    "unknown columns": (("memory", "columns", "Slot"), ["name", "colour"], "Slot: unknown field 'colour'"),
     "a record that is none": (("memory", "memory", "brake"), [], "brake: Brake: expected an object"),
 }
 
@@ -241,12 +233,17 @@ def test_a_memory_of_before_with_its_requests_and_slots(golden: StateDir) -> Non
     assert memory.returns[BACK].results == {GIVEN: ReturnResult.GONE}
 
 
-def test_a_memory_of_before_is_written_as_it_was_with_new_columns_after_those_of_before(golden: StateDir) -> None:
+def test_a_memory_of_before_is_written_as_it_was(golden: StateDir) -> None:
     written = json.loads((GOLDEN / "state" / "memory.json").read_text())
     tables = json.loads(json.dumps(MemoryCodec().encode(golden.memory.read())))
-    before, columns = written["memory"].pop("columns"), tables["memory"].pop("columns")
-    assert {kind: names[: len(before[kind])] for kind, names in columns.items()} == before
-    assert tables == {name: written[name] for name in tables}
+    assert tables == {name: written.get(name, {}) for name in tables}
+
+
+def test_the_fields_of_rows_stand_after_those_of_before() -> None:
+    released = json.loads((GOLDEN / "release.json").read_text())["fields"]
+    for kind in ROWS:
+        before = released[kind.__name__]
+        assert names(kind)[: len(before)] == before
 
 
 def test_a_status_of_before(golden: StateDir) -> None:

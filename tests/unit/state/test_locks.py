@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -13,11 +12,11 @@ import pytest
 
 from provisioner.state import atomic, locks
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import LockTimeout, StateMissing, StateUnreadable, StateUnwritable
-from provisioner.state.locks import DataLock, LockFile, LoopLock, describe_holder, read_record, whole_number
+from provisioner.state.errors import LockTimeout, StateUnwritable
+from provisioner.state.locks import DataLock, LockFile, describe_holder, read_record, whole_number
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import requesting
-from tests.support.stores import add, failing
+from tests.support.stores import add, failing, forgotten
 
 
 def test_a_lock_admits_one_and_then_the_next(tmp_path: Path) -> None:
@@ -36,13 +35,12 @@ def test_a_lock_admits_one_and_then_the_next(tmp_path: Path) -> None:
     first.release()
 
 
-@pytest.mark.parametrize("kind", [LockFile, LoopLock])
-def test_a_wait_without_end_ends_when_asked_to_stop(tmp_path: Path, kind: type[LockFile | LoopLock]) -> None:
+def test_a_wait_without_end_ends_when_asked_to_stop(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     holder = LockFile(path)
     assert holder.acquire(0)
     asked = iter([False, False, True])
-    assert not kind(path).acquire(None, lambda: next(asked))
+    assert not LockFile(path).acquire(None, lambda: next(asked))
     assert next(asked, "none left") == "none left"
 
 
@@ -165,10 +163,10 @@ def test_a_directory_that_may_not_be_written_and_a_mount_without_locks_are_named
     path = str(tmp_path / "lock")
     with monkeypatch.context() as patched:
         patched.setattr(atomic.os, "open", failing(os.open, errno.EROFS))
-        with pytest.raises(StateUnwritable, match=r"lock\.turn: cannot be locked: Read-only file system\."):
+        with pytest.raises(StateUnwritable, match=r"lock\.turn: cannot be written: Read-only file system\."):
             DataLock(path).__enter__()
     monkeypatch.setattr(locks.fcntl, "flock", failing(locks.fcntl.flock, errno.ENOLCK))
-    with pytest.raises(StateUnwritable, match="that its mount supports locks"):
+    with pytest.raises(StateUnwritable, match="Mount it with support for locks"):
         DataLock(path).__enter__()
 
 
@@ -191,18 +189,13 @@ def test_a_generation_that_cannot_be_noted_does_not_undo_what_is_durable(tmp_pat
         assert lock.generation == 0, "behind is allowed, ahead is not"
 
 
-def forgotten(lock: DataLock | LoopLock) -> None:
-    """The file server forgets the lock; its holder is not told."""
-    fcntl.flock(lock._file._descriptor, fcntl.LOCK_UN)
-
-
 def test_whoever_lost_his_lock_writes_nothing_over_what_another_has_written_meanwhile(
     tmp_path: Path, monkeypatch
 ) -> None:
     path = str(tmp_path / "lock")
     with DataLock(path) as lost:
         lost.check()
-        forgotten(lost)
+        forgotten(lost._file)
         monkeypatch.setattr(locks, "identity", lambda: {"host": "another", "pid": 7})
         with DataLock(path) as other:
             other.generation = 5
@@ -217,57 +210,3 @@ def test_a_lock_that_the_server_says_is_lost_is_none(tmp_path: Path, monkeypatch
         monkeypatch.setattr(locks.os, "pread", failing(os.pread, errno.EIO))
         with pytest.raises(StateUnwritable, match="or NFS lost a lock"):
             lock.check()
-
-
-# --- the loop's lock --------------------------------------------------------------------------------------------------
-
-
-def test_a_second_loop_waits_and_takes_over_with_a_higher_epoch(tmp_path: Path) -> None:
-    path = str(tmp_path / "loop.lock")
-    first, second = LoopLock(path), LoopLock(path)
-    assert first.acquire(0)
-    assert first.epoch() == 0
-    assert first.raise_epoch() == 1
-    assert not second.acquire(0)
-    assert second.holder() == {"epoch": 1, "host": os.uname().nodename, "pid": os.getpid()}
-    first.release()
-    assert second.acquire(0)
-    assert second.raise_epoch(at_least=7) == 7
-    assert second.raise_epoch(at_least=3) == 8
-    assert first.epoch() == 8, "the one that was succeeded reads it from disk"
-
-
-def test_a_loop_whose_lock_was_forgotten_takes_it_again_unless_another_has_it(tmp_path: Path) -> None:
-    path = str(tmp_path / "loop.lock")
-    loop, other = LoopLock(path), LoopLock(path)
-    assert loop.acquire(0)
-    assert loop.keep()
-    forgotten(loop)
-    assert loop.keep()
-    assert not other.acquire(0)
-    forgotten(loop)
-    assert other.acquire(0)
-    assert not loop.keep()
-
-
-def test_a_loop_whose_lock_file_is_gone_or_senseless_hears_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "loop.lock"
-    loop = LoopLock(str(path))
-    assert loop.acquire(0)
-    loop.raise_epoch()
-    path.write_bytes(b"x" * 256)
-    with pytest.raises(StateUnreadable, match=r"loop\.lock: holds no epoch"):
-        loop.epoch()
-    path.unlink()
-    with pytest.raises(StateMissing):
-        loop.epoch()
-    with pytest.raises(StateUnwritable, match="removed"):
-        loop.raise_epoch()
-
-
-def test_an_epoch_is_durable_before_it_counts(tmp_path: Path, monkeypatch) -> None:
-    loop = LoopLock(str(tmp_path / "loop.lock"))
-    assert loop.acquire(0)
-    monkeypatch.setattr(locks.os, "fsync", failing(os.fsync, errno.EIO))
-    with pytest.raises(StateUnwritable):
-        loop.raise_epoch()

@@ -20,7 +20,8 @@ from provisioner.state.directory import StateDir
 from provisioner.state.dump import take
 from provisioner.state.errors import Condition, LockTimeout, StateError, StateExists
 from provisioner.state.levers import pulled
-from provisioner.state.locks import DataLock, LoopLock
+from provisioner.state.locks import DataLock
+from provisioner.state.loop_lock import LoopLock
 from provisioner.state.restore import Restored, restore
 from tests.support.hostfactory.provider import GOLDEN
 from tests.support.stores import altered, contents, outdate

@@ -21,6 +21,7 @@ from provisioner.model import (
     Lever,
     LeverKind,
     Levers,
+    Limits,
     Look,
     LossCause,
     Memory,
@@ -71,14 +72,15 @@ def report(held: Memory | None, *looks: Look, now: float = NOW) -> CycleReport:
     return CycleReport(1, now, 0.5, {look.pool: look for look in looks}, held, None, {})
 
 
-def metered(directory: Path, reports: Sequence[CycleReport]) -> Metrics:
+def metered(directory: Path, reports: Sequence[CycleReport], allowed: Limits = LIMITS) -> Metrics:
     """The metrics after these cycles."""
     metrics = Metrics(CollectorRegistry())
     metrics.configure(LIMITS)
     meter = CycleMeter(metrics, StateDir(directory))
     former = None
     for one in reports:
-        meter.take(replace(one, transitions=[*one.transitions, *transitions(former, one.memory)]), LIMITS)
+        last = allowed if one is reports[-1] else LIMITS
+        meter.take(replace(one, transitions=[*one.transitions, *transitions(former, one.memory)]), last)
         former = one.memory
     return metrics
 
@@ -246,6 +248,14 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
 def test_what_cycles_mean(tmp_path: Path, reports: Sequence[CycleReport], expected: Series) -> None:
     metrics = metered(tmp_path, reports)
     assert {series: value(metrics, series) for series in expected} == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_pool_that_left_the_configuration_is_not_blind_for_ever(tmp_path: Path) -> None:
+    seen = report(memory(), *(snapshot(pool=pool, began=NOW - 10) for pool in ("a", "b")))
+    metrics = metered(tmp_path, [seen, report(memory())], replace(LIMITS, pools={"a": LIMITS.pools["a"]}))
+    metrics.configure(replace(LIMITS, pools={"a": LIMITS.pools["a"]}))
+    assert value(metrics, "observation_timestamp_seconds pool=b") is None
+    assert value(metrics, "observation_timestamp_seconds pool=a") == WALL - 10
 
 
 def test_a_machine_that_does_not_run_any_more_is_counted_until_it_does_or_is_lost(tmp_path: Path) -> None:

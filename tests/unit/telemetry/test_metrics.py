@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,17 +62,17 @@ def test_no_series_beyond_500_with_ten_templates_and_four_pools(metrics: Metrics
     templates = {f"T{n}": TemplateLimits(f"T{n}", tuple(pools[n % 4 :] + pools[: n % 4])) for n in range(10)}
     metrics.configure(Limits(prefix="hf", pools={one: PoolLimits(one) for one in pools}, templates=templates))
     for template in templates.values():
-        metrics.slots.startup.labels(template.pools[0], template.id).observe(1)
-    metrics.usage.per_hour.replace({(): 1})
-    metrics.usage.month.replace({(): 1})
-    metrics.usage.budget.replace({"hour": 1, "month": 1})
+        metrics.startup.labels(template.pools[0], template.id).observe(1)
+    metrics.per_hour.replace({(): 1})
+    metrics.month.replace({(): 1})
+    metrics.budget.replace({"hour": 1, "month": 1})
     for one in pools:
-        metrics.slots.shutdown.labels(one).observe(1)
+        metrics.shutdown.labels(one).observe(1)
         for operation in OPERATIONS:
-            metrics.backends.calls.labels(one, operation).observe(1)
-    metrics.machines.observed.replace({(t.pools[0], t.id, phase): 1 for t in templates.values() for phase in Phase})
-    metrics.usage.seconds.replace(dict.fromkeys(pools, 1))
-    metrics.store.bytes.replace(dict.fromkeys(("intent.json", "memory.json", "status.json", "journal.jsonl"), 1))
+            metrics.calls.labels(one, operation).observe(1)
+    metrics.observed.replace({(t.pools[0], t.id, phase): 1 for t in templates.values() for phase in Phase})
+    metrics.seconds.replace(dict.fromkeys(pools, 1))
+    metrics.bytes.replace(dict.fromkeys(("intent.json", "memory.json", "status.json", "journal.jsonl"), 1))
     assert sum(len(family.samples) for family in metrics.registry.collect()) <= 500
 
 
@@ -140,26 +141,27 @@ def test_what_was_never_seen_counts_from_the_start_of_the_process(
     assert value(fresh, "hf_provisioner_build_info", version=__version__) == 1
 
 
-def test_a_pool_that_left_the_configuration_is_not_blind_for_ever(metrics: Metrics) -> None:
-    metrics.configure(LIMITS)
-    metrics.backends.observation.update("b", 5)
-    metrics.backends.observation.update("a", 6)
-    metrics.configure(replace(LIMITS, pools={"a": LIMITS.pools["a"]}))
-    assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="b") is None
-    assert value(metrics, "hf_provisioner_observation_timestamp_seconds", pool="a") == 6
+def test_a_pool_that_was_never_seen_counts_from_its_first_configuration(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for now, pools in ((1000.0, ("a",)), (2000.0, ("a", "b")), (3000.0, ("a", "b"))):
+        monkeypatch.setattr("time.time", partial(float, now))
+        metrics.configure(replace(LIMITS, pools={name: LIMITS.pools[name] for name in pools}))
+    times = [value(metrics, "hf_provisioner_observation_timestamp_seconds", pool=name) for name in ("a", "b")]
+    assert times == [1000, 2000]
 
 
 def test_a_process_is_the_loop_of_its_provisioner_from_its_first_cycle_on() -> None:
     metrics = Metrics(CollectorRegistry(), "grid-a")
     standing_by = value(metrics, "hf_provisioner_active", provisioner="grid-a")
-    metrics.loop.cycle("failed", 0.1, 50)
+    metrics.cycle("failed", 0.1, 50)
     assert (standing_by, value(metrics, "hf_provisioner_active", provisioner="grid-a")) == (0, 1)
 
 
 def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
-    metrics.loop.cycle("ok", 0.1, 50)
-    metrics.loop.cycle("partial", 0.1, 60)
-    metrics.loop.cycle("failed", 0.1, 70)
+    metrics.cycle("ok", 0.1, 50)
+    metrics.cycle("partial", 0.1, 60)
+    metrics.cycle("failed", 0.1, 70)
     assert value(metrics, "hf_provisioner_last_success_timestamp_seconds") == 50
     assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
     assert value(metrics, "hf_provisioner_cycle_duration_seconds_count") == 3

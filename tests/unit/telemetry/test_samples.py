@@ -48,14 +48,6 @@ def test_a_day_is_held_and_no_more() -> None:
     assert (len(held), held[0].wall) == (HELD, 10 * EVERY)
 
 
-def test_what_has_not_changed_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = Samples()
-    samples.take(HELD_MACHINES, {}, 0.0)
-    monkeypatch.setattr("provisioner.telemetry.samples.points", None)
-    samples.take(HELD_MACHINES, {}, EVERY)
-    assert len(samples.of(ALL)) == 2
-
-
 MOMENTS = st.lists(st.builds(Moment, st.floats(0, 1e6), st.builds(Point, *[st.integers(0, 50_000)] * 3)), min_size=2)
 
 

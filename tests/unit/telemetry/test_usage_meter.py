@@ -24,7 +24,7 @@ class Meter:
     def __init__(self) -> None:
         self.limits = limits()
         self._metrics = Metrics(CollectorRegistry())
-        self._meter = UsageMeter(self._metrics.usage)
+        self._meter = UsageMeter(self._metrics)
 
     def take(self, held: Memory | None, began: float | None = None, *, later: float = 0.0, problem: str = "") -> None:
         """Take in a cycle; ``began``: when its look at pool ``a`` began, None where it cannot be seen."""

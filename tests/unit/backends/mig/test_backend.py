@@ -10,7 +10,8 @@ import pytest
 from provisioner.backends.mig import backend as migs
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend, request_id
-from provisioner.backends.mig.instances import Member
+from provisioner.backends.mig.entries import Member
+from provisioner.backends.mig.project import Projects
 from provisioner.model import Delete, DeleteReason
 from tests.support.clouds.mig_bench import REGIONAL, classes, name, pool
 
@@ -30,7 +31,7 @@ def test_a_request_id_depends_on_all_that_makes_a_request_another() -> None:
 
 def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migs, "REMEMBERED_IDS", 2)
-    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
     ids = []
     for number in (1, 2, 3):
         ids.append(backend._unspent_id([name(number)]))
@@ -42,9 +43,9 @@ def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("action", ["DELETING", "ABANDONING"])
 def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is not asked to delete an abandoned instance."""
-    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
     leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
-    monkeypatch.setattr(backend, "_members", lambda _deadline: {name(1): leaving})
+    monkeypatch.setattr(backend, "_members", lambda: {name(1): leaving})
     assert classes(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, "7")], lambda: True)) == {name(1): None}
     backend.close()
 
@@ -53,12 +54,12 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The group would make another under its name."""
-    backend = MigBackend(pool("http://127.0.0.1:9"), prefix="hf")
+    backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
     sent: list[str] = []
     members = {
         name(number): Member(name(number), id_, "z", "", "CREATING", None) for number, id_ in ((1, ""), (2, "8"))
     }
-    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(backend, "_members", lambda: members)
     monkeypatch.setattr(ComputeApi, "delete", lambda _api, _address, urls: sent.extend(urls) or {})
     deletes = [Delete(one, "m", DeleteReason.RETURNED, "7") for one in members]
     assert classes(backend.delete(deletes, lambda: True)) == dict.fromkeys(members)
@@ -70,11 +71,11 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A regional group may not have chosen one yet. Compute refuses addresses and bare names in one request."""
-    backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), prefix="hf")
+    backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), Projects("hf"))
     zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
     sent: list[list[str]] = []
-    monkeypatch.setattr(backend, "_members", lambda _deadline: members)
+    monkeypatch.setattr(backend, "_members", lambda: members)
     monkeypatch.setattr(ComputeApi, "delete", lambda _api, _address, urls: sent.append(list(urls)) or {})
     outcomes = backend.delete([Delete(one, "m", DeleteReason.TIMED_OUT) for one in zones], lambda: True)
     assert classes(outcomes) == dict.fromkeys(zones)
@@ -85,7 +86,7 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
 
 def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waits = [1000.0], list[float]()
-    backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), prefix="hf")
+    backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), Projects("hf"))
     monkeypatch.setattr(migs, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(backend._ending, "wait", waits.append)
     monkeypatch.setattr(backend._observer, "look", lambda *_: None)

@@ -8,8 +8,9 @@ import pytest
 
 from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.instances import Member
+from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.observer import on_their_way
+from provisioner.backends.mig.project import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Phase, Snapshot
@@ -26,7 +27,7 @@ class Watch:
     def __init__(self, wire: VirtualWire, cloud: Cloud) -> None:
         self._wire, self.cloud = wire, cloud
         settings = pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001)
-        self.backend = MigBackend(settings, prefix="hf")
+        self.backend = MigBackend(settings, Projects("hf"))
         self.backend.create(creates(1, 2), lambda: True)
         self.settle()
         assert [one.phase for one in self.look().machines.values()] == [Phase.RUNNING] * 2
@@ -154,5 +155,4 @@ def test_a_member_that_was_on_its_way_out_was_not_let_go(
     before: Collection[str], members: Mapping[str, str], standing: Collection[str], left: set[str]
 ) -> None:
     known = {name: Member(name, "7", "z", "RUNNING", action, None) for name, action in members.items()}
-    entries = {"z": {name: {"name": name} for name in standing}}
-    assert on_their_way(frozenset(before), known, entries) == left
+    assert on_their_way(frozenset(before), known, frozenset(standing)) == left

@@ -10,7 +10,10 @@ import pytest
 from provisioner.backends import BackendError
 from provisioner.backends.mig import preemptions
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.preemptions import End, Json, Preemptions, unexplained
+from provisioner.backends.mig.entries import Json, Member
+from provisioner.backends.mig.instances import Observed
+from provisioner.backends.mig.preemptions import Preemptions, unexplained
+from provisioner.backends.mig.project import Projects
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase
 from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud
@@ -59,24 +62,32 @@ def read(zone: str, _until: float) -> list[Json]:
     return list(OPERATIONS[zone])
 
 
+def ran(name: str, zone: str, uid: str) -> dict[str, Observed]:
+    """One machine that runs, by name."""
+    machine = Machine(name, Phase.RUNNING, Fingerprint(uid=uid))
+    return {name: Observed(Member(name, uid, zone, "RUNNING", "NONE", None), None, machine)}
+
+
 @pytest.mark.parametrize(
-    ("end", "taken"),
+    ("before", "taken"),
     [
-        pytest.param(End("a", "z", "1"), True, id="by id"),
-        pytest.param(End("a", "z", "7"), False, id="a namesake of other times is another"),
-        pytest.param(End("a", "z", ""), True, id="by name, where no id is known"),
-        pytest.param(End("b", "", "2"), True, id="no zone is known"),
-        pytest.param(End("b", "z", "2"), False, id="another zone is not asked"),
-        pytest.param(End("a", "x", "1"), False, id="operations that cannot be read say nothing"),
+        pytest.param(ran("a", "z", "1"), True, id="by id"),
+        pytest.param(ran("a", "z", "7"), False, id="a namesake of other times is another"),
+        pytest.param(ran("a", "z", ""), True, id="by name, where no id is known"),
+        pytest.param(ran("b", "", "2"), True, id="no zone is known"),
+        pytest.param(ran("b", "z", "2"), False, id="another zone is not asked"),
+        pytest.param(ran("a", "x", "1"), False, id="operations that cannot be read say nothing"),
     ],
 )
-def test_which_end_was_a_preemption(end: End, taken: bool) -> None:
-    assert Preemptions("m", read).among([end], ["y", "z"]) == (frozenset({end.name}) if taken else frozenset())
+def test_which_end_was_a_preemption(before: dict[str, Observed], taken: bool) -> None:
+    seen = Preemptions("m", read)
+    assert seen.explain(before, {}, zones=["y", "z"], expected=()) == {}
+    assert seen.causes() == dict.fromkeys(before if taken else (), LossCause.PREEMPTED)
 
 
 def test_what_went_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Preemptions("m", read)
-    seen.remember({"a"}, ())
+    seen.explain(ran("a", "z", "1"), {}, zones=(), expected=())
     assert seen.causes() == {"a": LossCause.PREEMPTED}
     monkeypatch.setattr(preemptions, "CAUSE_SECONDS", -1.0)
     assert seen.causes() == {}
@@ -87,7 +98,7 @@ class Spot:
 
     def __init__(self, wire: VirtualWire, cloud: Cloud) -> None:
         self.wire, self.cloud = wire, cloud
-        self.backend = MigBackend(pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001), prefix="hf")
+        self.backend = MigBackend(pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001), Projects("hf"))
         self.backend.create(creates(1, 2), lambda: True)
         self.look(60.0)
 

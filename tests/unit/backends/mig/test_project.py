@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.mig import project
-from provisioner.backends.mig.api import Json
+from provisioner.backends.mig.entries import Json
 from provisioner.backends.mig.project import Projects, SharedList
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
@@ -112,7 +112,7 @@ def test_a_failure_is_shared_and_not_repeated_to_the_same_pool(server: Server, s
 
 
 def test_pools_of_one_project_share_and_others_do_not() -> None:
-    projects = Projects(prefix="hf")
+    projects = Projects("hf")
     pool = MigPool(name="a", project="p", zone="us-central1-a", group="g")
     same = MigPool(name="b", project="p", region="us-east1", group="h")
     other = MigPool(name="c", project="q", zone="us-central1-a", group="g")
@@ -122,7 +122,7 @@ def test_pools_of_one_project_share_and_others_do_not() -> None:
 
 
 def test_a_project_has_one_budget_of_calls_whoever_makes_them() -> None:
-    projects = Projects(prefix="hf")
+    projects = Projects("hf")
     pool = MigPool(name="a", project="p", zone="us-central1-a", group="g")
     other = pool.model_copy(update={"name": "b", "credentials": Path("/other/key.json")})
     assert projects.of(pool) is not projects.of(other)

@@ -1,0 +1,168 @@
+"""Compute's JSON: what is read of a group, of its members and of the instances of a zone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from provisioner.backends import SPOT_GRACE_SECONDS
+from provisioner.backends.mig.errors import attempt_error
+from provisioner.backends.responses import seconds, text
+from provisioner.model import Failure
+
+Json = Mapping[str, Any]
+
+Entries = Mapping[str, Mapping[str, Json]]
+"""The instances of an observation, by zone and name."""
+
+ATTEMPT_STATUSES = frozenset({"", "PROVISIONING", "STAGING"})
+"""The last attempt's error means something only until the instance is up (the rule of Kubernetes' autoscaler), and
+again while it is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One entry of listManagedInstances."""
+
+    name: str
+    id: str
+    """Empty while there is no instance."""
+    zone: str
+    """Empty while the group has not chosen one."""
+    status: str
+    action: str
+    attempt: Failure | None
+    """The failure of the last attempt to create or delete the instance."""
+    expires: float | None = None
+    """Epoch seconds at which Compute ends it; None: unknown to the group."""
+
+    @property
+    def hindrance(self) -> Failure | None:
+        """The failure of a delete. The failure of a member without an instance is that of its creation."""
+        return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
+
+    @property
+    def url(self) -> str:
+        """How a call names it: relative, for addresses with another host are refused. Without zone, its bare name."""
+        return instance_url(self.zone, self.name) if self.zone else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One entry of instances.list."""
+
+    name: str
+    id: str
+    status: str
+    created: str
+    started: str
+    ip: str
+    """Empty where it has none that may be used."""
+    ipv6: str
+    public_ip: str
+    spot: bool
+    grace: float
+    """Seconds that it has when Compute takes it away."""
+    expires: float | None
+    """Epoch seconds at which Compute ends it; None: as long as it likes."""
+
+
+def instance_url(zone: str, name: str) -> str:
+    """The shortest address of an instance that Compute takes."""
+    return f"zones/{zone}/instances/{name}"
+
+
+def read_member(item: Json, zone: str) -> Member:
+    """A member; ``zone`` is that of a zonal group, empty for a regional one."""
+    url = text(item.get("instance", ""))
+    status = text(item.get("instanceStatus", ""))
+    action = text(item.get("currentAction", "NONE"))
+    error = attempt_error(item) if status in ATTEMPT_STATUSES or action == "DELETING" else None
+    return Member(
+        name=text(item.get("name") or url.rpartition("/")[2]),
+        id=text(str(item.get("id", ""))),
+        zone=url.partition("/zones/")[2].partition("/")[0] or zone,
+        status=status,
+        action=action,
+        attempt=error.failure() if error else None,
+        expires=_termination(item),
+    )
+
+
+def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
+    """An instance, with what of it the mask lets through; its address may be an IPv6 one where ``ipv6`` allows it."""
+    network = (item.get("networkInterfaces") or [{}])[0]
+    access = (network.get("accessConfigs") or [{}])[0]
+    outside = (network.get("ipv6AccessConfigs") or [{}])[0]
+    address = network.get("ipv6Address") or outside.get("externalIpv6", "")
+    scheduling = item.get("scheduling") or {}
+    notice = (scheduling.get("preemptionNoticeDuration") or {}).get("seconds")
+    return Instance(
+        name=text(item["name"]),
+        id=text(str(item.get("id", ""))),
+        status=text(item.get("status", "")),
+        created=text(item.get("creationTimestamp", "")),
+        started=text(item.get("lastStartTimestamp", "")),
+        ip=text(network.get("networkIP") or (address if ipv6 else "")),
+        ipv6=text(address),
+        public_ip=text(access.get("natIP", "")),
+        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+        grace=SPOT_GRACE_SECONDS if notice is None else seconds(notice),
+        expires=_end(item),
+    )
+
+
+def _termination(item: Json) -> float | None:
+    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None without one."""
+    return epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
+
+
+def _end(item: Json) -> float | None:
+    """Return the epoch at which Compute ends an instance, by its own timestamp, else by the instance's scheduling."""
+    scheduling = item.get("scheduling") or {}
+    told = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
+    longest, started = (
+        (scheduling.get("maxRunDuration") or {}).get("seconds"),
+        epoch(item.get("lastStartTimestamp", "")),
+    )
+    return told or (started + seconds(longest) if longest is not None and started else None)
+
+
+def epoch(timestamp: str) -> int:
+    """Epoch seconds of an RFC 3339 time; 0 when there is none."""
+    try:
+        return int(datetime.fromisoformat(timestamp).timestamp())
+    except ValueError:
+        return 0
+
+
+def counted(group: Json) -> int:
+    """How many members the group itself counts, whatever it does with them."""
+    return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
+
+
+def resting(group: Json) -> int:
+    """How many members the group counts that it has made and does nothing with: those that run."""
+    return int((group.get("currentActions") or {}).get("none", 0))
+
+
+def spec(group: Json) -> str:
+    """The instance templates in use; they cannot be changed, only replaced, so their names say all."""
+    urls = [text(version.get("instanceTemplate", "")) for version in group.get("versions") or []]
+    urls = urls or [text(group.get("instanceTemplate", ""))]
+    return ",".join(url.partition("/projects/")[2] or url for url in urls)
+
+
+def settled(group: Json, members: int) -> bool:
+    """The group does nothing with any of its members, and has and wants exactly so many."""
+    return (resting(group), counted(group), group.get("targetSize", 0)) == (members, members, members)
+
+
+def zones(group: Json, zone: str) -> frozenset[str]:
+    """Where the group's instances may be; ``zone`` is that of a zonal group, empty for a regional one."""
+    if zone:
+        return frozenset({zone})
+    policy = group.get("distributionPolicy") or {}
+    return frozenset(entry["zone"].rpartition("/")[2] for entry in policy.get("zones") or [])

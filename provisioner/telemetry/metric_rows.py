@@ -1,0 +1,124 @@
+"""The form of a metric: a row from which it is made, a table that is replaced whole, and a group of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+# Else every counter and histogram has a second series, which is of no use.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+Key = TypeVar("Key", bound=str | tuple[str, ...])
+"""The label value of a series, or the values where it has several labels."""
+
+CONFIGURED = None
+"""Values of a label that the configuration gives."""
+
+
+class Table(Collector, Generic[Key]):
+    """A gauge whose series are replaced all at once: a scrape sees the old or the new ones, and no stale one stays."""
+
+    family: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
+
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        labels: Sequence[str],
+        registry: CollectorRegistry,
+        empty: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``empty`` gives the value of an expected series for which there is none."""
+        self._empty_family = partial(self.family, name, meaning, labels=labels)
+        self._empty = empty
+        self._expected: Mapping[tuple[str, ...], float] = {}
+        self._values: Mapping[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def expect(self, keys: Iterable[tuple[str, ...]]) -> None:
+        """Export these series also while no value is given for them."""
+        self._expected = {key: self._expected[key] if key in self._expected else self._empty() for key in keys}
+
+    def replace(self, values: Mapping[Key, float]) -> None:
+        """Take the values from now on, by label values."""
+        self._values = {(key,) if isinstance(key, str) else key: value for key, value in values.items()}
+
+    def describe(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Name and type, without the values."""
+        yield self._empty_family()
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """All series as they are now."""
+        family = self._empty_family()
+        for key, value in {**self._expected, **self._values}.items():
+            family.add_metric([str(part) for part in key], value)
+        yield family
+
+
+class CountedTable(Table[Key]):
+    """The same for a counter whose values are counted elsewhere, across restarts."""
+
+    family = CounterMetricFamily
+
+
+Configured = Mapping[tuple[str, ...], Sequence[tuple[str, ...]]]
+"""The values that the configuration gives to labels."""
+
+Made = TypeVar("Made", bound=Table[Any] | Counter | Gauge | Histogram)
+
+
+@dataclass(frozen=True, eq=False)
+class Metric(Generic[Made]):
+    """A metric's row: what makes it, its name, meaning and labels, and the series that it has from the beginning."""
+
+    make: Callable[..., Made]
+    name: str
+    labels: Mapping[str, Iterable[str] | None]
+    """Each with the values whose series are there as zero before something happens."""
+    meaning: str
+
+    def __get__(self, group: object, owner: type) -> Made:
+        """Only for types: a group holds what was made under the row's own name, which comes before the row."""
+        raise AttributeError(self.name)
+
+    def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:
+        """Return the label values of the series that are there as zero."""
+        if not self.labels:
+            return []
+        names = tuple(name for name, values in self.labels.items() if values is CONFIGURED)
+        given = configured.get(names, []) if names else [()]
+        fixed = [[str(value) for value in values] for values in self.labels.values() if values is not CONFIGURED]
+        return [(*key, *others) for key in given for others in product(*fixed)]
+
+
+class Group:
+    """Metrics on one registry, each made from its row in the class."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self._rows = {name: row for name, row in vars(type(self)).items() if isinstance(row, Metric)}
+        for name, row in self._rows.items():
+            vars(self)[name] = row.make(row.name, row.meaning, list(row.labels), registry=registry)
+        self._begin({})
+
+    def _begin(self, configured: Configured) -> None:
+        """Export the series of each row that are there as zero."""
+        for name, row in self._rows.items():
+            metric, keys = vars(self)[name], row.first_keys(configured)
+            if isinstance(metric, Table):
+                metric.expect(keys)
+            else:
+                for key in keys:
+                    metric.labels(*key)
+
+
+def timed(*bounds: float) -> Callable[..., Histogram]:
+    """Return what makes a histogram with these upper bounds in seconds: few, as each costs one series per label set."""
+    return partial(Histogram, buckets=bounds)
