@@ -24,6 +24,7 @@ from provisioner.model import (
     Transition,
     Unmet,
     Unobserved,
+    WindowChange,
 )
 from provisioner.planning.observe.trust import format_distrust
 
@@ -43,17 +44,13 @@ class Changes:
     wall: float
     """Epoch seconds at its end."""
     results: Sequence[Results] = ()
-    plans: Sequence[Plan] = ()
-    """What the outcomes of batches made of memory, and the cycle's own plan if it was recorded."""
+    transitions: Sequence[Transition] = ()
+    """The slots that changed."""
+    windows: Sequence[WindowChange] = ()
     plan: Plan | None = None
     """The cycle's own plan if it was recorded."""
     holds: Sequence[HoldChange] = ()
     reported: Sequence[Reported] = ()
-
-    @property
-    def transitions(self) -> list[Transition]:
-        """The slots that changed."""
-        return [one for plan in self.plans for one in plan.transitions]
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,8 @@ class History:
             plain += _slot_steps(transitions, keyed)
         if plan:
             keyed += self._waiting(plan, wall)
-        for made in changes.plans:
-            for change in made.windows:
-                keyed += self._window(change)
+        for change in changes.windows:
+            keyed += self._window(change)
         if plan:
             for pool in sorted(plan.paused ^ self._paused):
                 event = "paused" if pool in plan.paused else "resumed"

@@ -31,6 +31,8 @@ from provisioner.model import (
     RequestRecord,
     ReturnRecord,
     Snapshot,
+    Transition,
+    WindowChange,
 )
 from provisioner.planning.collect.orphans import without_brake
 from provisioner.planning.finish.returns import sought
@@ -91,7 +93,7 @@ class Reconciler:
         problem, lock_wait = "", None
         now, holds = self._clock.now(), self._holds.read()
         recorded: Plan | None = None
-        plans = self._remember(results, now)
+        transitions, windows = self._remember(results, now)
         try:
             self._mandate.check()
             self._take_in(looks, now)
@@ -104,7 +106,8 @@ class Reconciler:
                 self._record(plan.memory if plan else self.memory, now)
                 if plan is not None:
                     recorded = plan
-                    plans.append(plan)
+                    transitions += plan.transitions
+                    windows += plan.windows
                 self._publish(self.memory, now)
             if plan is not None:
                 self._act(plan)
@@ -113,9 +116,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        told = self._holds.tell(), self._publisher.tell()
-        changes = Changes(self._number, self._clock.wall(), results, plans, recorded, *told)
-        self._history.take(changes)
+        changed = transitions, windows, recorded, self._holds.tell(), self._publisher.tell()
+        self._history.take(Changes(self._number, self._clock.wall(), results, *changed))
         return CycleReport(
             number=self._number,
             now=now,
@@ -128,7 +130,7 @@ class Reconciler:
             distrusted=self._startup.distrusted or self._planned.plan.distrusted,
             ahead=self._clock.wall() - now,
             results=results,
-            transitions=changes.transitions,
+            transitions=transitions,
             problem=problem,
             lock_wait=lock_wait,
             levers=holds,
@@ -137,7 +139,7 @@ class Reconciler:
     def settle(self) -> Changes:
         """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
         now, results = self._clock.now(), self._actors.collect()
-        changes = Changes(self._number, self._clock.wall(), results, self._remember(results, now))
+        changes = Changes(self._number, self._clock.wall(), results, *self._remember(results, now))
         if self.memory is not None:
             self._record(self.memory, now)
         self._history.take(changes, ending=True)
@@ -213,14 +215,16 @@ class Reconciler:
                 self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
         return intent
 
-    def _remember(self, results: Sequence[Results], now: float) -> list[Plan]:
-        """Take the outcomes of batches into memory; return what each batch made of it."""
-        plans: list[Plan] = []
+    def _remember(self, results: Sequence[Results], now: float) -> tuple[list[Transition], list[WindowChange]]:
+        """Take the outcomes of batches into memory; return the slots and windows that changed."""
+        transitions, windows = list[Transition](), list[WindowChange]()
         for done in results:
             if self.memory is not None:
-                plans.append(remember(self.memory, done.outcomes, done.unsent, self.limits, now))
-                self.memory = plans[-1].memory
-        return plans
+                made = remember(self.memory, done.outcomes, done.unsent, self.limits, now)
+                self.memory = made.memory
+                transitions += made.transitions
+                windows += made.windows
+        return transitions, windows
 
     def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
         """None when everything is as at the last plan and nothing has fallen due."""

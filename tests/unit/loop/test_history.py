@@ -95,8 +95,8 @@ class Diary:
         plan, closes = more.setdefault("plan", made(former, self.held)), more.pop("closes", ())
         if closes:
             more["plan"] = replace(plan, transitions=(*closes, *plan.transitions))
-        plans = [more["plan"]] if more["plan"] else []
-        self.history.take(Changes(self.number, self.wall, plans=plans, **more), ending=ending)
+        changed = {"transitions": plan.transitions, "windows": plan.windows} if (plan := more["plan"]) else {}
+        self.history.take(Changes(self.number, self.wall, **changed, **more), ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -379,7 +379,7 @@ def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> Non
             held = memory(record(count=1, id_=id_), pressures={("b", TEMPLATE): flap})
             wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
             planned = made(former, held)
-            history.take(Changes(hour, wall, results, [planned], planned))
+            history.take(Changes(hour, wall, results, planned.transitions, planned.windows, planned))
             former = held
     found = journal.find('"event":"asked"')
     assert [line["request"] for line in found.lines] == asked
