@@ -120,7 +120,6 @@ class Loop:
         self._notices = Notices()
         self._clock = LoopClock()
         self._observers: Mapping[str, Observer] = {}
-        self._last_looks: Mapping[str, Look] = {}
         self._last: CycleReport | None = None
         self._mute = ""  # why the heartbeat could not be written, as it was logged last
 
@@ -152,7 +151,8 @@ class Loop:
 
     def unseen(self) -> list[str]:
         """The pools that the last cycle had no look at."""
-        return [name for name, look in self._last_looks.items() if isinstance(look, Unobserved)]
+        looks = self._last.looks if self._last else {}
+        return [name for name, look in looks.items() if isinstance(look, Unobserved)]
 
     def problem(self) -> str:
         """Why the last cycle could not do its work; empty when it did."""
@@ -218,8 +218,7 @@ class Loop:
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with uncollected():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-            self._last_looks = self._looks(reconciler.sought())
-            report = reconciler.cycle(self._last_looks)
+            report = reconciler.cycle(self._looks(reconciler.sought()))
         for pool, distrusted in report.distrusted.items():
             self._observers[pool].list_after(distrusted.until)
         self._beat()

@@ -215,16 +215,12 @@ class Startup:
 
     def _rebuilt(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
         """A memory made again. Raises StateError until looks at all pools show what was there when it was missed."""
+        lost = f"{self._state.path}: memory.json is lost or"
         if inputs.intent.generation < inputs.newest:
             raise StateError(
-                f"{self._state.path}: memory.json is lost or older than one written before, and so is intent.json: "
+                f"{lost} older than one written before, and so is intent.json: "
                 "nothing is done until a person has looked (`provisioner recover`) and ran it with --apply."
             )
-        evidence = self._evidence(inputs)
-        self._missed = None
-        return rebuild(evidence, inputs.limits, inputs.now, self._clock.wall(), reason)
-
-    def _evidence(self, inputs: StartupInputs) -> Evidence:
         self._missed = inputs.now if self._missed is None else self._missed
         snapshots = {
             pool.name: look
@@ -233,23 +229,23 @@ class Startup:
         }
         if missing := sorted(inputs.limits.pools.keys() - snapshots.keys()):
             raise StateError(
-                f"{self._state.path}: memory.json is lost or old, and is made again as soon as every pool was seen; "
+                f"{lost} old, and is made again as soon as every pool was seen; "
                 f"until then nothing is planned. Not seen yet: {', '.join(missing)}. A pool that is gone for ever: "
                 "take it out of provisioner.yaml and start again; its machines then count as lost."
             )
-        ids = self._state.told.ids()
-        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(ids, True)
-        asked = self._scripts_clock(inputs.intent)
-        evidence = Evidence(inputs.intent, self._told(), heard, snapshots, asked)
+        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.told.ids(), True)
+        evidence = Evidence(inputs.intent, self._told(), heard, snapshots, self._scripts_clock(inputs.intent))
         self.distrusted = distrusted(evidence, inputs.limits, self._missed)
         if self.distrusted:
             raise StateError(
-                f"{self._state.path}: memory.json is lost or old, and is made again as soon as a second look at these "
+                f"{lost} old, and is made again as soon as a second look at these "
                 f"pools, which lack many machines that HostFactory has, is over: {', '.join(sorted(self.distrusted))}."
             )
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
-        return replace(evidence, life=self._state.memory.begin_life())
+        self._missed = None
+        evidence = replace(evidence, life=self._state.memory.begin_life())
+        return rebuild(evidence, inputs.limits, inputs.now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:
         """What is settled; of the others what status.json says, if it can be read."""
