@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from provisioner.hostfactory import Answer
 from provisioner.loop.clock import Clock
-from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Snapshot
+from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Moment, Snapshot
 from provisioner.names import request_of
 from provisioner.planning.core.usage import with_usage_of
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
@@ -113,7 +113,7 @@ class CachedMemory:
             return
         self._check()
         clock = self._clock
-        self._state.memory.write(replace(memory, time=now, time_wall=clock.wall(), uptime=clock.uptime()))
+        self._state.memory.write(replace(memory, written=Moment(now, clock.wall(), clock.uptime())))
         self._held, self._signature, self._recorded = memory, self._state.memory.signature(), now
 
 
@@ -152,7 +152,9 @@ class Startup:
         if held is None:
             return self._loaded(inputs)
         if self._is_contradicted(held, inputs.intent):
-            return self._made_again(replace(held, time=inputs.now, time_wall=self._clock.wall()), inputs)
+            return self._made_again(
+                replace(held, written=Moment(inputs.now, self._clock.wall(), held.written.uptime)), inputs
+            )
         return held
 
     def without_intent(self, limits: Limits, now: float) -> Memory | None:
@@ -169,11 +171,12 @@ class Startup:
             if self._is_first(intent, inputs.limits):
                 return fresh(intent, inputs.limits, now, self._clock.wall())
             return self._rebuilt(inputs, BrakeReason.MEMORY_LOST)
-        if self._state.memory.is_older() or self._is_contradicted(memory, intent):
+        condition = self._state.memory.condition()
+        if condition is Condition.OLDER or self._is_contradicted(memory, intent):
             return self._made_again(memory, inputs)
         memory = self._taken_up(memory, inputs.limits, now)
         current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
-        if current and memory.brake is None and self._state.memory.stands_alone():
+        if current and memory.brake is None and condition is Condition.ALONE:
             return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
         return memory
 
@@ -198,7 +201,7 @@ class Startup:
         if self._state.memory.existed() or self._state.status.exists() or self._state.told.ids():
             return False
         served = {request_of(limits.prefix, name) for back in intent.returns.values() for name in back.names}
-        if served & intent.requests.keys() or self._state.intent.stands_alone():
+        if served & intent.requests.keys() or self._state.intent.condition() is Condition.ALONE:
             return False
         asked = self._scripts_clock(intent)
         return all(asked - request.created_wall < limits.request_deadline for request in intent.requests.values())

@@ -45,6 +45,14 @@ def pauses() -> list[float]:
     return [FIRST_PAUSE * 2**turn for turn in range(OPEN_AGAIN)]
 
 
+def tries() -> Iterator[bool]:
+    """Yield for each look at such a file, after its pause: True for the last one."""
+    for pause in pauses():
+        yield False
+        time.sleep(pause)
+    yield True
+
+
 def read_whole(path: str, advice: str) -> bytes:
     """The content of one inode, without a lock. ``advice``: what a person does when it is missing or unreadable.
 
@@ -61,21 +69,20 @@ def read_if_present(path: str, advice: str) -> bytes | None:
     A file that was replaced on the server meanwhile (ESTALE) is opened again, and so is one with another name: a cache
     may keep the name under which it was made.
     """
-    for pause in [*pauses(), None]:
+    for is_last in tries():
         try:
             return read_own(path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.strerror == LINK or (error.strerror == HARD_LINK and pause is None):
+            if error.strerror == LINK or (error.strerror == HARD_LINK and is_last):
                 raise StateLinked(not_ours(path, error.strerror)) from error
             if is_denied(error):
                 raise denied(path) from error
-            if error.errno not in (errno.ESTALE, errno.EMLINK) or pause is None:
+            if error.errno not in (errno.ESTALE, errno.EMLINK) or is_last:
                 hint = f"{STALE}." if error.errno == errno.ESTALE else advice
                 raise StateUnreadable(f"{path}: cannot be read: {error.strerror}. {hint}") from error
-            time.sleep(pause)
-    raise AssertionError("unreachable: the last turn returns or raises")
+    raise AssertionError("unreachable: the last try returns or raises")
 
 
 def parse(path: str, content: bytes, advice: str) -> Any:

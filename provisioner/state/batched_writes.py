@@ -15,14 +15,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
-from provisioner.state.atomic import FILE_MODE, discard, pauses, stop_replacing, write_all
+from provisioner.state.atomic import FILE_MODE, discard, stop_replacing, tries, write_all
 from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
 
@@ -89,15 +88,14 @@ class Posting:
 
         What the system refuses is tried again for a moment: half a withdrawal is none.
         """
-        for pause in [*pauses(), None]:
+        for is_last in tries():
             try:
                 discard(self._path)
                 stop_replacing(self._data_path)
                 return
             except OSError as error:
-                if pause is None:
+                if is_last:
                     raise unwritable(self._data_path, error) from error
-            time.sleep(pause)
 
 
 def waiting(path: str, facts: Terms) -> list[Posting]:

@@ -39,11 +39,8 @@ class StateTable(Table):
 
     def pick(self, wanted: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """The documents of those ids that have one."""
-        found: dict[str, Mapping[str, Any]] = {}
-        for key in wanted:
-            if (document := self.get(doc_id=cast(int, key))) is not None:
-                found[key] = document
-        return found
+        found = {key: self.get(doc_id=cast(int, key)) for key in wanted}
+        return {key: document for key, document in found.items() if document is not None}
 
     def by_id(self) -> dict[str, Mapping[str, Any]]:
         """All documents."""

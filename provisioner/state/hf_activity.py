@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from provisioner.hostfactory import Answer
-from provisioner.state.atomic import create_whole, facts_of, parse, pauses, read_if_present, remove, replace
+from provisioner.state.atomic import create_whole, facts_of, parse, read_if_present, remove, replace, tries
 from provisioner.state.errors import StateError, StateStale, StateUnreadable, missing
 from provisioner.state.markers import make_shared_directory, names_in, touch_within
 
@@ -223,8 +222,7 @@ class Told:
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
         """The last entry, looked for again and again: another host's may show only after a moment (NFS)."""
-        for pause in [0.0, *pauses()]:
-            time.sleep(pause)
+        for _ in tries():
             yield self._last(id_)
         raise StateStale(
             f"{self._path(id_, 0)}: another host's entry exists and cannot be read. On NFS mount the directory with "

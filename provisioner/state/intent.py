@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from provisioner.state import atomic
-from provisioner.state.atomic import pauses, read_whole
+from provisioner.state.atomic import read_if_present, tries
 from provisioner.state.batched_writes import Additions, Posting, waiting
 from provisioner.state.database import RECOVER, SCHEMA, Tables, about, entries, generation_of
 from provisioner.state.errors import (
@@ -72,12 +72,11 @@ class IntentFile(StateFile):
 
         Caches are given a moment to catch up. Raises as ``read``.
         """
-        for pause in [*pauses(), None]:
+        for _ in tries():
             newest = self.known_generation()  # before the data: see condition
             intent = self.read()
-            if intent.generation >= newest or pause is None:
+            if intent.generation >= newest:
                 break
-            time.sleep(pause)
         return intent, max(newest, intent.generation)
 
     def check(self, provisioner: str) -> None:
@@ -98,12 +97,7 @@ class IntentFile(StateFile):
         return self._pick(self._settled(newest, None), wanted)
 
     def _pick(self, tables: Tables, wanted: list[str]) -> dict[str, Mapping[str, Any]]:
-        found: dict[str, Mapping[str, Any]] = {}
-        for table in (tables["requests"], tables["returns"]):
-            for key in wanted:
-                if key in table:
-                    found[key] = table[key]
-        return found
+        return {key: tables[name][key] for name in self.tables for key in wanted if key in tables[name]}
 
     def returned_names(self) -> frozenset[str]:
         """Every machine name in a return request. Raises as ``read``; needs no model."""
@@ -124,12 +118,10 @@ class IntentFile(StateFile):
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
         """The tables as ``_current`` gives them, read without the lock; caches are given a moment to catch up."""
-        for pause in [*pauses(), None]:
+        for _ in tries():
             judged, tables = self._look(newest, create_for)
             if judged in RELIABLE:
                 return tables
-            if pause is not None:
-                time.sleep(pause)
         if judged is Condition.MISSING:
             raise StateMissing(
                 f"{self.path}: the file is gone, although it was written {newest} times; nothing was created. "
@@ -273,10 +265,7 @@ class IntentStore(IntentFile):
 
         Its bytes are looked for: fifty who were served at once would parse, and hold, five megabytes each.
         """
-        try:
-            content = read_whole(self.path, self.advice)
-        except StateMissing:
-            return False
+        content = read_if_present(self.path, self.advice) or b""
         if not all(entry in content for entry in entries(posting.tables)):
             return False
         atomic.settle(self.path)
@@ -304,10 +293,7 @@ class IntentStore(IntentFile):
         """Add the documents of the postings; returns those whose ids were all free."""
         joined = []
         for posting in postings:
-            for name, key, _ in self._rows(posting):
-                if key in tables[name]:
-                    break
-            else:
+            if not any(key in tables[name] for name, key, _ in self._rows(posting)):
                 joined.append(posting)
                 for name, key, document in self._rows(posting):
                     tables[name][key] = document

@@ -73,9 +73,6 @@ class Part(Protocol):
     def condition(self) -> Condition:
         """Whether it may be relied on; what is done where it may not stands in errors.py. Reads all of it."""
 
-    def stands_alone(self) -> bool:
-        """No writer has left a trace beside it: a person put it there."""
-
 
 class IntentPart(Part, Protocol):
     """What HF wants."""
@@ -95,9 +92,6 @@ class IntentPart(Part, Protocol):
 
 class MemoryPart(Part, Protocol):
     """What the loop must not forget."""
-
-    def is_older(self) -> bool:
-        """A newer one was written: an old copy was put back."""
 
     def read(self) -> Memory:
         """All of it."""

@@ -21,11 +21,16 @@ DIRECTORY_MODE = 0o770
 
 
 def touch(path: str, content: bytes = b"") -> int:
-    """Set the modification time to the file system's now, creating the file; returns it in ns. Raises OSError."""
+    """Set the modification time to the file system's now, by the content if there is any; returns it in ns.
+
+    Creates the file. Raises OSError.
+    """
     descriptor = open_shared(path, os.O_WRONLY)
     try:
-        write_all(descriptor, content)
-        os.utime(descriptor)
+        if content:
+            write_all(descriptor, content)
+        else:
+            os.utime(descriptor)
         return os.fstat(descriptor).st_mtime_ns
     finally:
         os.close(descriptor)  # a server may refuse here what was written

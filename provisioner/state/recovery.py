@@ -7,7 +7,6 @@ from the names that run.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import Any
 from provisioner.hostfactory import Answer
 from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, request_of
-from provisioner.state.atomic import pauses
+from provisioner.state.atomic import tries
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable
 from provisioner.state.intent import IntentStore
@@ -114,12 +113,10 @@ def read_files(state: StateDir) -> Files:
     """All state files. Raises StateTooNew, and StateMissing where there never was anything to recover."""
     if not (state.intent.existed() or state.memory.existed() or state.status.exists()):
         state.intent.read()
-    files = _read_files(state)
-    for pause in pauses():
-        if files.conditions["intent"] is not Condition.OLDER:
-            break
-        time.sleep(pause)  # it may be older only than what scripts and loop wrote while we read
+    for _ in tries():
         files = _read_files(state)
+        if files.conditions["intent"] is not Condition.OLDER:
+            break  # else it may be older only than what scripts and loop wrote while we read
     return files
 
 
@@ -145,7 +142,7 @@ def _read(
     try:
         held = file.read_all() if isinstance(file, StatusStore) else file.read()
         # status.json has no lock file; it is only a rendering, and binds even where it is old.
-        older = not isinstance(file, StatusStore) and file.is_older()
+        older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
     except StateMissing:
         conditions[file.kind] = Condition.MISSING
     except StateUnreadable as error:
@@ -204,7 +201,7 @@ def _of_memory(memory: Memory) -> Intent:
     """What intent held when this memory was written. What was leaving the files stays away."""
 
     def wall(read: float) -> float:
-        return memory.time_wall - (memory.time - read)
+        return memory.wall_of(read)
 
     requests = {
         record.id: Request(record.id, record.template, record.count, wall(record.read), record.rc_account)

@@ -52,10 +52,6 @@ class StateFile:
         """True when the file is there or, by its lock file, was there once."""
         return was_written(self.path)
 
-    def stands_alone(self) -> bool:
-        """True without a lock file beside it, which every writer makes first: somebody put the file there."""
-        return self.exists() and not os.path.exists(self.lock_path)
-
     def signature(self) -> tuple[int, int, int] | None:
         """Changes whenever the file does (inode, mtime in ns, size); None when it is missing. Costs one stat."""
         facts = facts_of(self.path)
@@ -71,11 +67,6 @@ class StateFile:
             return condition(None, noted)
         except StateUnreadable:
             return Condition.UNREADABLE
-
-    def is_older(self) -> bool:
-        """True when an old copy was put back. Raises StateMissing, StateUnreadable or StateTooNew."""
-        noted = self.known_generation()  # before the data: see condition
-        return condition(generation_of(self.load()), noted) is Condition.OLDER
 
     def known_generation(self) -> int:
         """The last generation that was written, by the lock file; 0 when unknown."""

@@ -30,22 +30,24 @@ class StatusStore(StateFile):
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
         """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
-        answers = {}
-        for key, document in self._view("answers").pick(identifiers).items():
-            answers[key] = self._answer(key, document)
-        return answers
+        return self._answers(self._view("answers").pick(identifiers))
 
     def read_all(self) -> dict[str, Answer]:
         """Every answer. Raises as ``read_answers`` does."""
-        return {key: self._answer(key, document) for key, document in self._view("answers").by_id().items()}
+        return self._answers(self._view("answers").by_id())
+
+    def _answers(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
+        return {key: Answer(*self._values(key, each, answer=str, ended=bool)) for key, each in documents.items()}
 
     def read_lost(self) -> dict[str, Loss]:
         """The hosts to report, by short name. Raises as ``read_answers`` does."""
-        return {name: self._loss(name, document) for name, document in self._peek("lost").by_id().items()}
+        documents = self._peek("lost").by_id()
+        return {name: Loss(*self._values(name, each, grace=int, cause=str)) for name, each in documents.items()}
 
     def read_available(self) -> dict[str, int]:
         """How many more machines each template may have, by id; raises as ``read_answers`` does."""
-        return {name: self._machines(name, document) for name, document in self._peek("available").by_id().items()}
+        documents = self._peek("available").by_id()
+        return {name: self._values(name, each, machines=int)[0] for name, each in documents.items()}
 
     def write(
         self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None
@@ -60,23 +62,12 @@ class StatusStore(StateFile):
         self._replace(tables, self._generation + 1)
         self._generation += 1
 
-    def _answer(self, key: str, document: Mapping[str, Any]) -> Answer:
-        match document:
-            case {"answer": str() as text, "ended": bool() as ended}:
-                return Answer(text, ended)
-        raise self._unreadable(f"the answer of {key} lacks its text or whether it is final")
-
-    def _loss(self, name: str, document: Mapping[str, Any]) -> Loss:
-        match document:
-            case {"grace": int() as grace, "cause": str() as cause}:
-                return Loss(grace, cause)
-        raise self._unreadable(f"the loss of {name} lacks its seconds of grace or its cause")
-
-    def _machines(self, name: str, document: Mapping[str, Any]) -> int:
-        match document:
-            case {"machines": int() as machines}:
-                return machines
-        raise self._unreadable(f"what is available of {name} is no number")
+    def _values(self, key: str, document: Mapping[str, Any], **kinds: type) -> list[Any]:
+        """The fields of a document, each of its kind. Raises StateUnreadable."""
+        values = [document.get(field) for field in kinds]
+        if [*map(type, values)] != [*kinds.values()]:
+            raise self._unreadable(f"{key!r} lacks {' or '.join(kinds)}")
+        return values
 
     def _last_generation(self) -> int:
         try:

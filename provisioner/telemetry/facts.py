@@ -90,16 +90,16 @@ def _refusal(state: State, holder: Mapping[str, Any]) -> str:
 def _memory(state: State) -> tuple[Memory | None, File]:
     try:
         memory = state.memory.read()
-        older = state.memory.is_older()
+        condition = state.memory.condition()
     except StateMissing:
         if state.memory.existed():
             return None, File(Condition.MISSING, "MEMORY LOST: memory.json is missing although it was written")
         return None, File(Condition.NEW, "No loop has made memory.json yet.")
     except StateUnreadable as error:
         return None, File(Condition.UNREADABLE, f"MEMORY UNREADABLE: {error}")
-    if older:
+    if condition is Condition.OLDER:
         return memory, File(Condition.OLDER, "MEMORY OLD: memory.json is an old copy: a later one had been written")
-    if state.memory.stands_alone():
+    if condition is Condition.ALONE:
         words = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
         return memory, File(Condition.ALONE, words)
     return memory, File()

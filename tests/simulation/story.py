@@ -32,6 +32,7 @@ from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
 from provisioner.loop.early_notices import Notices
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
+    Backoff,
     Create,
     Delete,
     ErrorClass,
@@ -41,6 +42,7 @@ from provisioner.model import (
     Limits,
     Look,
     Memory,
+    OrphanLimits,
     Outcome,
     PoolLimits,
     RequestStatus,
@@ -80,11 +82,10 @@ LIMITS = Limits(
     templates={one.id: one for one in TEMPLATES},
     request_deadline=1800.0,
     return_deadline=1800.0,
-    orphan_grace=300.0,
-    orphan_cap_per_hour=4,
+    orphans=OrphanLimits(300.0, 4),
     cancel_after=1200.0,
     retention=7200.0,
-    backoff_last=300.0,
+    backoff=Backoff(last=300.0),
 )
 
 SPEC = advised(project="p", name="mig-beta", zone="r1-a")
@@ -162,7 +163,7 @@ class VirtualClock:
         self._skew = skew
         start = self.wall()
         if before is not None:
-            start = before.time + min(max(self.wall() - before.time_wall, 0.0), 3600.0)
+            start = before.written.time + min(max(self.wall() - before.written.wall, 0.0), 3600.0)
         self._base = start - world.now
 
     def now(self) -> float:
@@ -307,7 +308,7 @@ class Story:
         self.due = 0.0
         self.copies: dict[str, bytes] = {}
         """Backups of state files, by kind."""
-        self._no_pauses = patch.object(intent_file, "pauses", list)
+        self._no_pauses = patch.object(intent_file, "tries", lambda: [True])
         self._no_pauses.start()
         self.life = self._live()
 
@@ -691,7 +692,7 @@ class Story:
         self.cycle()
         self.recover()
         began = self.life.clock.now()
-        patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphan_grace + 3600.0
+        patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphans.grace + 3600.0
         self.poll_all()
         while self.life.clock.now() < began + patience:
             self._call_now_and_then()

@@ -66,9 +66,6 @@ class VirtualIntent:
             return Condition.UNREADABLE
         return condition(None if self.held is None else self.held.generation, self._noted)
 
-    def stands_alone(self) -> bool:
-        return False
-
     def read_newest(self) -> tuple[Intent, int]:
         self._check()
         if self.held is None:
@@ -115,12 +112,6 @@ class VirtualMemory:
     def condition(self) -> Condition:
         return condition(None if self.held is None else self._generation, self._written)
 
-    def stands_alone(self) -> bool:
-        return False
-
-    def is_older(self) -> bool:
-        return self._generation < self._written
-
     def read(self) -> Memory:
         if self.held is None:
             raise StateMissing("The virtual memory is missing.")
@@ -130,7 +121,7 @@ class VirtualMemory:
         self._written += 1
         self._generation = self._written
         self.held = memory
-        if not self.copies or memory.time - self.copies[-1].time >= 60.0:
+        if not self.copies or memory.written.time - self.copies[-1].written.time >= 60.0:
             self.copies.append(memory)
 
     def begin_life(self) -> int:
@@ -143,7 +134,7 @@ class VirtualMemory:
 
     def put_back(self, before: float) -> None:
         """Somebody puts a copy of that loop time, or the oldest one, in its place."""
-        old = [memory for memory in self.copies if memory.time <= before] or self.copies[:1]
+        old = [memory for memory in self.copies if memory.written.time <= before] or self.copies[:1]
         self.held, self._generation = old[-1] if old else None, 0
 
 
@@ -167,9 +158,6 @@ class VirtualAnswers:
 
     def condition(self) -> Condition:
         return Condition.FINE if self.exists() else Condition.NEW
-
-    def stands_alone(self) -> bool:
-        return False
 
     def read_all(self) -> dict[str, Answer]:
         if self.answers is None:

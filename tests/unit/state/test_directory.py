@@ -27,7 +27,6 @@ READS = {
     "intent.returned_names": lambda state: state.intent.returned_names(),
     "intent.remove": lambda state: state.intent.remove(["r1"]),
     "memory": lambda state: state.memory.read(),
-    "memory.is_older": lambda state: state.memory.is_older(),
     "status.read_answers": lambda state: state.status.read_answers(["r1"]).get("r1"),
     "status.read_all": lambda state: state.status.read_all(),
     "status.read_lost": lambda state: state.status.read_lost(),

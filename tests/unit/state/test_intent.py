@@ -18,7 +18,7 @@ from provisioner.state import atomic, batched_writes
 from provisioner.state import intent as intent_file
 from provisioner.state.atomic import pauses
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateError, StateExists, StateMissing, StateStale, StateUnwritable
+from provisioner.state.errors import Condition, StateError, StateExists, StateMissing, StateStale, StateUnwritable
 from provisioner.state.locks import DataLock
 from tests.support.stores import add, contents
 from tests.support.waiting import PATIENCE
@@ -163,11 +163,11 @@ def test_a_generation_that_is_noted_makes_writers_refuse_an_older_intent(state: 
 
 
 def test_a_file_that_no_writer_made_stands_alone(state: StateDir) -> None:
-    assert not state.intent.stands_alone(), "nothing is there"
+    assert state.intent.condition() is not Condition.ALONE, "nothing is there"
     add(state)
-    assert not state.intent.stands_alone()
+    assert state.intent.condition() is not Condition.ALONE
     Path(state.intent.lock_path).unlink()
-    assert state.intent.stands_alone()
+    assert state.intent.condition() is Condition.ALONE
 
 
 @pytest.mark.parametrize("content", [b"\0" * 256, b'{"host": "h', b"[]", b'{"generation": "x"}', b'{"generation": -4}'])
@@ -225,7 +225,7 @@ def test_the_lock_is_free_in_every_pause_and_an_older_file_is_not_written(
     put_old_copy_back(state)
     old = Path(state.intent.path).read_bytes()
     waited = Pauses(monkeypatch, lambda: lock_is_free(state))
-    assert state.intent.is_older()
+    assert state.intent.condition() is Condition.OLDER
     with pytest.raises(StateStale, match=r"intent\.json: generation 1 is older than 2.*lookupcache"):
         write(state)
     assert waited.taken == pauses()

@@ -118,5 +118,6 @@ def test_what_was_noted_is_read_and_what_is_old_is_forgotten(tmp_path: Path) -> 
     marks.note_in_force(Digests("00000000", "4" * 8))
     assert marks.read() == noted, "noted once"
     assert [one.digests for one in marks.read()["scripts"]] == [A]
+    os.utime(tmp_path / "config" / "loop-00000000-44444444", ns=(4, 4))
     marks.note("loop", Digests("00000000", "2" * 8))
     assert [one.digests.templates[0] for one in marks.read()["loop"]] == ["2", "4", "3"], "read again: the newest"

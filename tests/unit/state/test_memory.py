@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model import Memory, RequestRecord
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateMissing, StateUnreadable
+from provisioner.state.errors import Condition, StateMissing, StateUnreadable
 
 
 def test_an_older_memory_put_back_is_noticed_until_the_loop_has_written_again(state: StateDir) -> None:
@@ -17,12 +17,12 @@ def test_an_older_memory_put_back_is_noticed_until_the_loop_has_written_again(st
     old = Path(state.memory.path).read_bytes()
     state.memory.write(Memory("demo", epoch=2))
     state.memory.write(Memory("demo", epoch=2))
-    assert not state.memory.is_older()
+    assert state.memory.condition() is not Condition.OLDER
     Path(state.memory.path).write_bytes(old)
-    assert state.memory.is_older()
+    assert state.memory.condition() is Condition.OLDER
     successor = StateDir(state.path)
     successor.memory.write(Memory("demo", epoch=3))
-    assert not successor.memory.is_older()
+    assert successor.memory.condition() is not Condition.OLDER
     assert successor.memory.read().epoch == 3
     assert json.loads(Path(state.memory.path).read_bytes())["meta"]["state"]["generation"] == 4, "never one used before"
 

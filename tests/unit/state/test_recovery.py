@@ -113,7 +113,7 @@ def test_an_older_intent_gives_way_and_is_kept(state: StateDir, noted: str) -> N
     assert Path(kept).read_bytes() == copy
     assert written(state)[0] == {REQUEST: (TEMPLATE, 2)}
     assert state.intent.read().generation == (10 if noted == "by memory" else 3)
-    assert not state.intent.is_older()
+    assert state.intent.condition() is not Condition.OLDER
 
 
 def test_an_unreadable_memory_makes_room_and_its_brake_is_left_to_the_loop(state: StateDir) -> None:

@@ -37,7 +37,7 @@ from provisioner.state import (
 from provisioner.state.batched_writes import Posting
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import StateError, StateMissing
+from provisioner.state.errors import Condition, StateError, StateMissing
 from provisioner.state.locks import DataLock
 from tests.support.waiting import PATIENCE, until
 
@@ -269,7 +269,7 @@ class Stage:
         assert now != self.before or not finished
         state = StateDir(place)
         for file in (state.intent, state.memory):
-            assert not (file.exists() and file.is_older()), f"{file.lock_path} is ahead of what is durable"
+            assert file.condition() is not Condition.OLDER, f"{file.lock_path} is ahead of what is durable"
         add(state)
         state.memory.write(Memory("demo", epoch=3))
         self._checked.add(found)
