@@ -79,10 +79,7 @@ class History:
         for change in changes.windows:
             keyed += self._window(change)
         if plan:
-            for pool in sorted(plan.paused ^ self._paused):
-                event = "paused" if pool in plan.paused else "resumed"
-                keyed.append(((event, pool), {"event": event, "pool": pool}))
-            self._paused = plan.paused
+            keyed += self._pauses(plan.paused)
         for reported in changes.reported:
             plain += _reported(reported)
         lines = [*plain, *self._repeats.take(keyed, wall)] if keyed else plain
@@ -125,6 +122,12 @@ class History:
             if where not in said:
                 said.add(where)
                 yield ("deferred", id_, *where), _deferred(plan, id_, deferral)
+
+    def _pauses(self, paused: frozenset[str]) -> Iterator[Keyed]:
+        for pool in sorted(paused ^ self._paused):
+            event = "paused" if pool in paused else "resumed"
+            yield (event, pool), {"event": event, "pool": pool}
+        self._paused = paused
 
     def _window(self, change: WindowChange) -> Iterator[Keyed]:
         """A window that halved, that doubled, or whose pool begins or ceases to back off."""

@@ -31,8 +31,6 @@ from provisioner.model import (
     RequestRecord,
     ReturnRecord,
     Snapshot,
-    Transition,
-    WindowChange,
 )
 from provisioner.planning.collect.orphans import without_brake
 from provisioner.planning.finish.returns import sought
@@ -93,7 +91,8 @@ class Reconciler:
         problem, lock_wait = "", None
         now, holds = self._clock.now(), self._holds.read()
         recorded: Plan | None = None
-        transitions, windows = self._remember(results, now)
+        made = self._remember(results, now)
+        transitions, windows = made.transitions, made.windows
         try:
             self._mandate.check()
             self._take_in(looks, now)
@@ -139,7 +138,8 @@ class Reconciler:
     def settle(self) -> Changes:
         """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
         now, results = self._clock.now(), self._actors.collect()
-        changes = Changes(self._number, self._clock.wall(), results, *self._remember(results, now))
+        made = self._remember(results, now)
+        changes = Changes(self._number, self._clock.wall(), results, made.transitions, made.windows)
         if self.memory is not None:
             self._record(self.memory, now)
         self._history.take(changes, ending=True)
@@ -160,26 +160,18 @@ class Reconciler:
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
         """Let what may leave the files leave them, or only say what: the ids. Looks at no pool. Raises StateError."""
-        now = self._clock.now()
+        now, left = self._clock.now(), dict[str, None]()
         self._holds.read()
-        left: tuple[str, ...] = ()
-        while plan := self._trim_plan(now):
-            left = tuple(dict.fromkeys((*left, *plan.forget)))
-            if dry_run:
+        while (intent := self._load({}, now)) is not None and self.memory is not None:
+            plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self.limits, now)
+            left |= dict.fromkeys(plan.forget)
+            if dry_run or not (plan.forget or plan.memory is not self.memory):
                 break
             # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
             self._record(plan.memory, now)
             self._publish(plan.memory, now)
             self._intent.forget(plan.forget)
-        return left
-
-    def _trim_plan(self, now: float) -> Plan | None:
-        """The next step; None when there is none (any more)."""
-        intent = self._load({}, now)
-        if self.memory is None or intent is None:
-            return None
-        plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self.limits, now)
-        return plan if plan.forget or plan.memory is not self.memory else None
+        return tuple(left)
 
     def _take_in(self, looks: Mapping[str, Look], now: float) -> None:
         """Load; and record at once what a lost intent or a person says of the brake."""
@@ -215,16 +207,15 @@ class Reconciler:
                 self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
         return intent
 
-    def _remember(self, results: Sequence[Results], now: float) -> tuple[list[Transition], list[WindowChange]]:
-        """Take the outcomes of batches into memory; return the slots and windows that changed."""
-        transitions, windows = list[Transition](), list[WindowChange]()
-        for done in results:
-            if self.memory is not None:
-                made = remember(self.memory, done.outcomes, done.unsent, self.limits, now)
-                self.memory = made.memory
-                transitions += made.transitions
-                windows += made.windows
-        return transitions, windows
+    def _remember(self, results: Sequence[Results], now: float) -> Plan:
+        """Take the outcomes of batches into memory; return what changed in it."""
+        if self.memory is None or not results:
+            return NO_PLAN
+        outcomes = [outcome for done in results for outcome in done.outcomes]
+        unsent = [action for done in results for action in done.unsent]
+        made = remember(self.memory, outcomes, unsent, self.limits, now)
+        self.memory = made.memory
+        return made
 
     def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
         """None when everything is as at the last plan and nothing has fallen due."""
