@@ -9,7 +9,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from provisioner.loop.cycle import Changes
 from provisioner.loop.publisher import Reported
@@ -25,7 +24,6 @@ from provisioner.model import (
     RequestRecord,
     RequestStatus,
     ReturnRecord,
-    Slot,
     Transition,
     Verdict,
     Window,
@@ -98,15 +96,16 @@ class History:
         if changes.results and self._deleted:
             old = changes.wall - COUNTED_SECONDS
             self._deleted = {name: at for name, at in self._deleted.items() if at > old}
-        for outcome in chain.from_iterable([done.outcomes for done in changes.results]):
-            line, action = _outcome_line(outcome), outcome.action
-            of = action.reason if isinstance(action, Delete) else action.template
-            if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
-                keyed.append(((line["event"], action.pool, of, line["result"]), line))
-            else:
-                plain.append(line)
-            if isinstance(action, Delete) and outcome.failure is None:
-                self._deleted[action.name] = changes.wall
+        for done in changes.results:
+            for outcome in done.outcomes:
+                line, action = _outcome_line(outcome), outcome.action
+                of = action.reason if isinstance(action, Delete) else action.template
+                if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
+                    keyed.append(((line["event"], action.pool, of, line["result"]), line))
+                else:
+                    plain.append(line)
+                if isinstance(action, Delete) and outcome.failure is None:
+                    self._deleted[action.name] = changes.wall
 
     def _waiting(self, plan: Plan, wall: float) -> Iterator[Keyed]:
         """Requests whose machines are held back, once for each reason, and once that it is over."""
@@ -199,7 +198,8 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for one in transitions:
         slot, where = one.slot, (one.slot.request, one.slot.pool)
-        if one.before is None and not _given_up(slot):
+        # One that is closed at once was only opened to report to HF why there is no machine.
+        if one.before is None and (slot.submitted is not None or slot.verdict is Verdict.OPEN):
             opened[where].append(slot.name)
         if one.runs:
             running[where].append(slot.name)
@@ -223,11 +223,6 @@ def _troubled(one: Transition, keyed: list[Keyed]) -> None:
         line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}
         line |= failure.facts
         keyed.append((("troubled", slot.pool, one.template, failure.error), line))
-
-
-def _given_up(slot: Slot) -> bool:
-    """It was only opened to tell HF why there is no machine."""
-    return slot.submitted is None and slot.verdict is not Verdict.OPEN
 
 
 def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
@@ -261,7 +256,8 @@ def _reported(reported: Reported) -> Iterator[Line]:
     """The answers that say something for the first time, and the machines that HF is told to give back."""
     for before, record in reported.records:
         words = _words(record)
-        if words != (_words(before) if before else _said_of_new(record)):
+        former = _words(before) if before else dict.fromkeys(words, 0) | {"answer": RequestStatus.RUNNING}
+        if words != former:  # HF takes for granted that a new request runs, without any machine
             yield {"event": "told", "request" if isinstance(record, RequestRecord) else "return": record.id, **words}
     groups = defaultdict[tuple[str, int], list[str]](list)
     for name, loss in reported.lost.items():
@@ -278,11 +274,6 @@ def _words(record: RequestRecord | ReturnRecord) -> Line:
         ran = sum([is_reported_running(slot) for slot in record.slots.values()])
         return {"answer": ended or RequestStatus.RUNNING, "running": ran}
     return {"answer": record.ended or RequestStatus.RUNNING}
-
-
-def _said_of_new(record: RequestRecord | ReturnRecord) -> Line:
-    """What HF takes for granted: it has the id, and no machine."""
-    return {"answer": RequestStatus.RUNNING} | ({"running": 0} if isinstance(record, RequestRecord) else {})
 
 
 def _hold(word: str, hold: Lever) -> Line:
