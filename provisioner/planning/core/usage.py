@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -163,8 +163,5 @@ def month_of(wall: float) -> tuple[str, float, float]:
     today = date.fromisoformat(wall_day(wall)).replace(day=1)
     year, month = divmod(12 * today.year + today.month, 12)
     ends = date(min(year, date.max.year), month + 1, 1)
-    return today.isoformat()[:8], _moment(today), _moment(ends)
-
-
-def _moment(day: date) -> float:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+    begin, end = ((day.toordinal() - FIRST) * DAY for day in (today, ends))
+    return today.isoformat()[:8], begin, end
