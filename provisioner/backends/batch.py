@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner.backends import BackendError, MayStart
-from provisioner.backends.concurrency import SharedFlow
+from provisioner.backends.concurrency import Flow
 from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
 
 log = logging.getLogger(__name__)
@@ -32,9 +32,7 @@ class Call:
     send: Send
 
 
-def run_calls(
-    calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: SharedFlow | None = None
-) -> list[Outcome]:
+def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: Flow | None = None) -> list[Outcome]:
     """Send ``calls``, each with a time-out of its own; returns the outcomes of those that were sent, in their order.
 
     ``workers``: at most so many are under way; with a ``flow``, as many as it lets.
@@ -47,7 +45,7 @@ def run_calls(
 class _Batch:
     """The calls of one batch, and what they know of each other: which templates are stopped."""
 
-    def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: SharedFlow | None) -> None:
+    def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: Flow | None) -> None:
         self._most = workers
         self._may_start = may_start
         self._flow = flow
@@ -78,22 +76,20 @@ class _Batch:
             self._flow.begun()
 
     def _work(self) -> None:
-        while (following := self._following()) is not None:
-            number, call = following
-            self._outcomes[number] = self._send(call)
-
-    def _following(self) -> tuple[int, Call] | None:
-        """The next call to be sent, and one more worker if there is room for one; None ends this worker."""
-        with self._lock:
-            if (self._room() >= 0 or self._working == 1) and (call := self._take()) is not None:
+        """Send calls until none is left for this worker; start one more worker if there is room for one."""
+        while True:
+            with self._lock:
+                following = self._take() if self._room() >= 0 or self._working == 1 else None
+                if following is None:
+                    self._working -= 1
+                    if self._flow is not None:
+                        self._flow.ended()
+                    return
                 if self._left and self._room() > 0:
                     with contextlib.suppress(RuntimeError):  # The present workers send the rest.
                         self._employ()
-                return call
-            self._working -= 1
-            if self._flow is not None:
-                self._flow.ended()
-            return None
+            number, call = following
+            self._outcomes[number] = self._send(call)
 
     def _room(self) -> int:
         """How many more workers may start; when negative, how many have to end."""
@@ -134,15 +130,15 @@ def _templates(actions: Iterable[Action]) -> set[str]:
 
 
 def _failures(call: Call) -> tuple[Mapping[str, Failure], float | None]:
-    """What failed of a call, by name, and how long the cloud asks to be left alone.
+    """Return what failed of a call, by name, and how long the cloud asks to be left alone.
 
     A bug in one call must not hide the outcomes of the others.
     """
+    names = [action.name for action in call.actions]
     try:
         return call.send(), None
     except BackendError as error:
-        return {action.name: error.failure for action in call.actions}, error.retry_after
+        return dict.fromkeys(names, error.failure), error.retry_after
     except Exception as error:
-        log.exception("Call failed unexpectedly", extra={"machines": [action.name for action in call.actions]})
-        failure = Failure(ErrorClass.OTHER, f"{type(error).__name__}: {error}")
-        return {action.name: failure for action in call.actions}, None
+        log.exception("Call failed unexpectedly", extra={"machines": names})
+        return dict.fromkeys(names, Failure(ErrorClass.OTHER, f"{type(error).__name__}: {error}")), None

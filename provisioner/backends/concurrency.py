@@ -1,7 +1,6 @@
 """How many calls may be under way at one server: more while it answers quickly, fewer when it is slow or says so.
 
-:class:`Flow` is the rule (pure: no I/O, no clock); :class:`SharedFlow` holds it for all threads that call the server;
-:class:`Readings` makes calls in the background, one at a time.
+:class:`Flow` is the rule (no I/O, no clock); :class:`Readings` makes calls in the background, one at a time.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 
 LEAST = 1
 FIRST = 16
@@ -33,95 +31,76 @@ CLOSE_SECONDS = 2.0
 """How long the end of a reading is waited for. It dies with the process anyway."""
 
 
-@dataclass(frozen=True, slots=True)
 class Flow:
-    """What is known of one server; times are monotonic seconds.
+    """What is known of one server, for all threads that call it; times are monotonic seconds.
 
     A round is as many responses as calls may be under way, to calls that began in it: the limit changes once in one.
     """
 
-    limit: int = FIRST
-    """Calls that may be under way."""
-    not_before: float = -math.inf
-    """No call may begin before this: the server asked for it."""
-    held_until: float = -math.inf
-    """The limit does not grow before this."""
-    unloaded: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that the quickest responses took of late, by kind of call: a webhook may hold up creates alone."""
-    began: float = -math.inf
-    """When this round began."""
-    taken: tuple[tuple[str, float], ...] = ()
-    """Kind and seconds of each response of this round."""
-
-    def open(self, now: float) -> bool:
-        """A call may begin now, as far as the server has said."""
-        return now >= self.not_before
-
-    def answered(self, kind: str, began: float, now: float) -> Flow:
-        """A call was answered, or not within its time-out."""
-        if began < self.began:
-            return self
-        later = replace(self, taken=(*self.taken, (kind, now - began)))
-        return later._judged(now) if len(later.taken) >= self.limit else later
-
-    def refused(self, began: float, now: float, wait: float | None) -> Flow:
-        """The server is too busy, and asks not to be called for ``wait`` seconds."""
-        not_before = max(self.not_before, now + (USUAL_WAIT if wait is None else wait))
-        closed = replace(self, not_before=not_before, held_until=now + HOLD_SECONDS)
-        return closed if began < self.began else closed._halved(now)
-
-    def _judged(self, now: float) -> Flow:
-        """The flow after a round: its limit halves when half of the responses were slow, and else grows by a quarter,
-        unless the server has refused a call of late."""
-        unloaded = {kind: seconds * FADING for kind, seconds in self.unloaded.items()}
-        for kind, seconds in self.taken:
-            unloaded[kind] = min(seconds, unloaded.get(kind, math.inf))
-        learned = replace(self, unloaded=unloaded)
-        slow = sum(seconds > max(QUICK_SECONDS, SLOW_TIMES * unloaded[kind]) for kind, seconds in self.taken)
-        if 2 * slow >= len(self.taken):
-            return learned._halved(now)
-        more = 0 if now < self.held_until else max(1, self.limit // 4)
-        return replace(learned, limit=min(MOST, self.limit + more), began=now, taken=())
-
-    def _halved(self, now: float) -> Flow:
-        return replace(self, limit=max(LEAST, self.limit // 2), began=now, taken=())
-
-
-class SharedFlow:
-    """The flow to one server, kept between batches and shared by all that call it. Thread-safe."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flow = Flow()
         self._callers = 0
+        self.limit = FIRST
+        """Calls that may be under way."""
+        self._not_before = -math.inf
+        """No call may begin before this: the server asked for it."""
+        self._held_until = -math.inf
+        """The limit does not grow before this."""
+        self._unloaded: dict[str, float] = {}
+        """Seconds that the quickest responses took of late, by kind of call: a webhook may hold up creates alone."""
+        self._began = -math.inf
+        """When this round began."""
+        self._taken: list[tuple[str, float]] = []
+        """Kind and seconds of each response of this round."""
 
     def room(self) -> int:
-        """How many more callers may begin; when negative, how many should end."""
-        return self._flow.limit - self._callers
+        """Return how many more callers may begin; if negative, how many should end."""
+        return self.limit - self._callers
 
     def begun(self) -> None:
-        """One more caller sends calls to the server, one after the other."""
+        """Count a caller, who sends calls to the server, one after the other."""
         with self._lock:
             self._callers += 1
 
     def ended(self) -> None:
-        """One caller has ended."""
+        """Count a caller no more."""
         with self._lock:
             self._callers -= 1
 
     def open(self, now: float) -> bool:
         """A call may begin now, as far as the server has said."""
-        return self._flow.open(now)
+        return now >= self._not_before
 
     def answered(self, kind: str, began: float, now: float) -> None:
-        """A call was answered, or not within its time-out."""
+        """Note that a call was answered, or not within its time-out."""
         with self._lock:
-            self._flow = self._flow.answered(kind, began, now)
+            if began >= self._began:
+                self._taken.append((kind, now - began))
+                if len(self._taken) >= self.limit:
+                    self._judge(now)
 
     def refused(self, began: float, now: float, wait: float | None) -> None:
-        """The server is too busy, and asks not to be called for ``wait`` seconds."""
+        """Note that the server is too busy, and asks not to be called for ``wait`` seconds."""
         with self._lock:
-            self._flow = self._flow.refused(began, now, wait)
+            self._not_before = max(self._not_before, now + (USUAL_WAIT if wait is None else wait))
+            self._held_until = now + HOLD_SECONDS
+            if began >= self._began:
+                self._begin(self.limit // 2, now)
+
+    def _judge(self, now: float) -> None:
+        """End a round: the limit halves if half of the responses were slow, and else grows by a quarter, unless the
+        server has refused a call of late."""
+        self._unloaded = {kind: seconds * FADING for kind, seconds in self._unloaded.items()}
+        for kind, seconds in self._taken:
+            self._unloaded[kind] = min(seconds, self._unloaded.get(kind, math.inf))
+        slow = sum(seconds > max(QUICK_SECONDS, SLOW_TIMES * self._unloaded[kind]) for kind, seconds in self._taken)
+        if 2 * slow >= len(self._taken):
+            self._begin(self.limit // 2, now)
+        else:
+            self._begin(self.limit + (0 if now < self._held_until else max(1, self.limit // 4)), now)
+
+    def _begin(self, limit: int, now: float) -> None:
+        self.limit, self._began, self._taken = max(LEAST, min(MOST, limit)), now, []
 
 
 class Readings:

@@ -1,7 +1,7 @@
 """The connections of all HTTP clients, which limit the time and the size of each response as a whole.
 
 Kubernetes is reached by the pools here, and Google (Compute Engine, token servers, the metadata server) by sessions
-with the adapter here, which has such pools.
+whose adapter has such pools (``google_auth``).
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-import requests
 import urllib3
 import urllib3.connection
-from requests.adapters import HTTPAdapter
 
 IDLE_SECONDS = 5.0
 """A connection that was idle for longer is made anew: that takes milliseconds. A firewall that has forgotten it drops
@@ -51,11 +49,7 @@ PAGE, MOST_PAGES = 500, 400
 PIECE = 1 << 16
 """Bytes of a body that are taken at once."""
 
-SIZE = 32
-"""Connections that a session keeps: the calls and zones of all pools of a project share them."""
-
 Connections = TypeVar("Connections", bound=urllib3.PoolManager)
-Session = TypeVar("Session", bound=requests.Session)
 
 
 class LateResponse(urllib3.exceptions.ReadTimeoutError):
@@ -286,39 +280,3 @@ def body_of(response: Any) -> bytes:
     if size > MOST_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise response.allowance.large(f"{MOST_VALUES} values")
     return body
-
-
-class _WholeResponses(HTTPAdapter):
-    """Reads each response to its end, follows no redirect, and tries nothing again."""
-
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options)
-        bounded(self.poolmanager)
-
-    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        return bounded(super().proxy_manager_for(*arguments, **options))
-
-    def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        timeout = options.get("timeout")
-        options |= {"stream": True, "timeout": timeout[1] if isinstance(timeout, tuple) else timeout}
-        try:
-            response = super().send(request, *arguments, **options)
-            response._content = body_of(response.raw)
-        except urllib3.exceptions.HTTPError as error:
-            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            kind = requests.exceptions.ReadTimeout if late else requests.exceptions.ConnectionError
-            raise kind(error, request=request) from error
-        if response.is_redirect:
-            where = f"{request.url}".partition("?")[0]
-            text = f"{request.method} {where}: HTTP {response.status_code}, a redirect, which is not followed"
-            raise requests.exceptions.TooManyRedirects(text, request=request, response=response)
-        return response
-
-
-def bounded_session(session: Session) -> Session:
-    """The same session, and that of its credentials, with bounded responses."""
-    tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession's own, for its credentials
-    for one in filter(None, (session, tokens)):
-        for scheme in ("https://", "http://"):
-            one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=SIZE))
-    return session

@@ -1,4 +1,5 @@
-"""Google credentials: a service account's key file, or what the surroundings offer; as tokens for an API server."""
+"""The way to Google's servers: sessions with bounded responses, and credentials, which are a service account's key file
+or what the surroundings offer; as tokens also for an API server."""
 
 from __future__ import annotations
 
@@ -8,20 +9,22 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import google.auth
 import google.auth.credentials
 import requests
+import urllib3
 from google.auth import identity_pool, pluggable
 from google.auth._cloud_sdk import get_application_default_credentials_path
 from google.auth.environment_vars import CREDENTIALS
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 from google.oauth2 import service_account
+from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import bounded_session
+from provisioner.backends.connections import body_of, bounded
 from provisioner.backends.network import ANOTHER_LOGIN, signature, wants_another_login
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
@@ -41,8 +44,49 @@ RETRY_SECONDS = 5.0
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
 
+SIZE = 32
+"""Connections that a session keeps: the calls and zones of all pools of a project share them."""
+
+Session = TypeVar("Session", bound=requests.Session)
+
 UNUSABLE = (GoogleAuthError, OSError, *ODD_RESPONSES)
 """What Google's library raises for a file that holds no credentials."""
+
+
+class _WholeResponses(HTTPAdapter):
+    """Reads each response to its end, follows no redirect, and tries nothing again."""
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        bounded(self.poolmanager)
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        return bounded(super().proxy_manager_for(*arguments, **options))
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+        timeout = options.get("timeout")
+        options |= {"stream": True, "timeout": timeout[1] if isinstance(timeout, tuple) else timeout}
+        try:
+            response = super().send(request, *arguments, **options)
+            response._content = body_of(response.raw)
+        except urllib3.exceptions.HTTPError as error:
+            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            kind = requests.exceptions.ReadTimeout if late else requests.exceptions.ConnectionError
+            raise kind(error, request=request) from error
+        if response.is_redirect:
+            where = f"{request.url}".partition("?")[0]
+            text = f"{request.method} {where}: HTTP {response.status_code}, a redirect, which is not followed"
+            raise requests.exceptions.TooManyRedirects(text, request=request, response=response)
+        return response
+
+
+def bounded_session(session: Session) -> Session:
+    """The same session, and that of its credentials, with bounded responses."""
+    tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession's own, for its credentials
+    for one in filter(None, (session, tokens)):
+        for scheme in ("https://", "http://"):
+            one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=SIZE))
+    return session
 
 
 def _request() -> Any:

@@ -91,7 +91,7 @@ def diff_document(
     slots = {slot.name: slot for _, slot in memory.slots}
     phases = _phases(looks)
     unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
-    living = [name for name, slot in slots.items() if not slot.gone]
+    living = [name for name, slot in slots.items() if not slot.deletion.gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
     for name in sorted({*listed, *living, *phases}):
         slot = slots.get(name)
@@ -125,7 +125,7 @@ def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
     """The meaning of a view; ``ours``: the machine's name has our shape."""
-    if view.cloud == UNSEEN and (slot is None or not slot.gone):
+    if view.cloud == UNSEEN and (slot is None or not slot.deletion.gone):
         return UNKNOWN if slot or ours else FOREIGN
     there = view.cloud not in (ABSENT, UNSEEN)
     if slot is None:

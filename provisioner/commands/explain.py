@@ -196,9 +196,9 @@ def _request(sources: _Sources, memory: Memory, record: RequestRecord) -> Iterat
     slots = record.slots.values()
     if record.ended is not None:
         heard = "" if record.told_at is not None else "; HostFactory has not heard of it yet"
-        yield f"It ended as {record.ended} at {_local(memory, record.ended_at or memory.time)}{heard}."
+        yield f"It ended as {record.ended} at {_local(memory, record.ended_at or memory.written.time)}{heard}."
         kept = sum(slot.verdict in DESIRED for slot in slots)
-        leaving = sum(slot.verdict not in DESIRED and not slot.gone for slot in slots)
+        leaving = sum(slot.verdict not in DESIRED and not slot.deletion.gone for slot in slots)
         yield f"{kept:,} of its machines are HostFactory's; {leaving:,} that have ended are not proven gone yet."
         return
     ran = sum(slot.is_with_hf for slot in slots)
@@ -223,39 +223,40 @@ def _machine(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
         yield "It is set aside: nothing is done for it until a person has looked."
     if slot.verdict in DESIRED:
         yield from _wanted(sources, memory, slot)
-    elif slot.gone:
+    elif slot.deletion.gone:
         yield f"It is {slot.verdict}, and nothing is left of it."
     else:
-        sent = "is to be sent" if slot.delete_sent is None else f"was sent at {_local(memory, slot.delete_sent)}"
+        sent = "is to be sent" if slot.deletion.sent is None else f"was sent at {_local(memory, slot.deletion.sent)}"
         yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone."
-        if slot.stuck:
+        if slot.deletion.stuck:
             yield "It is stuck: it was to be gone long ago."
-        if slot.hindrance is not None:
-            yield f"Its place says why it does not go: {slot.hindrance.error}: {slot.hindrance.text}"
+        if slot.deletion.hindrance is not None:
+            yield f"Its place says why it does not go: {slot.deletion.hindrance.error}: {slot.deletion.hindrance.text}"
 
 
 def _wanted(sources: _Sources, memory: Memory, slot: Slot) -> Iterator[str]:
-    if slot.notice is not None:
-        yield f"It ends at {_local(memory, slot.notice.ends)}: {slot.notice.cause}."
-    if slot.down is not None:
+    if slot.observed.notice is not None:
+        yield f"It ends at {_local(memory, slot.observed.notice.ends)}: {slot.observed.notice.cause}."
+    if slot.life.down is not None:
         why = f": “{slot.failure.text}”" if slot.failure else ""
-        yield f"It has not run since {_local(memory, slot.down)}{why}. HostFactory was told of it."
+        yield f"It has not run since {_local(memory, slot.life.down)}{why}. HostFactory was told of it."
     elif slot.ran is not None:
-        yield f"It runs since {_local(memory, slot.ran)} at {slot.ip}, and is kept until HostFactory returns it."
+        since = _local(memory, slot.ran)
+        yield f"It runs since {since} at {slot.observed.ip}, and is kept until HostFactory returns it."
     if slot.ran is not None:
         return
     limits = sources.notes.pool_limits.get(slot.pool)
     said = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
     yield f"It does not run yet{said}."
     if limits and slot.submitted is not None:
-        due = _local(memory, boots_by(slot, slot.submitted, limits))
+        due = _local(memory, boots_by(slot, limits))
         yield f"If it does not run by {due}, it fails and another takes its place."
 
 
 def _return(memory: Memory, back: ReturnRecord) -> str:
     settled = f"{len(back.results):,} of {len(back.names):,} machines are settled"
     if back.ended is not None:
-        return f"It ended as {back.ended} at {_local(memory, back.ended_at or memory.time)}: {settled}."
+        return f"It ended as {back.ended} at {_local(memory, back.ended_at or memory.written.time)}: {settled}."
     return f"It is running: {settled}; it ends by {_local(memory, back.deadline)}."
 
 

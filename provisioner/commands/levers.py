@@ -143,7 +143,7 @@ class _Here:
     def _no_pool(self, name: str) -> str:
         pools = set(self.notes.pool_limits)
         for record in self.memory.requests.values() if self.memory else ():
-            pools |= {slot.pool for slot in record.slots.values() if slot.pool and not slot.gone}
+            pools |= {slot.pool for slot in record.slots.values() if slot.pool and not slot.deletion.gone}
         if name in pools:
             return ""
         with suppress(StateError):

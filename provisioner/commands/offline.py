@@ -117,8 +117,8 @@ def _lacking(looks: Mapping[str, Look], memory: Memory) -> dict[str, dict[str, s
     shown = {name: look.machines for name, look in looks.items() if isinstance(look, Snapshot)}
     lacking: dict[str, dict[str, str]] = {}
     for _, slot in memory.slots:
-        if not slot.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):
-            lacking.setdefault(slot.pool, {})[slot.name] = slot.fingerprint.uid
+        if not slot.deletion.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):
+            lacking.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
     return lacking
 
 

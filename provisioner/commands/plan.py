@@ -85,7 +85,7 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
 
 def _close(close: Transition) -> dict[str, Any]:
     slot = close.slot
-    why = slot.cause or (slot.failure.error if slot.failure else "")
+    why = slot.observed.cause or (slot.failure.error if slot.failure else "")
     text = slot.failure.text if slot.failure else ""
     about = {"machine": slot.name, "pool": slot.pool, "template": close.template}
     return {**about, "verdict": slot.verdict, "reason": why, "text": text}

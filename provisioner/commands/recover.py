@@ -73,7 +73,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
 
     files = recovery.read_files(state)
     if files.fine("intent"):
-        orphans = tuple(files.memory.orphans) if files.memory else ()
+        orphans = tuple(files.memory.orphans.since) if files.memory else ()
         return recovery.recovery(files, orphans, "", ""), {}
     configuration = settings(options.config)
     looks = look_once(configuration, files.memory)

@@ -91,7 +91,7 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
     return {
         "since": since,
         "until": last,
-        "counted_since": None if memory.usage_since_wall is None else format_utc(memory.usage_since_wall),
+        "counted_since": None if memory.usage.since_wall is None else format_utc(memory.usage.since_wall),
         "currency": currency,
         "by": list(by),
         "rows": [{**dict(zip(by, group, strict=True)), **_sums(limits, groups[group])} for group in sorted(groups)],

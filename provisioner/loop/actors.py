@@ -159,14 +159,14 @@ def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -
 def _ended(close: Transition) -> Ended | None:
     """None if HF gave the machine back, an operator cancelled it, or it never was there."""
     slot = close.slot
-    if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (slot.seen or slot.accepted):
+    if not (close.is_lost or slot.verdict is Verdict.FAILED) or not (slot.observed.seen or slot.observed.accepted):
         return None
     return Ended(
         slot.name,
         slot.request,
         close.template,
-        uid=slot.fingerprint.uid,
+        uid=slot.observed.fingerprint.uid,
         lost=close.is_lost,
-        cause=slot.cause,
+        cause=slot.observed.cause,
         failure=slot.failure,
     )

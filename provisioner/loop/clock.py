@@ -35,9 +35,9 @@ class Clock(Protocol):
 
 def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
     """Seconds since a memory was written, by the host's uptime; on another host or boot by the wall clock. Clamped."""
-    held = before.uptime
+    held = before.written.uptime
     same_boot = held is not None and uptime is not None and held.boot == uptime.boot
-    seconds = uptime.seconds - held.seconds if held and uptime and same_boot else wall - before.time_wall
+    seconds = uptime.seconds - held.seconds if held and uptime and same_boot else wall - before.written.wall
     return min(max(seconds, 0.0), LONGEST_GAP)
 
 
@@ -48,7 +48,7 @@ class LoopClock:
         """``before``: what the loop before remembered last."""
         self._boot = boot_id()
         self._monotonic = time.monotonic()
-        self._start = time.time() if before is None else before.time + gap(before, self.uptime(), time.time())
+        self._start = time.time() if before is None else before.written.time + gap(before, self.uptime(), time.time())
 
     def now(self) -> float:
         """Loop time in seconds."""

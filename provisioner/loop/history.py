@@ -198,8 +198,8 @@ def _close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
         "template": close.template,
         "verdict": slot.verdict,
     }
-    if slot.cause is not None:
-        line["cause"] = slot.cause
+    if slot.observed.cause is not None:
+        line["cause"] = slot.observed.cause
     if slot.failure is not None:
         line |= slot.failure.facts
     if slot.verdict in ONCE_FAILED:

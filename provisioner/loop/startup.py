@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from provisioner.hostfactory import Answer
 from provisioner.loop.clock import Clock
-from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Snapshot
+from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Moment, Snapshot
 from provisioner.names import request_of
 from provisioner.planning.core.usage import with_usage_of
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
@@ -113,7 +113,7 @@ class HeldMemory:
             return
         self._check()
         clock = self._clock
-        self._state.memory.write(replace(memory, time=now, time_wall=clock.wall(), uptime=clock.uptime()))
+        self._state.memory.write(replace(memory, written=Moment(now, clock.wall(), clock.uptime())))
         self._held, self._signature, self._recorded = memory, self._state.memory.signature(), now
 
 
@@ -152,7 +152,9 @@ class Startup:
         if held is None:
             return self._loaded(begun)
         if self._is_contradicted(held, begun.intent):
-            return self._made_again(replace(held, time=begun.now, time_wall=self._clock.wall()), begun)
+            return self._made_again(
+                replace(held, written=Moment(begun.now, self._clock.wall(), held.written.uptime)), begun
+            )
         return held
 
     def without_intent(self, limits: Limits, now: float) -> Memory | None:

@@ -79,6 +79,26 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a pool is not asked after a failure, in seconds."""
+
+    first: float = 5.0
+    last: float = 1800.0
+    no_room: float = 180.0
+    """Longest back-off of a pool that only has no room: a probe of it costs a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanLimits:
+    """How slowly orphans go."""
+
+    grace: float = 600.0
+    cap_per_hour: int = 20
+    unlisted_after: float | None = None
+    """Seconds after which a machine goes that no list of HF names. None: it is only shown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Everything the plan takes from the configuration. Durations in seconds."""
 
@@ -87,17 +107,11 @@ class Limits:
     templates: Mapping[str, TemplateLimits]
     request_deadline: float = 3600.0
     return_deadline: float = 3600.0
-    orphan_grace: float = 600.0
-    orphan_cap_per_hour: int = 20
+    orphans: OrphanLimits = OrphanLimits()
     cancel_after: float = 1800.0
     retention: float = DAY
-    backoff_first: float = 5.0
-    backoff_last: float = 1800.0
-    backoff_no_room: float = 180.0
-    """Longest back-off of a pool that only has no room: a probe of it costs a call."""
+    backoff: Backoff = Backoff()
     adopt_prefixes: tuple[str, ...] = ()
-    delete_unlisted_after: float | None = None
-    """None: a machine that no list of HF names is only shown."""
     budget: Budget = Budget()
     usage_days: int = 92
     """Days of which usage is kept."""

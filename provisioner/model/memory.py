@@ -5,80 +5,113 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from provisioner.model.snapshot import Fingerprint, Notice
 from provisioner.model.words import DESIRED, BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
+from provisioner.names import SLOT_DIGITS
+
+
+class Tries(NamedTuple):
+    """What was tried for one wanted machine before."""
+
+    failed: int = 0
+    """Slots that failed and spent a try."""
+    failure: Failure | None = None
+    """Why the last slot failed, or one before it that had a better reason than that time ran out."""
+
+
+UNTRIED = Tries()
+
+
+class Observed(NamedTuple):
+    """What the place has shown of a slot's machine."""
+
+    accepted: bool = False
+    """A create call was answered with success."""
+    seen: bool = False
+    absent: float | None = None
+    """Begin of the first complete snapshot that lacks the machine, since it was last seen."""
+    fingerprint: Fingerprint = Fingerprint()
+    ip: str = ""
+    public_ip: str = ""
+    launched: int = 0
+    notice: Notice | None = None
+    gated: bool = False
+    """The machine was last seen held back on purpose."""
+    strayed: bool = False
+    """The machine was last seen without what makes it ours: only its name and uid lead to it."""
+    expires: float | None = None
+    """Epoch seconds, by the place's clock, at which the place ends the machine."""
+    cause: LossCause | None = None
+    """Why the machine ends or ended."""
+
+
+class Life(NamedTuple):
+    """Moments of a machine's life that few machines have, in loop time."""
+
+    ungated_at: float | None = None
+    """When the machine was first seen held back no more: its boot counts from then."""
+    down: float | None = None
+    """Since when the machine, which ran, does not; why is the slot's ``failure``."""
+    retiring_at: float | None = None
+    """When the machine was offered to HF because of its age or its near end. It runs until HF returns it."""
+    used_from: float | None = None
+    """From when the machine counts as used, if not from ``asked_at``: it had waited, or came back late."""
+    early: bool = False
+    """The machine ran and ended by itself in its first minutes: it counts against its pool as a failed boot."""
+
+
+class Deletion(NamedTuple):
+    """How the machine of a closed slot is deleted."""
+
+    closed: float | None = None
+    """When the slot was closed."""
+    reason: DeleteReason | None = None
+    gone: bool = False
+    """The machine is proven absent: the slot needs no further action."""
+    sent: float | None = None
+    """When a delete was last recorded, before the call."""
+    begun: float | None = None
+    """When the first delete that was sent was recorded."""
+    hindrance: Failure | None = None
+    """The place's reason why the machine is not deleted: a refused delete, or one without effect."""
+    stuck: bool = False
+    """The machine is still there long after the end of its grace period: an operator should look."""
+    forced: bool = False
+    """A delete without grace was recorded, before the call."""
 
 
 class Slot(NamedTuple):
     """One try to fill one wanted machine of a request: name and pool are for ever (law: a name is used once).
 
-    A tuple, as ten thousand of them may change in one cycle: a changed copy costs a third of that of a dataclass.
+    A tuple of tuples, as ten thousand may change in one cycle: a changed copy costs a third of that of a dataclass.
     """
 
     name: str
-    number: int
     pool: str
     verdict: Verdict
     opened: float
     submitted: float | None = None
     """When its create was recorded, before the call. None: known never to have been sent."""
-    accepted: bool = False
-    """A create call for it was answered with success."""
-    seen: bool = False
     ran: float | None = None
-    """When it was first seen running, with all that HF needs to know."""
-    closed: float | None = None
-    absent: float | None = None
-    """Begin of the first complete snapshot that lacks it, since it was last seen."""
-    gone: bool = False
-    """Closed, and its machine is proven absent: nothing is left to do for it."""
-    delete: DeleteReason | None = None
-    """Why its machine is deleted, once it is closed."""
-    delete_sent: float | None = None
-    """When a delete of it was last recorded, before the call."""
-    fingerprint: Fingerprint = Fingerprint()
-    ip: str = ""
-    public_ip: str = ""
-    launched: int = 0
+    """When its machine was first seen running, with all that HF needs to know."""
+    observed: Observed = Observed()
     failure: Failure | None = None
-    cause: LossCause | None = None
-    notice: Notice | None = None
     set_aside: bool = False
-    """A verdict was asked of it that the table forbids: nothing is done for it until a person has looked."""
-    stuck: bool = False
-    """Closed, and its machine is still there long after the end of its grace period: a person should look."""
-    forced: bool = False
-    """A delete without grace was recorded for it, before the call."""
-    gated: bool = False
-    """Its machine was last seen held back on purpose."""
-    lifted: float | None = None
-    """When its machine was first seen held back no more: its boot counts from then."""
-    early: bool = False
-    """Its machine ran and ended in its first minutes by nobody's doing: it counts against its pool as a failed boot."""
-    tries: int = 0
-    """How many tries of the same wanted machine failed before this one."""
-    tried: Failure | None = None
-    """Why the slot that this one replaces failed, or one before it that had a better reason than that time ran out."""
-    offered: float | None = None
-    """Time at which the machine was offered to HF because of its age or its near end. It runs until HF returns it."""
-    started: float | None = None
-    """From when its machine counts as used, where that is not ``asked_at``: it had waited, or came back late."""
-    strayed: bool = False
-    """Its machine was last seen to stand without what makes it ours: only its name and uid lead to it."""
-    expires: float | None = None
-    """Epoch seconds, by the place's clock, at which the place ends the machine."""
-    down: float | None = None
-    """Since when its machine, which ran, does not; why is its ``failure``."""
-    delete_begun: float | None = None
-    """Time at which the first delete that was sent was recorded."""
-    hindrance: Failure | None = None
-    """The place's reason why the machine is not deleted: a refused delete, or one without effect."""
+    """A verdict was asked of it that the table forbids: no action is taken for it until an operator has looked."""
+    life: Life = Life()
+    deletion: Deletion = Deletion()
+    tries: Tries = UNTRIED
+
+    @property
+    def number(self) -> int:
+        """The number among the slots of its request, as its name says: ``<prefix>-<request>-<slot>``."""
+        return int(self.name[-SLOT_DIGITS:])
 
     @property
     def request(self) -> str:
-        """The id of the request that it belongs to, as its name says: ``<prefix>-<request>-<slot>``."""
+        """The id of the request that it belongs to, as its name says."""
         return self.name.rsplit("-", 2)[1]
 
     @property
@@ -91,21 +124,22 @@ class Slot(NamedTuple):
         """When its machine was asked for; when the slot was opened, where no create is recorded."""
         return self.opened if self.submitted is None else self.submitted
 
+    @property
+    def boots_from(self) -> float:
+        """When its boot began: with its create, or once its machine was held back no more."""
+        return self.asked_at if self.life.ungated_at is None else self.life.ungated_at
 
-if TYPE_CHECKING:
-    evolve = Slot._replace
-else:
-    _POSITIONS = {name: position for position, name in enumerate(Slot._fields)}
+    def with_observed(self, **facts: Any) -> Slot:
+        """Return the slot with other facts of its machine."""
+        return self._replace(observed=self.observed._replace(**facts))
 
-    def evolve(slot, /, **changes):
-        """``evolve(slot, field=value, …)``: the slot with some fields changed.
+    def with_life(self, **moments: Any) -> Slot:
+        """Return the slot with other moments of its machine's life."""
+        return self._replace(life=self.life._replace(**moments))
 
-        As ``_replace``, which costs the planning of ten thousand machines half as much time again.
-        """
-        values = list(slot)
-        for name, value in changes.items():
-            values[_POSITIONS[name]] = value
-        return tuple.__new__(Slot, values)
+    def with_deletion(self, **facts: Any) -> Slot:
+        """Return the slot with another state of its deletion."""
+        return self._replace(deletion=self.deletion._replace(**facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +256,75 @@ class Uptime:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """When a memory was written, by each clock."""
+
+    time: float = 0.0
+    """Loop time."""
+    wall: float = 0.0
+    """Epoch seconds; the gap across a restart is clamped (law: time is an argument)."""
+    uptime: Uptime | None = None
+    """The host's uptime: the gap of a restart within a boot, however the wall clock was set."""
+
+    @property
+    def ahead(self) -> float:
+        """Seconds from loop time to the wall clock."""
+        return self.wall - self.time
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Machines of ours that no request explains."""
+
+    since: Mapping[str, float] = field(default_factory=dict)
+    """Names that look like orphans, and since when."""
+    deletes: tuple[float, ...] = ()
+    """When orphans were deleted, for the cap per hour."""
+    appeared: Mapping[str, float] = field(default_factory=dict)
+    """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
+    accepted: tuple[str, ...] = ()
+    """Orphans that were known when an operator released the brake: their number latches it no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts by whether HF lists them and we know them."""
+
+    unlisted: Mapping[str, float] = field(default_factory=dict)
+    """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
+    unknown: Mapping[str, float] = field(default_factory=dict)
+    """Hosts in HF's list that are named like ours, have no slot and are in no pool; when the first complete set of
+    snapshots lacked each."""
+    lost: tuple[str, ...] = ()
+    """Unknown hosts that two sets of complete snapshots lack: reported as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the machines of the pools are."""
+
+    configured: Mapping[str, str] = field(default_factory=dict)
+    """The place of each pool's machines, as ``PoolLimits.where``."""
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """``Snapshot.answered_by`` of each pool, as it was where its machines are."""
+    wrong_since: Mapping[str, float] = field(default_factory=dict)
+    """Pools for which another endpoint seems to answer; since when."""
+    unseen: tuple[str, ...] = ()
+    """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """For how long machines were there that are gone."""
+
+    days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
+    """Milliseconds by UTC day, then by template, pool and account; those of days that are kept no longer under an
+    empty day, by pool alone."""
+    since_wall: float | None = None
+    """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What the loop must not forget."""
 
@@ -229,49 +332,20 @@ class Memory:
     epoch: int = 0
     generation: int = 0
     """Highest generation of intent.json read."""
-    time: float = 0.0
-    """Loop time when it was written."""
-    time_wall: float = 0.0
-    """Wall clock at the same moment; the gap across a restart is clamped (law: time is an argument)."""
-    uptime: Uptime | None = None
-    """The host's uptime at the same moment: the gap of a restart within a boot, however the wall clock was set."""
+    written: Moment = Moment()
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     pressures: Mapping[tuple[str, str], Window] = field(default_factory=dict)
     """The windows, by (pool, template); the name is that of the table in memory.json."""
-    orphans: Mapping[str, float] = field(default_factory=dict)
-    """Names that look like orphans, and since when."""
-    orphan_deletes: tuple[float, ...] = ()
-    """When orphans were deleted, for the cap per hour."""
-    appeared: Mapping[str, float] = field(default_factory=dict)
-    """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
-    astray: Mapping[str, float] = field(default_factory=dict)
-    """Pools for which another place seems to answer; since when."""
-    answered_by: Mapping[str, str] = field(default_factory=dict)
-    """``Snapshot.answered_by`` of each pool, as it was where its machines are."""
-    accepted: tuple[str, ...] = ()
-    """Orphans that were known when a person released the brake: their number latches it no more."""
-    unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
+    orphans: Orphans = Orphans()
+    hosts: Hosts = Hosts()
+    places: Places = Places()
     brake: Brake | None = None
-    strangers: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's list that are named like ours, have no slot and are in no pool; when the first complete set of
-    snapshots lacked each."""
-    lost_strangers: tuple[str, ...] = ()
-    """Those of them that two sets of complete snapshots lack: reported as lost."""
-    unseen_pools: tuple[str, ...] = ()
-    """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
-    configured_places: Mapping[str, str] = field(default_factory=dict)
-    """Where the machines of each pool are, as ``PoolLimits.where``."""
-    usage: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
-    """Milliseconds for which machines were there that are gone: by UTC day, then by template, pool and account. Those
-    of days that are kept no longer are under an empty day, by pool alone."""
-    usage_since_wall: float | None = None
-    """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
+    usage: UsageTotals = UsageTotals()
 
     def wall_of(self, at: float) -> float:
         """Loop time as epoch seconds of the loop's host."""
-        return self.time_wall + (at - self.time)
+        return at + self.written.ahead
 
     @property
     def slots(self) -> Iterator[tuple[RequestRecord, Slot]]:

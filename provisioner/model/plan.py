@@ -82,12 +82,12 @@ class Transition(NamedTuple):
     def is_lost(self) -> bool:
         """The machine was lost, also one that HF gave back in time after its end was announced."""
         verdict = self.slot.verdict
-        return verdict is Verdict.LOST or (verdict is Verdict.RETURNED and self.slot.cause is not None)
+        return verdict is Verdict.LOST or (verdict is Verdict.RETURNED and self.slot.observed.cause is not None)
 
     @property
     def is_gone(self) -> bool:
         """Its machine is proven absent from now on."""
-        return self.slot.gone and not (self.before is not None and self.before.gone)
+        return self.slot.deletion.gone and not (self.before is not None and self.before.deletion.gone)
 
 
 class WindowChange(NamedTuple):

@@ -68,7 +68,7 @@ class Configuration:
         if identities != {name: pool.identity for name, pool in new.pools.items()}:
             raise ValueError("pools: none can come, go or move while the loop runs; start it again")
         for record in memory.requests.values() if memory else ():
-            busy = not all(slot.gone for slot in record.slots.values())
+            busy = not all(slot.deletion.gone for slot in record.slots.values())
             if busy and record.template not in new.template_limits:
                 raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
 

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from provisioner import model
 from provisioner.hostfactory.instance import Digests
-from provisioner.model import Limits, TemplateLimits
+from provisioner.model import HOUR, Limits, OrphanLimits, TemplateLimits
 from provisioner.names import MAX_PREFIX_LENGTH
 from provisioner.schema.pool import (
     Compute,
@@ -235,13 +235,13 @@ class Settings(Section):
 
     def limits(self) -> Limits:
         """What the plan takes from the configuration."""
+        grace, unlisted = 60 * self.orphan_grace_minutes, self.delete_unlisted_after_hours
         return self.as_limits(
             Limits,
             prefix=self.name_prefix,
             pools={name: pool.limits() for name, pool in self.pools.items()},
             templates=self.template_limits,
-            backoff_first=self.backoff.first_seconds,
-            backoff_last=self.backoff.last_seconds,
-            backoff_no_room=self.backoff.no_room_seconds,
+            orphans=OrphanLimits(grace, self.orphan_cap_per_hour, unlisted and HOUR * unlisted),
+            backoff=self.backoff.as_limits(model.Backoff),
             budget=self.budget.limits(),
         )

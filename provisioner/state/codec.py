@@ -18,14 +18,18 @@ from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from provisioner.model import (
+    Deletion,
     Failure,
     Fingerprint,
     Intent,
+    Life,
     Notice,
+    Observed,
     Request,
     RequestRecord,
     ReturnRequest,
     Slot,
+    Tries,
 )
 from provisioner.names import SLOT_BLOCK
 
@@ -33,7 +37,7 @@ Decode = Callable[[Any], Any]
 Document = dict[str, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 
-ROWS = (Slot, Fingerprint, Failure, Notice)
+ROWS = (Slot, Observed, Life, Deletion, Tries, Fingerprint, Failure, Notice)
 """Stored as lists without field names, trailing defaults left out: ten thousand of them may be in each write."""
 
 MACHINE_COUNTS = ((Request, "count"), (RequestRecord, "count"))

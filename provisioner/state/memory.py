@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from provisioner.model import Memory, RequestRecord, Slot
+from provisioner.model import Memory, RequestRecord, ReturnRecord, Slot, UsageTotals
+from provisioner.names import SLOT_DIGITS
 from provisioner.state.codec import Decode, Document, RecordError, Tables, decode, encode
 from provisioner.state.database import generation_of
 from provisioner.state.errors import StateMissing
@@ -19,7 +20,8 @@ LIFE = 10**12
 as long as the file or its lock file is there."""
 
 MEMORY_TABLES = ("memory", "requests", "returns", "pressures", "usage")
-"""The fields of Memory that are tables of their own; the others make up the one document of the first table."""
+"""The fields of Memory that are tables of their own; the others make up the one document of the first table, with what
+``usage`` holds beside its days."""
 
 
 def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
@@ -40,11 +42,11 @@ class MemoryCodec:
 
     def encode(self, memory: Memory) -> dict[str, Document]:
         """The tables of a memory. The documents of unchanged records are those of the call before."""
-        document = encode(replace(memory, requests={}, usage={}))
-        tables = {name: document.pop(name, {}) for name in MEMORY_TABLES}
+        document = encode(replace(memory, requests={}, usage=replace(memory.usage, days={})))
+        tables = {name: document.pop(name, {}) for name in MEMORY_TABLES if name != "usage"}
         self._slots = {key: self._slots.get(key, {}) for key in memory.requests}
         self._requests = _encode_new(self._requests, memory.requests, self._request)
-        self._days = _encode_new(self._days, memory.usage)
+        self._days = _encode_new(self._days, memory.usage.days)
         tables["requests"] = {key: document for key, (_, document) in self._requests.items()}
         tables["usage"] = {day: document for day, (_, document) in self._days.items()}
         tables["memory"] = {"memory": document}
@@ -57,14 +59,19 @@ class MemoryCodec:
 
     def decode(self, tables: Tables) -> Memory:
         """The memory that tables hold. Raises RecordError, which names the document."""
-        whole, *others = MEMORY_TABLES
+        whole, *others, _ = MEMORY_TABLES
         document = tables.get(whole, {}).get(whole, {}) | {name: tables.get(name, {}) for name in others}
         memory: Memory = decode(Memory, document)
-        keyed: list[tuple[str, Mapping[Any, Any]]] = [("id", memory.requests), ("id", memory.returns)]
-        for name, held in keyed + [("number", record.slots) for record in memory.requests.values()]:
-            for key, record in held.items():
-                if getattr(record, name) != key:
-                    raise RecordError(f"{str(key)[:60]}: has the {name} {str(getattr(record, name))[:60]!r}")
+        days = decode(UsageTotals, {"days": tables.get("usage", {})}).days
+        memory = replace(memory, usage=replace(memory.usage, days=days))
+        records: Mapping[str, RequestRecord | ReturnRecord] = {**memory.requests, **memory.returns}
+        for key, record in records.items():
+            if record.id != key:
+                raise RecordError(f"{key[:60]}: has the id {record.id[:60]!r}")
+        for request in memory.requests.values():
+            for number, slot in request.slots.items():
+                if not slot.name.endswith(f"-{request.id}-{number:0{SLOT_DIGITS}}"):
+                    raise RecordError(f"{request.id[:60]}: slots: {number}: has the name {slot.name[:60]!r}")
         return memory
 
 

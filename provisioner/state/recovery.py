@@ -201,7 +201,7 @@ def _of_memory(memory: Memory) -> Intent:
     """What intent held when this memory was written. What was leaving the files stays away."""
 
     def wall(read: float) -> float:
-        return memory.time_wall - (memory.time - read)
+        return memory.wall_of(read)
 
     requests = {
         record.id: Request(record.id, record.template, record.count, wall(record.read), record.rc_account)

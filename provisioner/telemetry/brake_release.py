@@ -16,7 +16,7 @@ from provisioner.telemetry.notes import Notes
 
 def time_at(memory: Memory, wall: float) -> float:
     """Loop time at a moment of the wall clock, as the next loop would have it."""
-    return memory.time + max(0.0, wall - memory.time_wall)
+    return memory.written.time + max(0.0, wall - memory.written.wall)
 
 
 class Waiting(NamedTuple):
@@ -34,20 +34,20 @@ def waiting(memory: Memory, limits: Limits | None, now: float, news: Set[str] = 
 
     ``limits``: None where nobody knows them. ``news``: machines without a request that no loop has noted yet.
     """
-    grace = limits.orphan_grace if limits else 0.0
-    ripe = [(since + grace, False, name) for name, since in memory.orphans.items()]
-    ripe += [(now + grace, False, name) for name in news - memory.orphans.keys()]
-    if limits and limits.delete_unlisted_after is not None:
-        ripe += [(since + limits.delete_unlisted_after, True, name) for name, since in memory.unlisted.items()]
+    grace = limits.orphans.grace if limits else 0.0
+    ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
+    ripe += [(now + grace, False, name) for name in news - memory.orphans.since.keys()]
+    if limits and limits.orphans.unlisted_after is not None:
+        ripe += [(since + limits.orphans.unlisted_after, True, name) for name, since in memory.hosts.unlisted.items()]
     ripe.sort()
-    times = _times([at for at, _, _ in ripe], memory.orphan_deletes, limits, now)
+    times = _times([at for at, _, _ in ripe], memory.orphans.deletes, limits, now)
     return tuple(Waiting(name, unlisted, at) for (_, unlisted, name), at in zip(ripe, times, strict=True))
 
 
 def _times(ripe: list[float], before: tuple[float, ...], limits: Limits | None, now: float) -> Iterator[float | None]:
     """When each goes, of machines in the order of their grace; ``before``: when others went, which the cap counts."""
     times = [at for at in before if at > now - HOUR]
-    cap = limits.orphan_cap_per_hour if limits else 0
+    cap = limits.orphans.cap_per_hour if limits else 0
     for at in ripe:
         if cap <= 0:
             yield None

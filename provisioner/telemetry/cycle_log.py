@@ -78,7 +78,7 @@ class CycleLog:
                 "detail": brake.detail,
                 "pool": brake.pool,
                 "since": format_utc(time.time() - (report.now - brake.since)),
-                "orphans": len(report.memory.orphans),
+                "orphans": len(report.memory.orphans.since),
             },
         )
 
@@ -155,7 +155,7 @@ def _cause_of_outcome(outcome: Outcome) -> str:
 
 def _cause_of_close(close: Transition) -> str:
     slot = close.slot
-    cause = slot.cause or (slot.failure.error if slot.failure else None)
+    cause = slot.observed.cause or (slot.failure.error if slot.failure else None)
     return f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")
 
 

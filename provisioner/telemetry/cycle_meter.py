@@ -74,7 +74,7 @@ class CycleMeter:
         """Count a slot that ended."""
         metrics, slot = self._metrics, one.slot
         if one.is_lost:
-            metrics.lost.labels(slot.pool, one.template, slot.cause or LossCause.UNKNOWN).inc()
+            metrics.lost.labels(slot.pool, one.template, slot.observed.cause or LossCause.UNKNOWN).inc()
         elif slot.verdict is Verdict.FAILED and slot.failure is not None:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
@@ -83,10 +83,10 @@ class CycleMeter:
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.runs and slot.ran is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran - one.read)
-        if before and one.is_gone and slot.verdict is Verdict.RETURNED and slot.closed is not None:
-            metrics.shutdown.labels(slot.pool).observe(now - slot.closed)
-        if slot.stuck and not (before and before.stuck):
-            why = slot.hindrance.facts if slot.hindrance else {}
+        if before and one.is_gone and slot.verdict is Verdict.RETURNED and slot.deletion.closed is not None:
+            metrics.shutdown.labels(slot.pool).observe(now - slot.deletion.closed)
+        if slot.deletion.stuck and not (before and before.deletion.stuck):
+            why = slot.deletion.hindrance.facts if slot.deletion.hindrance else {}
             log.warning("Machine is stuck", extra={"machine": slot.name, "pool": slot.pool, **why})
 
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
@@ -118,9 +118,9 @@ class CycleMeter:
         metrics.use(desired.keys())
         metrics.desired.replace(desired)
         metrics.set_aside.set(sum(slot.set_aside for _, slot in slots))
-        is_down = (slot.pool for _, slot in slots if slot.down is not None and slot.verdict is Verdict.SUCCEEDED)
+        is_down = (slot.pool for _, slot in slots if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED)
         metrics.down.replace(Counter(is_down))
-        metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.stuck and not slot.gone))
+        metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.deletion.stuck and not slot.deletion.gone))
 
 
 def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
@@ -145,7 +145,7 @@ def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapp
             record = memory.requests.get(parts[0]) if parts else None
             counts[snapshot.pool, record.template if record else NO_TEMPLATE, machine.phase] += 1
     for record, slot in memory.slots:
-        if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.seen:
+        if slot.verdict is Verdict.OPEN and slot.submitted is not None and not slot.observed.seen:
             counts[slot.pool, record.template, Phase.SUBMITTED] += 1
     return counts
 
@@ -199,9 +199,9 @@ def seconds(memory: Memory, looked: Mapping[str, float]) -> Mapping[str, float]:
     """Machine-seconds of each pool that was looked at; the sums never fall, also across processes. A machine that has
     run counts until the last look that showed it; any other does not count yet, as its begin is not known.
     """
-    sums = Counter(by_pool(memory.usage))
+    sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:
-        if slot.ran is None or slot.gone or slot.pool not in looked:
+        if slot.ran is None or slot.deletion.gone or slot.pool not in looked:
             continue
         if one := span(slot, looked[slot.pool]):
             sums[slot.pool] += max(0, one.milliseconds)

@@ -197,7 +197,7 @@ class Notebook:
 
     def _orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
         """Orphans by pool. The orphans of a pool that cannot be seen are kept where they were seen last."""
-        names = memory.orphans if memory else {}
+        names = memory.orphans.since if memory else {}
         self._places = {name: _place(name, shown) or self._places.get(name, "") for name in names}
         return {
             pool: tuple(sorted(name for name, place in self._places.items() if place == pool))

@@ -189,15 +189,19 @@ def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
             }
             for back in memory.returns.values()
         ],
-        "stuck": [_place(slot, slot.hindrance) for _, slot in memory.slots if slot.stuck and not slot.gone],
-        "down": [
-            _place(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.down))}
+        "stuck": [
+            _place(slot, slot.deletion.hindrance)
             for _, slot in memory.slots
-            if slot.down is not None and slot.verdict is Verdict.SUCCEEDED
+            if slot.deletion.stuck and not slot.deletion.gone
+        ],
+        "down": [
+            _place(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.life.down))}
+            for _, slot in memory.slots
+            if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED
         ],
         "pressure": window_documents(memory, failures, waiting, now),
         "budget": spending(memory, limits, chain.from_iterable(unmet.values()), now),
-        "unlisted": sorted(name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER),
+        "unlisted": sorted(name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER),
     }
 
 

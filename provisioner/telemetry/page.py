@@ -119,7 +119,9 @@ class StatusPage:
         if row is None:
             return self._unknown("pool", name, [row.pool for row in seen.pools])
         find = _find(query)
-        slots = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.gone and find in slot.name)
+        slots = (
+            slot for slot in _slots(facts.memory) if slot.pool == name and not slot.deletion.gone and find in slot.name
+        )
         limits = facts.notes.pool_limits.get(name)
         return self._show(
             "pool.html",
@@ -283,29 +285,29 @@ def _state(slot: Slot) -> str:
     """What becomes of a slot's machine, in one or two words."""
     if slot.set_aside:
         return "set aside"
-    if slot.stuck and not slot.gone:
+    if slot.deletion.stuck and not slot.deletion.gone:
         return "stuck"
     if slot.verdict in DESIRED:
         return "running" if slot.ran is not None else "pending" if slot.submitted is not None else "not asked for yet"
-    return f"{slot.verdict}, gone" if slot.gone else f"{slot.verdict}, ending"
+    return f"{slot.verdict}, gone" if slot.deletion.gone else f"{slot.verdict}, ending"
 
 
 def _about(facts: Facts, slot: Slot) -> dict[str, str]:
     """What memory holds of a machine: no secret and nothing of its spec."""
-    failure = slot.failure or slot.tried
+    failure = slot.failure or slot.tries.failure
     return {
         "state": _state(slot),
-        "address": slot.ip,
-        "public address": slot.public_ip,
+        "address": slot.observed.ip,
+        "public address": slot.observed.public_ip,
         "slot opened": _when(facts, slot.opened),
         "create sent": _when(facts, slot.submitted),
         "runs since": _when(facts, slot.ran),
-        "closed": _when(facts, slot.closed),
-        "deleted because": f"{slot.delete}" if slot.delete else "",
-        "delete sent": _when(facts, slot.delete_sent),
+        "closed": _when(facts, slot.deletion.closed),
+        "deleted because": f"{slot.deletion.reason}" if slot.deletion.reason else "",
+        "delete sent": _when(facts, slot.deletion.sent),
         "error": f"{failure.error}: {failure.text}" if failure else "",
-        "cause of its end": f"{slot.cause}" if slot.cause else "",
-        "offered to be given back": _when(facts, slot.offered),
+        "cause of its end": f"{slot.observed.cause}" if slot.observed.cause else "",
+        "offered to be given back": _when(facts, slot.life.retiring_at),
         "tries before this": str(slot.tries or ""),
     }
 

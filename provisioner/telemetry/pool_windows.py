@@ -40,7 +40,7 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
             if slot.ran is not None and slot.verdict is not Verdict.FAILED:
                 ran[key] = max(ran[key], slot.ran)
             elif slot.failure is not None and slot.submitted is not None:
-                at = slot.submitted if slot.closed is None else slot.closed
+                at = slot.submitted if slot.deletion.closed is None else slot.deletion.closed
                 failures[key].append((at, slot.failure))
     backing_off = set()
     for key, window in memory.pressures.items():

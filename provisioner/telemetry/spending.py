@@ -21,8 +21,8 @@ def spending(memory: Memory, limits: Limits, lacks: Iterable[Document], now: flo
     """
     if not priced(limits):
         return None
-    budget, ahead = limits.budget, memory.time_wall - memory.time
-    machines = Counter((slot.pool, record.template) for record, slot in memory.slots if not slot.gone)
+    budget, ahead = limits.budget, memory.written.ahead
+    machines = Counter((slot.pool, record.template) for record, slot in memory.slots if not slot.deletion.gone)
     asked = hourly(limits, machines)
     spent = month_cost(memory, limits, now, ahead)
     left = max(0.0, month_of(now + ahead)[2] - (now + ahead)) / HOUR

@@ -225,12 +225,12 @@ def _steps(memory: Memory, slot: Slot, told: Set[str]) -> Iterator[Fact]:
     """The steps that a slot has made, but for those that were ``told``."""
     if slot.ran is not None and "running" not in told:
         yield _of_slot(memory, slot, "running", slot.ran)
-    if slot.closed is not None and "ended" not in told:
+    if slot.deletion.closed is not None and "ended" not in told:
         words = slot.failure.text if slot.failure else ""
-        why = str(slot.cause or (slot.failure.error if slot.failure else ""))
-        yield _of_slot(memory, slot, str(slot.verdict), slot.closed)._replace(about=why, words=words)
-    if slot.gone and slot.absent is not None and "gone" not in told:
-        yield _of_slot(memory, slot, "gone", slot.absent)
+        why = str(slot.observed.cause or (slot.failure.error if slot.failure else ""))
+        yield _of_slot(memory, slot, str(slot.verdict), slot.deletion.closed)._replace(about=why, words=words)
+    if slot.deletion.gone and slot.observed.absent is not None and "gone" not in told:
+        yield _of_slot(memory, slot, "gone", slot.observed.absent)
 
 
 def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
@@ -252,7 +252,7 @@ def machines_of(memory: Memory, request: str) -> list[dict[str, Any]]:
             "pool": slot.pool,
             "verdict": str(slot.verdict),
             "ran": slot.ran is not None,
-            "gone": slot.gone,
+            "gone": slot.deletion.gone,
             "text": slot.failure.text if slot.failure else "",
         }
         for slot in (record.slots.values() if record else ())

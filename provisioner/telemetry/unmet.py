@@ -67,7 +67,7 @@ class UnmetDocuments:
     def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._notes.unmet.get(record.id, ())
         running = sum(
-            [slot.ran is not None and slot.down is None and slot.verdict in MET for slot in record.slots.values()]
+            [slot.ran is not None and slot.life.down is None and slot.verdict in MET for slot in record.slots.values()]
         )
         missing = record.count - record.withheld - running - sum(one.machines for one in published)
         unknown = [Unmet("", PendingReason.UNKNOWN, missing, since=record.read)] if missing > 0 else []
@@ -112,7 +112,9 @@ class UnmetDocuments:
             held = Counter({"": len(self._notes.orphans.get(one.pool, ()))})
             for record in self._memory.requests.values():
                 if record.template in (key[1] or record.template, NO_TEMPLATE):
-                    held[record.id] = sum([slot.pool == one.pool and not slot.gone for slot in record.slots.values()])
+                    held[record.id] = sum(
+                        [slot.pool == one.pool and not slot.deletion.gone for slot in record.slots.values()]
+                    )
             self._holders[key] = {id_: machines for id_, machines in held.most_common() if machines}
         return self._holders[key]
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import JOURNAL_BYTES, JOURNAL_KEPT, stamp
 from provisioner.telemetry.notes import Notes
+from tests.support.parts import alter
 from tests.unit.core import NOW, REQUEST, TEMPLATE, memory, name, record, running
 
 SIZES = (0, 1_000, 10_000)
@@ -48,7 +49,7 @@ def grid(machines: int) -> Memory:
     """One request that ended, and half of whose machines were returned."""
     verdicts = (Verdict.SUCCEEDED, Verdict.RETURNED)
     slots = [running(number, verdicts[number % 2]) for number in range(machines)]
-    return replace(memory(record(*slots, count=machines)), provisioner="demoinst", time=NOW, time_wall=time.time())
+    return alter(memory(record(*slots, count=machines)), provisioner="demoinst", time=NOW, time_wall=time.time())
 
 
 def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:

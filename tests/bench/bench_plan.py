@@ -34,7 +34,6 @@ from provisioner.model import (
     Slot,
     Snapshot,
     TemplateLimits,
-    evolve,
 )
 from provisioner.planning.plan import World, make_plan
 from provisioner.state.directory import StateDir
@@ -101,7 +100,7 @@ def timed(act: Callable[[], object]) -> float:
 def copied(memory: Memory) -> list[dict[int, Slot]]:
     """Each slot with one thing changed, and nothing decided: what no plan that changes them all can do without."""
     return [
-        {number: evolve(slot, seen=True) for number, slot in record.slots.items()}
+        {number: slot._replace(set_aside=True) for number, slot in record.slots.items()}
         for record in memory.requests.values()
     ]
 

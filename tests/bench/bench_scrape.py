@@ -23,12 +23,13 @@ from rich.table import Table
 
 from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Limits, Machine, Memory, Phase, PoolLimits, Snapshot, TemplateLimits, evolve
+from provisioner.model import Limits, Machine, Memory, Phase, PoolLimits, Snapshot, TemplateLimits
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import OPERATIONS, Metrics
 from provisioner.telemetry.reporter import Reporter
 from tests.bench.bench_status import grid
+from tests.support.parts import alter
 
 SIZES = (0, 1_000, 10_000)
 GOAL, SERIES = 0.05, 500
@@ -49,7 +50,7 @@ def spread(held: Memory, used: int) -> Memory:
     for number, (id_, record) in enumerate(held.requests.items()):
         template = number % TEMPLATES
         slots = {
-            key: evolve(slot, pool=POOLS[(template + place % used) % 4])
+            key: alter(slot, pool=POOLS[(template + place % used) % 4])
             for place, (key, slot) in enumerate(record.slots.items())
         }
         requests[id_] = replace(record, template=f"T{template}", slots=slots)
@@ -62,9 +63,9 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
     settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
     configuration = SimpleNamespace(limits=bounds, refused="", settings=settings)
     report = Reporter(metrics, StateDir(directory), cast(Configuration, configuration))
-    looks = {pool: Snapshot(pool, held.time, _machines(held, pool)) for pool in POOLS}
+    looks = {pool: Snapshot(pool, held.written.time, _machines(held, pool)) for pool in POOLS}
     for number in (1, 2):
-        report(CycleReport(number, held.time, 0.1, looks, replace(held), None, {}))
+        report(CycleReport(number, held.written.time, 0.1, looks, replace(held), None, {}))
     for pool in POOLS:
         metrics.shutdown.labels(pool).observe(1)
         for operation in OPERATIONS:

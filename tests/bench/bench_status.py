@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from rich.table import Table
 from provisioner.model import Limits, Memory, PoolLimits, TemplateLimits
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes
+from tests.support.parts import alter
 from tests.unit.core import NOW, TEMPLATE, memory, record, running, slot
 
 REQUESTS = 50
@@ -51,7 +52,7 @@ def grid(machines: int) -> Memory:
         )
         for id_ in ids
     ]
-    return replace(memory(*requests), provisioner="demoinst", time=NOW, time_wall=time.time())
+    return alter(memory(*requests), provisioner="demoinst", time=NOW, time_wall=time.time())
 
 
 def leave(directory: Path, machines: int) -> None:

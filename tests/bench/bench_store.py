@@ -23,6 +23,7 @@ from provisioner.model import Fingerprint, Memory, RequestRecord, Slot, Verdict
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from tests.bench.bench_plan import timed
+from tests.support.parts import make_slot
 
 REQUESTS, MACHINES = 100, 100
 GOALS = {"memory, one request changed": 2.0, "one answer": 2.0}
@@ -38,9 +39,8 @@ def record(request: str) -> RequestRecord:
 def slot(request: str, number: int) -> Slot:
     """A slot as memory has that of a running machine."""
     mark = 1734619942.123 + number
-    return Slot(
+    return make_slot(
         name=machine_name("hf", request, number),
-        number=number,
         pool="gke-main",
         verdict=Verdict.SUCCEEDED,
         opened=mark,

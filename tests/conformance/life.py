@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.stage import SECONDS, Ahead, Cases, Grid, loop_time, names
 from tests.support.hostfactory.provider import golden
+from tests.support.parts import alter
 from tests.support.waiting import until
 
 CASES = Cases()
@@ -95,7 +95,7 @@ def a_day_passes(hf: Grid, machines: list[str]) -> None:
     """Memory as a loop leaves it that ended a day after the last list that named these machines."""
     hf.stop_loop()
     memory = hf.state.memory.read()
-    hf.state.memory.write(replace(memory, unlisted=dict.fromkeys(machines, memory.time - 86_400)))
+    hf.state.memory.write(alter(memory, unlisted=dict.fromkeys(machines, memory.written.time - 86_400)))
     hf.start_loop()
 
 

@@ -21,6 +21,7 @@ from provisioner.model import (
 from provisioner.names import machine_name
 from provisioner.planning.report import answers as rendering
 from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names, template
+from tests.support.parts import make_slot
 from tests.support.stores import add_request, add_return
 from tests.support.waiting import until
 
@@ -230,7 +231,7 @@ def not_deletable(hf: Grid) -> None:
     assert [(machine["name"], machine["result"]) for machine in entry["machines"]] == [(machines[0], "fail")]
     assert entry["machines"][0]["message"] != ""
     slots = [slot for record in hf.state.memory.read().requests.values() for slot in record.slots.values()]
-    assert [(slot.name, slot.gone) for slot in slots] == [(machines[0], False)]
+    assert [(slot.name, slot.deletion.gone) for slot in slots] == [(machines[0], False)]
 
 
 @case(66, "a return polled after its record was trimmed → as an unknown id", retention_hours=0)
@@ -289,12 +290,10 @@ def _slots(request: str) -> dict[int, Slot]:
         Verdict, (None, *DeleteReason), (None, 1.0), (None, 2.0), (None, Failure(ErrorClass.STOCKOUT, "none left"))
     )
     return {
-        number: Slot(
+        number: make_slot(
             name=machine_name("hf", request, number),
-            number=number,
             pool="gke-main",
             verdict=verdict,
-            opened=0.0,
             delete=delete,
             submitted=submitted,
             ran=ran,

@@ -209,7 +209,7 @@ def by_pool(url: str, proxy: str | None) -> None:
 
 
 def by_session(url: str, proxy: str | None) -> None:
-    session = connections.bounded_session(requests.Session())
+    session = google_auth.bounded_session(requests.Session())
     session.get(url, verify=False, timeout=SHORT, proxies={"https": proxy} if proxy else {})
 
 

@@ -14,7 +14,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from tests.conformance.stage import (
     template,
 )
 from tests.support.clients.scrape import PREFIX, Scrape
+from tests.support.parts import alter
 from tests.support.waiting import PATIENCE, until
 
 Story = Callable[..., None]
@@ -417,7 +417,7 @@ def test_machines_that_nobody_may_touch_or_lists(
         hf.cycles()
         hf.stop_loop()
         memory = hf.state.memory.read()
-        hf.state.memory.write(replace(memory, unlisted=dict.fromkeys(machines[:2], memory.time - 86_400)))
+        hf.state.memory.write(alter(memory, unlisted=dict.fromkeys(machines[:2], memory.written.time - 86_400)))
         hf.start_loop()
         until(lambda: answers(hf), 30, what="the loop answers")
         assert hf.reclaimed() == {}

@@ -84,13 +84,13 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
         grid.start_loop()
         state = StateDir(grid.state)
         until(lambda: made_again(state), 60, what="memory is made again")
-        until(lambda: set(state.memory.read().orphans) == set(later), 60, what="what nobody knows is an orphan")
+        until(lambda: set(state.memory.read().orphans.since) == set(later), 60, what="what nobody knows is an orphan")
         told_usage = json.loads(command(grid, "usage", "-o", "json"))
         assert told_usage["counted_since"] == format_utc(saved["memory"]["memory"]["usage_since_wall"])
         assert told_usage["total"]["hours"] > 0
         assert grid.hf.status(first) == told
         assert set(grid.hf.reclaimed(sorted(hosts))) == set(), "HF is asked for nothing, and lists what it has"
-        until(lambda: not state.memory.read().orphans, 60, what="what HF lists is no orphan")
+        until(lambda: not state.memory.read().orphans.since, 60, what="what HF lists is no orphan")
         assert running(grid) == hosts
 
         process = start(grid, "recover")

@@ -251,10 +251,10 @@ class Judge:
         assert not known or self._memory_was_lost, f"{Law.SLOWLY}: orphan {name} is deleted, its request is in intent"
         assert name not in self.hosts(), f"{Law.PROVEN}: {name} is HF's and is deleted as an orphan"
         since = self.orphans.get(name, 0.0)
-        assert now + self.gained - since >= story.limits.orphan_grace, f"{Law.SLOWLY}: orphan {name} got no grace"
+        assert now + self.gained - since >= story.limits.orphans.grace, f"{Law.SLOWLY}: orphan {name} got no grace"
         self._orphan_deletes.append(now)
         recent = [at for at in self._orphan_deletes if at + self.gained > now - 3600]
-        fits = self.gained or len(recent) <= story.limits.orphan_cap_per_hour
+        fits = self.gained or len(recent) <= story.limits.orphans.cap_per_hour
         assert fits, f"{Law.SLOWLY}: too many orphans in an hour"
 
     def loses(self, kinds: Collection[str]) -> None:
@@ -371,7 +371,7 @@ class Judge:
         allowed = slot.verdict is before or _reachable(before, slot.verdict)
         assert allowed, f"{Law.STAYS}: {slot.name} went from {before} to {slot.verdict}"
         self._slots[slot.name] = (slot.verdict, slot.pool)
-        if slot.delete is DeleteReason.CANCELLED and slot.name not in self._cancelled:
+        if slot.deletion.reason is DeleteReason.CANCELLED and slot.name not in self._cancelled:
             self._cancelled.add(slot.name)
             polled = self._polled_before[slot.name.split("-")[1]]
             silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after
@@ -554,7 +554,7 @@ class Judge:
     def _orphans_go_slowly(self) -> bool:
         """As many as may be were deleted within the last hour."""
         recent = sum(at > self._story.world.now - 3600 for at in self._orphan_deletes)
-        return recent >= self._story.limits.orphan_cap_per_hour
+        return recent >= self._story.limits.orphans.cap_per_hour
 
     def in_time(self) -> None:
         """While the loop runs, sees and may act, nothing is older than its deadline."""
@@ -579,7 +579,8 @@ class Judge:
 def _is_shown(memory: Memory | None, name: str) -> bool:
     """A person can see it: as an orphan, or as a machine that no list of HF has named."""
     slot = _slot(memory, name)
-    return memory is not None and (name in memory.orphans or (slot is not None and slot.verdict is Verdict.SUCCEEDED))
+    is_succeeded = slot is not None and slot.verdict is Verdict.SUCCEEDED
+    return memory is not None and (name in memory.orphans.since or is_succeeded)
 
 
 def _slot(memory: Memory | None, name: str) -> Slot | None:

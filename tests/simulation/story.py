@@ -31,6 +31,7 @@ from provisioner.loop.actors import Batch, Results, carry_out
 from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
 from provisioner.loop.early_notices import Notices
 from provisioner.model import (
+    Backoff,
     Create,
     Delete,
     ErrorClass,
@@ -40,6 +41,7 @@ from provisioner.model import (
     Limits,
     Look,
     Memory,
+    OrphanLimits,
     Outcome,
     PoolLimits,
     RequestStatus,
@@ -79,11 +81,10 @@ LIMITS = Limits(
     templates={one.id: one for one in TEMPLATES},
     request_deadline=1800.0,
     return_deadline=1800.0,
-    orphan_grace=300.0,
-    orphan_cap_per_hour=4,
+    orphans=OrphanLimits(300.0, 4),
     cancel_after=1200.0,
     retention=7200.0,
-    backoff_last=300.0,
+    backoff=Backoff(last=300.0),
 )
 
 SPEC = advised(project="p", name="mig-beta", zone="r1-a")
@@ -161,7 +162,7 @@ class VirtualClock:
         self._skew = skew
         start = self.wall()
         if before is not None:
-            start = before.time + min(max(self.wall() - before.time_wall, 0.0), 3600.0)
+            start = before.written.time + min(max(self.wall() - before.written.wall, 0.0), 3600.0)
         self._base = start - world.now
 
     def now(self) -> float:
@@ -687,7 +688,7 @@ class Story:
         self.cycle()
         self.recover()
         began = self.life.clock.now()
-        patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphan_grace + 3600.0
+        patience = self.limits.request_deadline + self.limits.return_deadline + self.limits.orphans.grace + 3600.0
         self.poll_all()
         while self.life.clock.now() < began + patience:
             self._call_now_and_then()

@@ -83,7 +83,7 @@ def test_no_machine_is_made_unseen_and_each_request_ends_with_the_clusters_doing
         assert not unended, f"seed {seed}: {unended} have not ended"
         memory = story.memory()
         assert memory is not None
-        known = {slot.name for _, slot in memory.slots if not slot.gone}
+        known = {slot.name for _, slot in memory.slots if not slot.deletion.gone}
         assert story.machines().keys() <= known, f"seed {seed}: {story.machines().keys() - known} run unseen"
         answers = [json.loads(wanted.told or "{}") for wanted in story.requests.values()]
         failed = [one["message"] for entry in answers for one in entry["machines"] if one["result"] == "fail"]

@@ -127,7 +127,7 @@ def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Look | None:
         return None
     if kind == "failed":
         return unobserved(where)
-    mine = [one for one in slots_of(remembered).values() if one.pool == where and not one.gone]
+    mine = [one for one in slots_of(remembered).values() if one.pool == where and not one.deletion.gone]
     there = [draw(any_machine(one.number, split_name(PREFIX, one.name)[0])) for one in mine if draw(st.booleans())]  # type: ignore[index]
     strange = [draw(any_machine(90 + number, "cccccccccc")) for number in range(draw(st.integers(0, 2)))]
     began = NOW - 100 if kind == "old" else draw(st.sampled_from([SEEN, NOW - 31, NOW]))
@@ -185,7 +185,7 @@ def slots_of(remembered: Memory) -> dict[str, Slot]:
 
 def there(remembered: Memory, where: str) -> set[str]:
     """Machines that may be there in a pool."""
-    return {one.name for one in slots_of(remembered).values() if one.pool == where and not one.gone}
+    return {one.name for one in slots_of(remembered).values() if one.pool == where and not one.deletion.gone}
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def only_what_is_closed_or_an_orphan_is_deleted_and_each_once(_: World, __: Memo
             assert delete.reason in (DeleteReason.ORPHANED, DeleteReason.RETURNED)
         else:
             assert one.verdict not in DESIRED
-            assert one.delete is delete.reason
+            assert one.deletion.reason is delete.reason
     assert not {delete.name for delete in made.deletes} & {create.name for create in made.creates}
 
 
@@ -224,7 +224,7 @@ def each_create_is_of_an_open_recorded_slot_in_its_pool_and_each_name_once(_: Wo
         one = made.memory.requests[create.request].slots[number_of(create.name)]
         assert (one.name, one.pool, one.verdict, one.submitted) == (create.name, create.pool, Verdict.OPEN, NOW)
         before = slots_of(known).get(one.name)
-        assert before is None or (before.pool == one.pool and not before.seen and not before.accepted)
+        assert before is None or (before.pool == one.pool and not before.observed.seen and not before.observed.accepted)
 
 
 def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: World, known: Memory, made: Plan) -> None:

@@ -12,7 +12,7 @@ from provisioner.lab.cloud.world import Fault
 from provisioner.lab.virtual.run import Provisioner, Stage
 from provisioner.lab.virtual.scenario_file import scenarios
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import ErrorClass, Failure, Window
+from provisioner.model import Backoff, ErrorClass, Failure, Window
 from tests.simulation.watched import Watched
 from tests.support.clouds.virtual_site import SPEC, VirtualSite, limits_of, succeeded
 
@@ -157,7 +157,7 @@ def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
 def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, closes: bool) -> None:
     limits = limits_of([GROUP.name])
     pool = replace(limits.pools[GROUP.name], initial_window=15, early_loss=EARLY)
-    limits = replace(limits, pools={GROUP.name: pool}, backoff_last=1800.0)
+    limits = replace(limits, pools={GROUP.name: pool}, backoff=Backoff())
     spec = GROUP if closes else SPEC
     with VirtualSite(tmp_path, spec, limits=limits, faults=[Fault(mode, params={"seconds": 30.0})]) as site:
         kept_at(site, 10, HOUR / 6)

@@ -47,6 +47,7 @@ from tests.simulation.laws import Law
 from tests.simulation.story import VirtualClock
 from tests.simulation.test_disasters import Disasters
 from tests.simulation.test_laws import Laws, Telling
+from tests.support.parts import alter
 
 Break = AbstractContextManager[Any]
 
@@ -137,7 +138,7 @@ def orphans_get_no_grace() -> Break:
     delete_orphan = orphans._delete_orphan
 
     def hasty(draft: Draft, *rest: Any) -> None:
-        draft.limits = replace(draft.limits, orphan_grace=0.0)
+        draft.limits = alter(draft.limits, orphan_grace=0.0)
         delete_orphan(draft, *rest)
 
     return patch.object(orphans, "_delete_orphan", hasty)

@@ -163,7 +163,7 @@ class Telling:
         memory = story.memory()
         assert memory is not None
         self.told.verdicts = {
-            self._plain(slot.name): (str(slot.verdict), str(slot.cause or ""))
+            self._plain(slot.name): (str(slot.verdict), str(slot.observed.cause or ""))
             for record in memory.requests.values()
             for slot in record.slots.values()
         }

@@ -76,8 +76,8 @@ def test_a_week_has_no_end_that_was_not_told_before(tmp_path: Path, action: str,
         assert len(week.told) >= 6 * MACHINES
         if patience < 3000:
             assert ended <= week.returned, "HF had given each back before its end"
-        closed = [close for report in site.reports for close in report.closes if close.slot.cause is not None]
-        assert {close.slot.cause for close in closed} == {LossCause.EXPIRES}
+        closed = [close for report in site.reports for close in report.closes if close.slot.observed.cause is not None]
+        assert {close.slot.observed.cause for close in closed} == {LossCause.EXPIRES}
         site.run(1200.0)
         assert site.reconciler.memory is not None
         assert all(record.ended for record in site.reconciler.memory.requests.values())

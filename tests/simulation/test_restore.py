@@ -63,7 +63,7 @@ class Dumped(Site):
 
 def hours(memory: Memory) -> Mapping[str, int]:
     """What the machines of each pool had used when a memory was written, in milliseconds."""
-    return by_pool(used(memory, memory.time, memory.time_wall - memory.time))
+    return by_pool(used(memory, memory.written.time, memory.written.ahead))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_restore_costs_hf_no_machine_and_the_brake_waits_for_a_person(site: Du
     site.goes_on(4 if lists else 1, lists=lists)
     assert site.brake() is BrakeReason.MEMORY_OLDER
     assert hosts <= site.story.machines().keys()
-    assert unknown.isdisjoint(site.memory().orphans) if lists else unknown <= site.memory().orphans.keys()
+    assert unknown.isdisjoint(site.memory().orphans.since) if lists else unknown <= site.memory().orphans.since.keys()
     assert not any(site.done in name for name in site.story.machines()), "what is long done is not done again"
 
 
@@ -125,13 +125,13 @@ def test_what_hf_was_told_since_the_dump_stays_where_the_directory_is_still_ther
 
 def test_what_machines_had_used_until_the_dump_comes_back_and_no_hour_is_counted_twice(site: Dumped) -> None:
     site.dump = unpack("dump", take(site.story.hf)[1])
-    assert site.saved().usage, "one has gone"
+    assert site.saved().usage.days, "one has gone"
     site.story.run(600.0, 10)
     site.loses_all()
     begun = site.made_again()
-    assert (by_pool(begun.usage), begun.usage_since_wall) == (hours(site.saved()), site.saved().usage_since_wall)
+    assert (by_pool(begun.usage.days), begun.usage.since_wall) == (hours(site.saved()), site.saved().usage.since_wall)
 
-    kept = [slot for record in begun.requests.values() for slot in record.slots.values() if not slot.gone]
+    kept = [slot for record in begun.requests.values() for slot in record.slots.values() if not slot.deletion.gone]
     site.story.run(3600.0, 60)
     grown = sum(hours(site.memory()).values()) - sum(hours(begun).values())
     assert grown == pytest.approx(len(kept) * 3600_000, rel=0.05)

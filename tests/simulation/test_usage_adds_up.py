@@ -116,7 +116,7 @@ def test_hours_and_costs_are_those_of_the_places(events: str, hours: float) -> N
 def test_a_lost_memory_says_since_when_it_counts() -> None:
     day = Day([{"at_minutes": 200, "do": "lose_memory"}], hours=8.0)
 
-    began = day.memory.usage_since_wall
+    began = day.memory.usage.since_wall
     assert began is not None
     assert 200 * 60 <= began - day.stage.world.start_wall < 230 * 60
     assert sum(by_pool(day.usage).values()) / 1000 < day.ledger.tally.seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from provisioner.state.markers import UNSEEN, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.facts import Facts, File
 from provisioner.telemetry.notes import Notes
+from tests.support.parts import alter
 from tests.unit.core import NOW, intent_of, limits, pool, unmet_of
 
 ONE_POOL = limits(pool("a"))
@@ -35,7 +36,7 @@ def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **no
     """The facts of a loop that has planned a second ago; ``ended``: it has said that it ends."""
     return Facts(
         directory="/work",
-        memory=replace(held, time=NOW, time_wall=NOW),
+        memory=alter(held, time=NOW, time_wall=NOW),
         memory_file=File(),
         intent=intent_of(held),
         intent_file=File(),
@@ -59,7 +60,7 @@ class Desk:
 
     def leave(self, held: Memory, allowed: Limits = ONE_POOL, **notes: Any) -> None:
         """Write memory and notes as a loop does that has just planned."""
-        self.state.memory.write(replace(held, provisioner="demo", time=NOW, time_wall=time.time()))
+        self.state.memory.write(alter(held, provisioner="demo", time=NOW, time_wall=time.time()))
         self.state.notes.write(asdict(notes_of(held, allowed, **notes)))
         self.state.heartbeat.touch()
 

@@ -16,8 +16,11 @@ from provisioner.model import (
     Budget,
     ErrorClass,
     Failure,
+    Hosts,
     Limits,
     Memory,
+    Moment,
+    Orphans,
     PendingReason,
     PoolLimits,
     RequestRecord,
@@ -72,13 +75,12 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
     held = Memory(
         "demoinst",
         generation=1,
-        time=NOW,
-        time_wall=time.time(),
+        written=Moment(NOW, time.time()),
         requests={one.id: one for one in requests},
         returns={"ret-aaaaaaaaaa": ReturnRecord("ret-aaaaaaaaaa", (word,), BEFORE, BEFORE + 3600)},
         pressures={(word, word): Window(2, level=1, blocked_at=BEFORE, retry_at=NOW + 60, failure=failure)},
-        orphans={word: NOW},
-        unlisted={word: 0.0},
+        orphans=Orphans({word: NOW}),
+        hosts=Hosts({word: 0.0}),
         brake=Brake(BrakeReason.TOO_MANY_ORPHANS, BEFORE, word, word),
     )
     allowed = Limits(

@@ -42,6 +42,7 @@ from provisioner.planning.allocate.turns import turns
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.plan import World, make_plan
 from provisioner.planning.report.unmet import find_unmet
+from tests.support.parts import alter, make_slot
 
 NOW = 10_000.0
 """Loop time of a test's plan."""
@@ -80,7 +81,8 @@ def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Li
     """One template over the pools in their order; without pools over ``a`` and ``b``."""
     pools = pools or (pool("a"), pool("b"))
     template = TemplateLimits(TEMPLATE, tuple(one.name for one in pools), maximum)
-    return replace(Limits(PREFIX, {one.name: one for one in pools}, {TEMPLATE: template}), **changes)
+    made: Limits = alter(Limits(PREFIX, {one.name: one for one in pools}, {TEMPLATE: template}), **changes)
+    return made
 
 
 def two_templates(*pools: PoolLimits, **changes: Any) -> Limits:
@@ -119,7 +121,7 @@ def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUES
     """A slot whose create was accepted, and whose machine nobody has seen; a closed one is to be deleted as failed."""
     closed = {} if verdict in DESIRED else {"closed": BEFORE, "delete": DeleteReason.FAILED}
     defaults: dict[str, Any] = {"pool": "a", "opened": BEFORE, "submitted": BEFORE, "accepted": True}
-    return Slot(name(number, request), number, verdict=verdict, **(defaults | closed | changes))
+    return make_slot(name(number, request), verdict=verdict, **(defaults | closed | changes))
 
 
 def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
@@ -150,7 +152,9 @@ def giving_back(*names: str, id_: str = "ret-aaaaaaaaaa", **changes: Any) -> Ret
 def memory(*records: RequestRecord | ReturnRecord, **changes: Any) -> Memory:
     requests = {one.id: one for one in records if isinstance(one, RequestRecord)}
     returns = {one.id: one for one in records if isinstance(one, ReturnRecord)}
-    return Memory("demo", **({"generation": 1, "requests": requests, "returns": returns} | changes))
+    facts = {"generation": 1, "requests": requests, "returns": returns} | changes
+    made: Memory = alter(Memory("demo"), **facts)
+    return made
 
 
 def intent_of(remembered: Memory, **changes: Any) -> Intent:
@@ -197,7 +201,9 @@ def unmet_of(
     remembered: Memory, limits: Limits, unseen: Iterable[str] = (), orphans: Mapping[str, int] | None = None
 ) -> Mapping[str, tuple[Unmet, ...]]:
     """Return what a plan publishes of unmet machines if the pools hold what the slots say; ``orphans`` by pool."""
-    full = [slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.seen]
+    full = [
+        slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.observed.seen
+    ]
     machines = {one.name: Machine(one.name, Phase.PENDING, no_room=True) for one in full if one.ran is None}
     looks = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
     draft = draft_of(remembered, *looks, limits=limits)

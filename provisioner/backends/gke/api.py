@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.concurrency import MOST, SharedFlow
+from provisioner.backends.concurrency import MOST, Flow
 from provisioner.backends.connections import MOST_PAGES, PAGE, body_of
 from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
 from provisioner.backends.place_clock import PlaceClock
@@ -130,7 +130,7 @@ class KubeApi:
 
     access: Access
     times: KubeTimes = USUAL_TIMES
-    flow: SharedFlow = field(default_factory=SharedFlow)
+    flow: Flow = field(default_factory=Flow)
     """How many creates and deletes may be under way."""
     lookers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
     """Who looks at single pods, for all pools together: so no more looks are under way than the server bears."""

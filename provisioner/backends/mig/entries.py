@@ -24,7 +24,7 @@ again while it is deleted."""
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One entry of listManagedInstances."""
+    """An entry of listManagedInstances."""
 
     name: str
     id: str
@@ -45,13 +45,13 @@ class Member:
 
     @property
     def url(self) -> str:
-        """How a call names it: relative, for addresses with another host are refused. Without zone, its bare name."""
+        """The instance's name in a call: relative, as other hosts are refused; without zone, its bare name."""
         return instance_url(self.zone, self.name) if self.zone else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One entry of instances.list."""
+    """An entry of instances.list."""
 
     name: str
     id: str
@@ -139,12 +139,12 @@ def epoch(timestamp: str) -> int:
 
 
 def counted(group: Json) -> int:
-    """How many members the group itself counts, whatever it does with them."""
+    """Return the number of members that the group itself counts, whatever it does with them."""
     return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
 
 
 def resting(group: Json) -> int:
-    """How many members the group counts that it has made and does nothing with: those that run."""
+    """Return the number of members that the group has made and does nothing with: those that run."""
     return int((group.get("currentActions") or {}).get("none", 0))
 
 
@@ -161,7 +161,7 @@ def settled(group: Json, members: int) -> bool:
 
 
 def zones(group: Json, zone: str) -> frozenset[str]:
-    """Where the group's instances may be; ``zone`` is that of a zonal group, empty for a regional one."""
+    """Return the zones of the group's instances; ``zone`` is that of a zonal group, empty for a regional one."""
     if zone:
         return frozenset({zone})
     policy = group.get("distributionPolicy") or {}

@@ -6,7 +6,7 @@ a managed instance; and through two families of exceptions (those of Google's lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,31 +137,28 @@ def _reason(error: Mapping[str, Any]) -> str:
 
 
 def operation_error(operation: Mapping[str, Any]) -> ComputeError | None:
-    """Why an operation failed; None when it did not."""
+    """Return the error of an operation; None if it did not fail."""
     status = int(operation.get("httpErrorStatusCode") or 0)
-    errors = list(_errors(operation.get("error"), status))
-    if not errors and status >= 400:
+    error = _most_specific(operation.get("error"), status)
+    if error is None and status >= 400:
         return ComputeError(status, "", str(operation.get("httpErrorMessage", "")))
-    return most_specific(errors)
+    return error
 
 
 def attempt_error(managed_instance: Mapping[str, Any]) -> ComputeError | None:
     """Return the error of the group's last attempt to create or delete an instance; None if it did not fail."""
-    return most_specific(list(_errors(managed_instance.get("lastAttempt", {}).get("errors"), 0)))
+    return _most_specific(managed_instance.get("lastAttempt", {}).get("errors"), 0)
 
 
-def most_specific(errors: list[ComputeError]) -> ComputeError | None:
-    """The first error that has a class of its own, else the first."""
+def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeError | None:
+    """Return the first error that has a class of its own, else the first."""
+    items = (holder or {}).get("errors") or []
+    errors = [ComputeError(status, str(item.get("code", "")), str(item.get("message", ""))) for item in items]
     return next((error for error in errors if classify(error) is not ErrorClass.OTHER), errors[0] if errors else None)
 
 
-def _errors(holder: Mapping[str, Any] | None, status: int) -> Iterable[ComputeError]:
-    for item in (holder or {}).get("errors") or []:
-        yield ComputeError(status, str(item.get("code", "")), str(item.get("message", "")))
-
-
 def of_exception(error: BaseException) -> BackendError:
-    """What a call raised (one of ``CALL_ERRORS``), as ours. A call that did not end may have been applied."""
+    """Return what a call raised (one of ``CALL_ERRORS``), as ours. A call that did not end may have been applied."""
     kind = ErrorClass.UNAVAILABLE
     if wants_another_login(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)

@@ -41,7 +41,7 @@ class GroupInspection:
 
     @understood()
     def check(self, seconds: float) -> list[Finding]:
-        """What of the group's settings will go wrong."""
+        """Return the findings on the group's settings, template, autoscaler and members."""
         deadline = time.monotonic() + seconds
         try:
             group = self._project.api.group(self._settings, deadline)

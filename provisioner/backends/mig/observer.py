@@ -57,7 +57,7 @@ class GroupObserver:
         self._asked: set[str] = set()
         """Members that we asked the group to delete: what becomes of them is no news."""
         self._problems = Problems(pool)
-        self._preemptions = Preemptions(pool.name, lambda zone, until: project.api.preemptions(zone, until))
+        self._preemptions = Preemptions(pool.name, project.api.preemptions)
         self.members: Mapping[str, Member] = {}
         """The members as they were listed last, whatever their names."""
         self._leaving: Set[str] = frozenset()
@@ -115,17 +115,14 @@ class GroupObserver:
         if group is None and (not self._had or self._had & standing):
             raise self._absent()  # it was deleted if all instances that it had are gone; else the look has failed
         members = self._list_members(group, deadline) if group is not None else {}
-        before, self._seen = (
-            self._seen,
-            {
-                name: self._observed(member, _entry(entries, member), now)
-                for name, member in members.items()
-                if self._project.is_ours(name)
-            },
-        )
-        self._problems.compare(before, members, entries, self._asked)
+        seen = {
+            name: self._observed(member, _entry(entries, member), now)
+            for name, member in members.items()
+            if self._project.is_ours(name)
+        }
+        self._problems.compare(self._seen, members, entries, self._asked)
         self._problems.say(group, self._project.foreign(members))
-        self._seen = self._preemptions.explain(before, self._seen, zones=self._zones, expected=self._asked)
+        self._seen = self._preemptions.explain(self._seen, seen, self._asked, self._zones)
         self._asked &= members.keys()
         self.members, self._leaving = members, on_their_way(self._leaving, members, standing)
         self._listed = float("-inf")
@@ -149,7 +146,7 @@ class GroupObserver:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
     def _groups(self, now: float, deadline: float) -> ListResult:
-        """The groups of the location; without project, zone or region there is none, and only a person can mend it."""
+        """The groups of the location. If its project, zone or region is missing, only an operator can fix it."""
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
@@ -192,7 +189,7 @@ class GroupObserver:
         return members
 
     def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
-        """How many the group counts, if that is more than a complete list can have; else 0.
+        """Return the number that the group counts if the list lacks some of them; else 0.
 
         A complete list has all that run, and is not empty where members were listed before and the group counts any.
         """
@@ -200,7 +197,7 @@ class GroupObserver:
         return count if count > len(members) else 0
 
     def _observed(self, member: Member, entry: Json | None, now: float) -> Observed:
-        """What the two entries say; the very same as before when neither changed."""
+        """Return what the two entries say; the very same as before if neither changed."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before

@@ -18,6 +18,8 @@ from provisioner.model import LossCause, Machine, Phase
 
 log = logging.getLogger(__name__)
 
+Seen = Mapping[str, Observed]
+"""Machines as they were observed, by name."""
 Read = Callable[[str, float], Iterable[Json]]
 """The newest preemptions of a zone, until so much monotonic time."""
 
@@ -44,14 +46,7 @@ class Preemptions:
         self._gone: dict[str, float] = {}
         """Names, and the monotonic time at which that was found."""
 
-    def explain(
-        self,
-        before: Mapping[str, Observed],
-        after: dict[str, Observed],
-        *,
-        zones: Collection[str],
-        expected: Collection[str],
-    ) -> dict[str, Observed]:
+    def explain(self, before: Seen, after: Seen, expected: Collection[str], zones: Collection[str]) -> Seen:
         """Return ``after``, with the cause of those ends since ``before`` that only a zone's operations show.
 
         ``zones`` are asked for an end whose zone is unknown; ``expected`` were deleted by us, and need no cause.
@@ -66,7 +61,7 @@ class Preemptions:
             if (uid in ids if (uid := end.machine.fingerprint.uid) else end.member.name in names)
         }
         self._gone |= dict.fromkeys(preempted - after.keys(), time.monotonic())
-        return after | {name: _preempted(after[name]) for name in preempted & after.keys()}
+        return {**after, **{name: _preempted(after[name]) for name in preempted & after.keys()}}
 
     def causes(self) -> Mapping[str, LossCause]:
         """The preempted machines that left the lists lately."""
@@ -88,7 +83,7 @@ class Preemptions:
             return ()
 
 
-def _ends(before: Mapping[str, Observed], after: Mapping[str, Observed]) -> Iterator[Observed]:
+def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
     """Yield what ended between two looks if Google may have ended it, and if neither look says so."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)

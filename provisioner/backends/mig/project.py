@@ -9,17 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from provisioner.backends import BackendError
 from provisioner.backends.google_auth import FollowedCredentials, NoCredentials
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi, ComputeTimes
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.entries import Json, Member, read_member
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import understood
-from provisioner.model import Failure
 from provisioner.names import name_pattern
 from provisioner.schema.pool import Compute
 
@@ -29,13 +28,12 @@ FRESH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """One reading of a list, or why it failed."""
+    """One complete reading of a list."""
 
     began: float
     """When the reading began, in loop time."""
     items: Mapping[str, Json]
     """The entries of the list by name."""
-    failure: Failure | None = None
 
 
 class SharedList:
@@ -44,12 +42,13 @@ class SharedList:
     def __init__(self, read: Callable[[float], Mapping[str, Json]]) -> None:
         self._read = read
         self._lock = threading.Lock()
-        self._newest: ListResult | None = None
+        self._newest: Future[ListResult] | None = None
         self._began = 0.0
         """When the newest reading began, by the monotonic clock."""
-        self._had: dict[str, ListResult] = {}
+        self._had: dict[str, Future[ListResult]] = {}
         """The reading that each pool was given last."""
 
+    @understood()
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult:
         """A reading that ``pool`` has not had yet, complete; BackendError otherwise.
 
@@ -61,19 +60,14 @@ class SharedList:
             newest = self._newest
             if newest is None or self._had.get(pool) is newest or asked > self._began + FRESH * pace:
                 self._began = time.monotonic()
-                newest = self._newest = self._look(now, deadline)
+                newest = Future()
+                try:
+                    newest.set_result(ListResult(now, self._read(deadline)))
+                except Exception as error:  # noqa: BLE001 - shared: else each pool would wait for a server that is silent
+                    newest.set_exception(error)
+                self._newest = newest
             self._had[pool] = newest
-        if newest.failure:
-            raise BackendError(newest.failure.error, newest.failure.text)
-        return newest
-
-    def _look(self, now: float, deadline: float) -> ListResult:
-        """A failure is shared, too: else one pool after the other would wait for a server that does not answer."""
-        try:
-            with understood():
-                return ListResult(now, self._read(deadline))
-        except BackendError as error:
-            return ListResult(now, {}, error.failure)
+        return newest.result()
 
 
 class Project:

@@ -141,7 +141,7 @@ class VirtualActors:
     def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
         self._backends, self._places, self._world = backends, places, world
         self._running: dict[str, Running] = {}
-        self._flows = dict.fromkeys(places, Flow())
+        self._flows = {name: Flow() for name in places}
         self._ended: list[Results] = []
         self.wake: Callable[[], None] = lambda: None
         self.act_seconds = 2.0
@@ -201,9 +201,9 @@ class VirtualActors:
         errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
         flow, now = self._flows[pool], self._world.now
         if ErrorClass.THROTTLED in errors:
-            self._flows[pool] = flow.refused(began, now, None)
+            flow.refused(began, now, None)
         elif ErrorClass.UNAVAILABLE not in errors:
-            self._flows[pool] = flow.answered("call", began, now)
+            flow.answered("call", began, now)
 
     def _finish(self, running: Running) -> None:
         del self._running[running.batch.pool]

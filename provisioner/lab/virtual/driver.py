@@ -26,7 +26,7 @@ class VirtualClock:
         self._world = world
         self.moved = moved
         """Seconds by which somebody has set the wall clock forward."""
-        start = self.wall() if before is None else before.time + gap(before, self.uptime(), self.wall())
+        start = self.wall() if before is None else before.written.time + gap(before, self.uptime(), self.wall())
         self.ahead = start - world.now
         """Seconds from virtual time to loop time."""
 

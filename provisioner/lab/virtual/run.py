@@ -79,7 +79,7 @@ class Stage:
             self.world,
             dict(limits.pools),
             {name: pool.price_per_hour or 0.0 for name, pool in scenario.pools.items()},
-            limits.orphan_grace,
+            limits.orphans.grace,
             60 * scenario.judge_from_minutes,
         )
         self.places = {name: Place(pool, self.world, self.ledger) for name, pool in scenario.pools.items()}

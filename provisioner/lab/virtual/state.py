@@ -121,7 +121,7 @@ class VirtualMemory:
         self._written += 1
         self._generation = self._written
         self.held = memory
-        if not self.copies or memory.time - self.copies[-1].time >= 60.0:
+        if not self.copies or memory.written.time - self.copies[-1].written.time >= 60.0:
             self.copies.append(memory)
 
     def begin_life(self) -> int:
@@ -134,7 +134,7 @@ class VirtualMemory:
 
     def put_back(self, before: float) -> None:
         """Somebody puts a copy of that loop time, or the oldest one, in its place."""
-        old = [memory for memory in self.copies if memory.time <= before] or self.copies[:1]
+        old = [memory for memory in self.copies if memory.written.time <= before] or self.copies[:1]
         self.held, self._generation = old[-1] if old else None, 0
 
 

@@ -45,7 +45,7 @@ def month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> floa
     cells = Counter[Cell]()
     for cell, one in there(memory, now):
         cells[cell] += max(0, round((one.end - max(one.begin, begins - ahead)) * 1000))
-    return cost(limits, cells) + math.fsum(cost(limits, cells) for cells in month(memory.usage, days))
+    return cost(limits, cells) + math.fsum(cost(limits, cells) for cells in month(memory.usage.days, days))
 
 
 def month(usage: Usage, days: str) -> list[Mapping[Cell, int]]:

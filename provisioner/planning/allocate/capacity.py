@@ -60,10 +60,10 @@ class Capacity:
         self._full: set[tuple[str, str]] = set()
         """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
         # Machines were lost early there: a probe that runs has proved nothing yet.
-        trials = {key for key, learned in draft.windows.items() if learned.early_loss is not None}
+        trials = {key for key, learned in draft.pressures.items() if learned.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
-            there = [slot for slot in record.slots.values() if not slot.gone]
+            there = [slot for slot in record.slots.values() if not slot.deletion.gone]
             pools[record.template] += [slot.pool for slot in there]
             self._count(record.template, there, trials)
         for template, names in pools.items():
@@ -90,7 +90,7 @@ class Capacity:
                 self._full.add(key)
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
-        learned = self._draft.windows.get(key)
+        learned = self._draft.pressures.get(key)
         return bool(learned and learned.probing and slot.submitted is not None and slot.submitted >= learned.blocked_at)
 
     def lacks_room(self, slot: Slot) -> bool:
@@ -204,7 +204,7 @@ class Capacity:
     def note_windows(self) -> None:
         """Remember since when each window has held machines back."""
         draft = self._draft
-        for key in self._held | set(draft.windows):
+        for key in self._held | set(draft.pressures):
             learned = draft.window(*key)
             since = (
                 (learned.closed_since if learned.closed_since is not None else draft.now) if key in self._held else None

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import (
+    UNTRIED,
     Create,
     Deferral,
     DeleteReason,
@@ -17,15 +18,15 @@ from provisioner.model import (
     RequestRecord,
     Slot,
     TemplateLimits,
+    Tries,
     Verdict,
-    evolve,
 )
 from provisioner.names import machine_name
 from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.levers import why_none
-from provisioner.planning.core.slots import UNTRIED, Gap, gaps, pending
+from provisioner.planning.core.slots import gaps, pending
 
 MOST_LINES = 1000
 """Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""
@@ -52,9 +53,11 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "")
         _fill(draft, record, template, wanted, capacity)
 
 
-def _fill(draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Gap], capacity: Capacity) -> None:
+def _fill(
+    draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
+) -> None:
     """Ask for what is missing, but for what was tried often enough and for what is beyond the template's maxNumber."""
-    hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.tries) if template.tries else len(wanted)
+    hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
     text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
@@ -74,8 +77,8 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
     pool = _spill_to(draft, slot, template, capacity)
     if pool is not None:
         _withdraw(draft, slot, template, capacity)
-        _open(draft, record, pool, [Gap(slot.tries, slot.tried)], capacity)
-    elif not slot.accepted and not slot.seen:
+        _open(draft, record, pool, [slot.tries], capacity)
+    elif not slot.observed.accepted and not slot.observed.seen:
         _repeat(draft, record, slot, capacity)
 
 
@@ -86,7 +89,7 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
         return None
     if capacity.lacks_room(slot):
         return _next_pool(slot, template, capacity)
-    spill_at = (slot.asked_at if slot.lifted is None else slot.lifted) + draft.pool(slot.pool).spill_after
+    spill_at = slot.boots_from + draft.pool(slot.pool).spill_after
     draft.wake_at(spill_at)
     return _next_pool(slot, template, capacity) if draft.now >= spill_at else None
 
@@ -112,7 +115,7 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity)
 
 
 def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = False) -> None:
-    draft.put(record.id, evolve(slot, submitted=draft.now))
+    draft.put(record.id, slot._replace(submitted=draft.now))
     draft.creates.append(Create(slot.name, slot.pool, record.template, record.id, again))
 
 
@@ -125,7 +128,7 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 
 
 def _spread(
-    draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Gap], capacity: Capacity
+    draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
     """Fill the pools in the template's order; what no pool takes is deferred where it would go first."""
     reasons: dict[str, PendingReason] = {}
@@ -147,7 +150,7 @@ def _spread(
         draft.deferrals[record.id] = Deferral(first, len(wanted), reasons)
 
 
-def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap], capacity: Capacity) -> None:
+def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], capacity: Capacity) -> None:
     """Open slots and ask for their machines; both are recorded before the first call."""
     if not wanted:
         return
@@ -157,12 +160,12 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap],
     capacity.opened(slots[0], record.template, len(slots))
 
 
-def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure: Failure) -> None:
+def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
     """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any.
 
     Where more than ``MOST_LINES`` were never tried, which come first as in ``gaps``, one speaks for all of them.
     """
-    untried = bisect_left(wanted, True, key=lambda gap: gap is not UNTRIED)
+    untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
     if untried > MOST_LINES:
         wanted = wanted[untried - 1 :]
         failure = replace(failure, text=f"{failure.text} So {untried:,} machines of the request are not made.")
@@ -172,22 +175,18 @@ def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Gap], failure:
     template = draft.limits.templates.get(record.template)
     pool = template.pools[0] if template and template.pools else ""
     for slot in _new_slots(draft, record, pool, wanted):
-        draft.close(slot, Verdict.FAILED, failure=slot.tried or failure)
+        draft.close(slot, Verdict.FAILED, failure=slot.tries.failure or failure)
 
 
 def _new_slots(
-    draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Gap], submitted: float | None = None
+    draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], submitted: float | None = None
 ) -> list[Slot]:
     """A slot for each machine that is missing, with the next numbers (law: a name is used once)."""
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
     draft.update(record.id, next_slot=first + len(wanted))
-    slots = [
-        Slot(machine_name(prefix, record.id, number), number, pool, Verdict.OPEN, draft.now, submitted)
-        for number in range(first, first + len(wanted))
-    ]
     return [
-        slot if gap is UNTRIED else evolve(slot, tries=gap.tries, tried=gap.failure)
-        for slot, gap in zip(slots, wanted, strict=True)
+        Slot(machine_name(prefix, record.id, number), pool, Verdict.OPEN, draft.now, submitted, tries=tries)
+        for number, tries in enumerate(wanted, first)
     ]
 
 

@@ -14,7 +14,6 @@ from provisioner.model import (
     Phase,
     RequestRecord,
     Slot,
-    evolve,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
@@ -28,26 +27,30 @@ UNHEEDED = 120.0
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
     """Delete the machines that are still there under closed slots' names; note those that are stuck."""
     for record in draft.records():
-        left = [slot for slot in record.slots.values() if not (slot.gone or slot.verdict in DESIRED or slot.set_aside)]
+        left = [
+            slot
+            for slot in record.slots.values()
+            if not (slot.deletion.gone or slot.verdict in DESIRED or slot.set_aside)
+        ]
         for slot in left:
             snapshot = draft.snapshots.get(slot.pool)
             machine = snapshot.machines.get(slot.name) if snapshot else None
             if machine is None:
                 continue
             slot = _judged(draft, record, slot, machine)
-            if slot.delete is not None and slot.pool not in busy:
-                _delete(draft, record, slot, slot.delete, machine)
+            if slot.deletion.reason is not None and slot.pool not in busy:
+                _delete(draft, record, slot, slot.deletion.reason, machine)
 
 
 def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
     """The slot, marked stuck once ``stuck_after`` has passed since its machine was to be gone."""
-    stuck = slot.stuck and machine.phase is Phase.STOPPING
+    stuck = slot.deletion.stuck and machine.phase is Phase.STOPPING
     if not stuck:
         due = _gone_by(slot, machine) + draft.pool(slot.pool).stuck_after
         draft.wake_at(due)
         stuck = draft.now >= due
-    if stuck is not slot.stuck:
-        slot = evolve(slot, stuck=stuck)
+    if stuck is not slot.deletion.stuck:
+        slot = slot.with_deletion(stuck=stuck)
         draft.put(record.id, slot)
     return slot
 
@@ -55,12 +58,12 @@ def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
     """Send a delete when one is due: the first, another when it is still there, and a forced one at its time."""
     force = draft.now >= _forced_from(draft, slot, machine)
-    again = LONG_AGO if slot.delete_sent is None else slot.delete_sent + _patience(slot, slot.delete_sent)
-    if draft.now < again and (slot.forced or not force):
+    again = LONG_AGO if slot.deletion.sent is None else slot.deletion.sent + _patience(slot, slot.deletion.sent)
+    if draft.now < again and (slot.deletion.forced or not force):
         draft.wake_at(again)
         return
-    begun = draft.now if slot.delete_begun is None else slot.delete_begun
-    draft.put(record.id, evolve(slot, delete_sent=draft.now, delete_begun=begun, forced=force))
+    begun = draft.now if slot.deletion.begun is None else slot.deletion.begun
+    draft.put(record.id, slot.with_deletion(sent=draft.now, begun=begun, forced=force))
     draft.deletes.append(Delete(slot.name, slot.pool, reason, machine.fingerprint.uid, force=force))
     draft.wake_at(draft.now + _patience(slot, draft.now))
 
@@ -68,19 +71,19 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
 def _gone_by(slot: Slot, machine: Machine) -> float:
     """Return when the machine must be gone: after its grace period, or ``UNHEEDED`` if that has no begin or end."""
     ends = _grace_ends(machine)
-    return slot.delete_begun + UNHEEDED if ends == NEVER and slot.delete_begun is not None else ends
+    return slot.deletion.begun + UNHEEDED if ends == NEVER and slot.deletion.begun is not None else ends
 
 
 def _patience(slot: Slot, sent: float) -> float:
     """Seconds until a delete is sent again: longer and longer, as a place that ignored some may ignore all."""
-    tried = 0.0 if slot.delete_begun is None else sent - slot.delete_begun
+    tried = 0.0 if slot.deletion.begun is None else sent - slot.deletion.begun
     return min(DELETE_LATEST, max(DELETE_AGAIN, tried / 2))
 
 
 def _forced_from(draft: Draft, slot: Slot, machine: Machine) -> float:
     """From when on a machine is deleted by force; never before a delete with grace was sent."""
     after = draft.pool(slot.pool).force_after
-    if after is None or (slot.delete_sent is None and not slot.forced):
+    if after is None or (slot.deletion.sent is None and not slot.deletion.forced):
         return NEVER
     due = _grace_ends(machine) + after
     draft.wake_at(due)

@@ -17,10 +17,10 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Memory,
+    Observed,
     Slot,
     Snapshot,
     Verdict,
-    evolve,
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
@@ -51,16 +51,15 @@ def adopt(draft: Draft) -> None:
                 continue
             slot = draft.slot(*parts)
             if slot is not None and not slot.pool and slot.verdict not in DESIRED:
-                draft.put(record.id, evolve(slot, pool=pool, gone=False, delete=slot.delete or DeleteReason.FAILED))
+                reason = slot.deletion.reason or DeleteReason.FAILED
+                draft.put(record.id, slot._replace(pool=pool).with_deletion(gone=False, reason=reason))
                 names.remove(name)
             if slot is not None or record.ended is not None:
                 continue
             draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json does not know machine {name} of a known request.", pool)
             draft.update(record.id, next_slot=max(record.next_slot, parts[1] + 1))
-            draft.put(
-                record.id,
-                Slot(name, parts[1], pool, Verdict.OPEN, draft.now, submitted=draft.now, accepted=True, seen=True),
-            )
+            seen = Observed(accepted=True, seen=True)
+            draft.put(record.id, Slot(name, pool, Verdict.OPEN, draft.now, draft.now, observed=seen))
             names.remove(name)
 
 
@@ -70,9 +69,10 @@ def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
     strange = _strange(draft, contact)
     _check_brake(draft, strange)
     check_identity(draft, contact, strange)
-    kept = {name: since for name, since in draft.orphans.items() if name in strange or not _all_seen(draft)}
-    draft.orphans = kept | {name: draft.now for name in strange if name not in kept}
-    for name in sorted(strange, key=lambda name: (draft.orphans[name], name)):  # the order that release.py shows
+    kept = {name: at for name, at in draft.orphans.since.items() if name in strange or not _all_seen(draft)}
+    since = kept | {name: draft.now for name in strange if name not in kept}
+    draft.orphans = replace(draft.orphans, since=since)
+    for name in sorted(strange, key=lambda name: (since[name], name)):  # the order that brake_release.py shows
         _delete_orphan(draft, name, strange[name], busy)
     _note_lost_strangers(draft, contact, returned)
 
@@ -92,17 +92,16 @@ def _check_brake(draft: Draft, strange: Mapping[str, str]) -> None:
     """Latch the brake where orphans mean that our files are wrong. ``strange``: the pool of each."""
     counts = Counter(strange.values())
     for pool in draft.snapshots:
-        if counts[pool] and pool in draft.before.unseen_pools:
+        if counts[pool] and pool in draft.places.unseen:
             draft.latch(BrakeReason.MEMORY_LOST, f"memory.json is new, but {counts[pool]} machines of ours run.", pool)
     _check_number(draft, strange, "have no request")
-    unseen = tuple(pool for pool in draft.before.unseen_pools if pool not in draft.snapshots)
-    if unseen != draft.before.unseen_pools:
-        draft.changes["unseen_pools"] = unseen
+    unseen = tuple(pool for pool in draft.places.unseen if pool not in draft.snapshots)
+    draft.places = replace(draft.places, unseen=unseen)
 
 
 def _check_number(draft: Draft, doomed: Mapping[str, str], what: str) -> None:
     """Latch the brake on so many machines at once, except those that a person has accepted by name."""
-    counts = Counter(pool for name, pool in doomed.items() if name not in draft.before.accepted)
+    counts = Counter(pool for name, pool in doomed.items() if name not in draft.orphans.accepted)
     for pool, count in counts.items():
         machines = len(draft.snapshots[pool].machines)
         if count > max(FEW_ORPHANS, ORPHAN_SHARE * machines):
@@ -110,8 +109,8 @@ def _check_number(draft: Draft, doomed: Mapping[str, str], what: str) -> None:
 
 
 def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
-    limits, now, since = draft.limits, draft.now, draft.orphans[name]
-    ripe = since + limits.orphan_grace
+    limits, now, since = draft.limits, draft.now, draft.orphans.since[name]
+    ripe = since + limits.orphans.grace
     if draft.brake is not None or pool in busy:
         return
     if now < ripe or draft.snapshots[pool].began <= since:
@@ -120,7 +119,8 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
     if not _spend_orphan_delete(draft):
         return
     # If it is still there after a while, it is deleted again, and counts again.
-    draft.orphans[name] = now - limits.orphan_grace + DELETE_AGAIN
+    again = now - limits.orphans.grace + DELETE_AGAIN
+    draft.orphans = replace(draft.orphans, since={**draft.orphans.since, name: again})
     draft.deletes.append(
         Delete(name, pool, DeleteReason.ORPHANED, draft.snapshots[pool].machines[name].fingerprint.uid)
     )
@@ -129,12 +129,12 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
 def _spend_orphan_delete(draft: Draft) -> bool:
     """Count one more against the cap per hour; False when it is reached."""
     now = draft.now
-    recent = tuple(at for at in draft.changes.get("orphan_deletes", draft.before.orphan_deletes) if at > now - HOUR)
-    if len(recent) >= draft.limits.orphan_cap_per_hour:
+    recent = tuple(at for at in draft.orphans.deletes if at > now - HOUR)
+    if len(recent) >= draft.limits.orphans.cap_per_hour:
         if recent:
             draft.wake_at(min(recent) + HOUR)
         return False
-    draft.changes["orphan_deletes"] = (*recent, now)
+    draft.orphans = replace(draft.orphans, deletes=(*recent, now))
     return True
 
 
@@ -159,14 +159,11 @@ def _note_lost_strangers(draft: Draft, contact: Contact, returned: Set[str]) -> 
                 continue
             if any(_shows(snapshot, name) for snapshot in draft.snapshots.values()):
                 continue
-            if name in draft.before.strangers:
-                absent[name] = draft.before.strangers[name]
+            if name in draft.hosts.unknown:
+                absent[name] = draft.hosts.unknown[name]
             if proven_absent(draft, name, absent):
                 lost.append(name)
-    if absent != draft.before.strangers:
-        draft.changes["strangers"] = absent
-    if tuple(lost) != draft.before.lost_strangers:
-        draft.changes["lost_strangers"] = tuple(lost)
+    draft.hosts = replace(draft.hosts, unknown=absent, lost=tuple(lost))
 
 
 def find_unlisted(draft: Draft, contact: Contact) -> None:
@@ -174,7 +171,7 @@ def find_unlisted(draft: Draft, contact: Contact) -> None:
 
     Time counts while lists come: when HF was away, each machine gets its time anew.
     """
-    before, fresh, inventory = draft.before.unlisted, contact.lists - LISTS_GATHER, contact.inventory
+    before, fresh, inventory = draft.hosts.unlisted, contact.lists - LISTS_GATHER, contact.inventory
     unlisted: dict[str, float] = {}
     pools: dict[str, str] = {}
     told = (record.slots.values() for record in draft.records() if record.told_at is not None)
@@ -184,10 +181,9 @@ def find_unlisted(draft: Draft, contact: Contact) -> None:
                 since = _unlisted_since(slot, contact, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool
-    if draft.limits.delete_unlisted_after is not None and not draft.stopped:
+    if draft.limits.orphans.unlisted_after is not None and not draft.stopped:
         _delete_unlisted(draft, contact, unlisted, pools)
-    if unlisted != before:
-        draft.changes["unlisted"] = unlisted
+    draft.hosts = replace(draft.hosts, unlisted=unlisted)
 
 
 def _unlisted_since(slot: Slot, contact: Contact, noted: float | None) -> float | None:
@@ -204,7 +200,7 @@ def _delete_unlisted(draft: Draft, contact: Contact, unlisted: Mapping[str, floa
     """Close slots that have been unlisted for long enough, within the orphans' cap and under their brake."""
     # A restart forgets what the lists said: an hour of lists has to confirm it.
     confirmed = contact.lists - contact.since >= LISTS_GATHER
-    limit = contact.lists - (draft.limits.delete_unlisted_after or 0.0)
+    limit = contact.lists - (draft.limits.orphans.unlisted_after or 0.0)
     due = [name for name, since in unlisted.items() if since <= limit and pools[name] in draft.snapshots]
     if not confirmed or not due:
         return
@@ -218,10 +214,13 @@ def _delete_unlisted(draft: Draft, contact: Contact, unlisted: Mapping[str, floa
 
 def without_brake(memory: Memory) -> Memory:
     """The memory after a person has released the brake, and so accepted what it was latched for."""
-    brake, astray, answered_by = memory.brake, dict(memory.astray), dict(memory.answered_by)
+    brake, places = memory.brake, memory.places
     if brake is not None and brake.reason is BrakeReason.POOL_ASTRAY:
-        # Only of the pool that was named: of another one nobody has said that its machines are gone.
-        astray.pop(brake.pool, None)
-        answered_by.pop(brake.pool, None)
-    seen = (*memory.orphans, *memory.unlisted)
-    return replace(memory, brake=None, accepted=seen, appeared={}, astray=astray, answered_by=answered_by)
+        # Only of the pool that was named: the machines of other pools are not said to be gone.
+        wrong, endpoints = dict(places.wrong_since), dict(places.endpoints)
+        wrong.pop(brake.pool, None)
+        endpoints.pop(brake.pool, None)
+        places = replace(places, wrong_since=wrong, endpoints=endpoints)
+    accepted = (*memory.orphans.since, *memory.hosts.unlisted)
+    orphans = replace(memory.orphans, accepted=accepted, appeared={})
+    return replace(memory, brake=None, orphans=orphans, places=places)

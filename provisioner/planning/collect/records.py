@@ -23,7 +23,7 @@ def ingest(draft: Draft, intent: Intent) -> None:
         )
         return  # what it asks for may have been done, and forgotten, long ago
     if intent.generation > memory.generation:
-        draft.changes["generation"] = intent.generation
+        draft.generation = intent.generation
     for request in intent.requests.values():
         if request.id not in draft.requests:
             record = draft.requests[request.id] = RequestRecord(
@@ -81,6 +81,6 @@ def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
 
 def _may_go(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:
     return _old(draft, record) and all(
-        slot.gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
+        slot.deletion.gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
         for slot in record.slots.values()
     )

@@ -35,7 +35,6 @@ from provisioner.model import (
     Verdict,
     Window,
     WindowChange,
-    evolve,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.levers import in_force
@@ -66,6 +65,10 @@ DELETE_AGAIN = 60.0
 machine for ever."""
 
 
+CHANGING = ("requests", "returns", "pressures", "orphans", "hosts", "places", "usage", "brake", "generation")
+"""Parts of a memory that a plan may change; a draft has attributes of the same names."""
+
+
 class Draft:
     """Working copy of a memory, with everything else that a plan decides."""
 
@@ -86,17 +89,15 @@ class Draft:
         self.levers = levers
         """Those that are held; ``self.limits`` pauses the pools that they hold."""
         self.now = now
-        self.ahead = memory.time_wall - memory.time if wall is None else wall - now
+        self.ahead = memory.written.ahead if wall is None else wall - now
         """Seconds from loop time to the wall clock, which says what day it is and nothing else."""
         self.asked: list[RequestRecord | ReturnRecord] = []
         """Requests and return requests that were read for the first time."""
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
-        self.windows = dict(memory.pressures)
-        self.orphans = dict(memory.orphans)
-        self.brake = memory.brake
-        self.changes: dict[str, Any] = {}
-        """Other fields of the memory that changed."""
+        self.pressures = dict(memory.pressures)
+        self.orphans, self.hosts, self.places = memory.orphans, memory.hosts, memory.places
+        self.generation, self.brake, self.usage = memory.generation, memory.brake, memory.usage
         self.creates: list[Create] = []
         self.deletes: list[Delete] = []
         self.deferrals: dict[str, Deferral] = {}
@@ -171,29 +172,26 @@ class Draft:
     ) -> Slot:
         """Give a slot its verdict; one that the table forbids sets the slot aside instead."""
         if verdict not in TRANSITIONS[slot.verdict]:
-            changed = evolve(slot, set_aside=True)
+            changed = slot._replace(set_aside=True)
         else:
-            changed = evolve(
-                slot,
+            gone = gone or (slot.submitted is None and not slot.observed.seen)
+            changed = slot._replace(
                 verdict=verdict,
-                closed=self.now,
-                delete=reason,
                 failure=failure or slot.failure,
-                cause=cause or slot.cause,
-                notice=None,
-                gone=gone or (slot.submitted is None and not slot.seen),
+                observed=slot.observed._replace(cause=cause or slot.observed.cause, notice=None),
+                deletion=slot.deletion._replace(closed=self.now, reason=reason, gone=gone),
             )
-            if not changed.gone:
+            if not gone:
                 self.wake_at(self.now + SOON)  # to see that it goes
         self.put(slot.request, changed)
         return changed
 
-    def expiry(self, slot: Slot) -> float | None:
-        """Loop time at which its place ends a slot's machine; None if that is unknown, or its pool is not seen."""
-        snapshot = self.snapshots.get(slot.pool)
-        if slot.expires is None or snapshot is None or snapshot.wall is None:
+    def expiry(self, pool: str, expires: float | None) -> float | None:
+        """Return the loop time of an end by the clock of a pool's place; None if unknown, or the pool is not seen."""
+        snapshot = self.snapshots.get(pool)
+        if expires is None or snapshot is None or snapshot.wall is None:
             return None
-        return snapshot.began + slot.expires - snapshot.wall
+        return snapshot.began + expires - snapshot.wall
 
     @property
     def stopped(self) -> Set[str]:
@@ -209,14 +207,14 @@ class Draft:
         limits = self.pool(pool)
         snapshot = self.snapshots.get(pool)
         spec = snapshot.spec if snapshot else ""
-        learned = self.windows.get((pool, template))
+        learned = self.pressures.get((pool, template))
         return window.fresh(limits, spec) if learned is None else window.respecified(learned, limits, spec)
 
     def learn(self, pool: str, template: str, lesson: Callable[[Window], Window]) -> None:
         """Change what was learned of a template in a pool by a lesson."""
         learned = lesson(self.window(pool, template))
-        if self.windows.get((pool, template)) != learned:
-            self.windows[pool, template] = learned
+        if self.pressures.get((pool, template)) != learned:
+            self.pressures[pool, template] = learned
 
     def learn_of_boot(self, slot: Slot, failure: Failure) -> None:
         """The machine of a slot did not run, although its create was taken or may have been."""
@@ -241,7 +239,9 @@ class Draft:
         """The windows that changed so far."""
         former = self.before.pressures
         return tuple(
-            WindowChange(*key, former.get(key), one) for key, one in self.windows.items() if former.get(key) is not one
+            WindowChange(*key, former.get(key), one)
+            for key, one in self.pressures.items()
+            if former.get(key) is not one
         )
 
     @property
@@ -259,23 +259,6 @@ class Draft:
 
     def memory(self) -> Memory:
         """The memory as it has to be recorded; the one before, when nothing changed."""
-        changes = dict(self.changes)
-        for name, new in (
-            ("requests", self.requests),
-            ("returns", self.returns),
-            ("pressures", self.windows),
-            ("orphans", self.orphans),
-        ):
-            if not _same(getattr(self.before, name), new):
-                changes[name] = new
-        if self.brake is not self.before.brake:
-            changes["brake"] = self.brake
+        new = {name: getattr(self, name) for name in CHANGING}
+        changes = {name: value for name, value in new.items() if value != getattr(self.before, name)}
         return replace(self.before, **changes) if changes else self.before
-
-
-def _same(before: Any, after: Any) -> bool:
-    """The same keys with the very same (or equal plain) values."""
-    return len(before) == len(after) and all(
-        key in before and (before[key] is value or (isinstance(value, float) and before[key] == value))
-        for key, value in after.items()
-    )

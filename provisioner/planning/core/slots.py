@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from provisioner.model import DESIRED, ErrorClass, Failure, PoolLimits, RequestRecord, Slot, Verdict
+from provisioner.model import DESIRED, UNTRIED, ErrorClass, PoolLimits, RequestRecord, Slot, Tries, Verdict
 from provisioner.names import split_name
 
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
 BY_A_PERSON = "Cancelled by a person: "
 """Begins the message of a request that a person has cancelled; the lever follows."""
-
-
-class Gap(NamedTuple):
-    """A machine that a request misses: neither there, nor on its way, nor given up."""
-
-    tries: int = 0
-    """Tries of it that failed."""
-    failure: Failure | None = None
-    """Why the last slot for it failed; None where none has."""
-
-
-UNTRIED = Gap()
 
 
 def slot_named(requests: Mapping[str, RequestRecord], prefix: str, name: str) -> Slot | None:
@@ -45,34 +32,34 @@ def missing(record: RequestRecord) -> int:
     return record.count - (len(slots) - len(ended) + given_up + record.withheld)
 
 
-def gaps(record: RequestRecord) -> list[Gap]:
-    """The machines that a request misses, those first that failed least often.
+def gaps(record: RequestRecord) -> list[Tries]:
+    """Return what was tried for each machine that a request misses, those first that failed least often.
 
     Of the slots that failed as the n-th try, as many are replaced as there are slots with n tries before them.
     """
     wanted = missing(record)
     if wanted <= 0:
         return []
-    failed = defaultdict[int, list[Gap]](list)
+    failed = defaultdict[int, list[Tries]](list)
     taken = Counter({0: record.withheld - record.count})  # at first nothing was tried
     for slot in record.slots.values():
         if slot.verdict is not Verdict.WITHDRAWN:
-            taken[slot.tries] += 1
+            taken[slot.tries.failed] += 1
         if slot.verdict is Verdict.FAILED and slot.submitted is not None:
-            left = _gap_after(slot)
-            failed[left.tries].append(left)
+            left = _tries_after(slot)
+            failed[left.failed].append(left)
     tried = [gap for tries in sorted(failed) for gap in failed[tries][max(0, taken[tries]) :]]
-    # Slots of an earlier version know of no tries: more may seem to be left than there are.
+    # Slots that were made again know of no tries: more may seem to be left than there are.
     return [UNTRIED] * (wanted - len(tried)) + tried[-wanted:]
 
 
-def _gap_after(slot: Slot) -> Gap:
-    """What a slot that failed leaves. That time ran out is no reason where an earlier slot had a better one."""
-    failure, before = slot.failure, slot.tried
+def _tries_after(slot: Slot) -> Tries:
+    """Return the tries with a slot that failed. That time ran out is no reason if an earlier slot had a better one."""
+    failure, before = slot.failure, slot.tries.failure
     if failure is None:
-        return Gap(slot.tries, before)
+        return slot.tries
     late = failure.error is ErrorClass.TIMEOUT and before is not None
-    return Gap(slot.tries + failure.error.spends_try, before if late else failure)
+    return Tries(slot.tries.failed + failure.error.spends_try, before if late else failure)
 
 
 def pending(record: RequestRecord) -> list[Slot]:
@@ -83,15 +70,15 @@ def pending(record: RequestRecord) -> list[Slot]:
 
 def down(record: RequestRecord) -> list[Slot]:
     """Return the slots of an open request whose machines ran and do not run now."""
-    slots = record.slots.values()
-    return [slot for slot in slots if slot.down is not None and slot.verdict is Verdict.OPEN and not slot.set_aside]
+    open_ = [slot for slot in record.slots.values() if slot.verdict is Verdict.OPEN and not slot.set_aside]
+    return [slot for slot in open_ if slot.life.down is not None]
 
 
-def boots_by(slot: Slot, submitted: float, limits: PoolLimits) -> float:
+def boots_by(slot: Slot, limits: PoolLimits) -> float:
     """When its machine has to run. One that is held back on purpose has a deadline of its own, and boots after it."""
-    if slot.gated:
-        return submitted + limits.gated_deadline
-    return (submitted if slot.lifted is None else slot.lifted) + limits.boot_deadline
+    if slot.observed.gated:
+        return slot.asked_at + limits.gated_deadline
+    return slot.boots_from + limits.boot_deadline
 
 
 def tells_cancel(message: str) -> bool:

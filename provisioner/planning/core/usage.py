@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from provisioner.model import DAY, Memory, Slot, evolve
+from provisioner.model import DAY, Memory, Slot, UsageTotals
 from provisioner.planning.core.draft import Draft
 
 Cell = tuple[str, str, str]
@@ -48,11 +48,11 @@ class Span(NamedTuple):
 
 def span(slot: Slot, now: float) -> Span | None:
     """When the machine of a slot was there, until ``now`` or until a look lacked it; None where none has counted."""
-    if not slot.seen or (slot.started is None and _waits(slot)):
+    if not slot.observed.seen or (slot.life.used_from is None and _waits(slot)):
         return None
     return Span(
-        slot.asked_at if slot.started is None else slot.started,
-        now if slot.absent is None else slot.absent,
+        slot.asked_at if slot.life.used_from is None else slot.life.used_from,
+        now if slot.observed.absent is None else slot.observed.absent,
     )
 
 
@@ -60,7 +60,7 @@ def _waits(slot: Slot) -> bool:
     """The machine does not exist yet: its place has no room for it, or a gate holds it."""
     if slot.ran is not None:
         return False
-    return slot.gated or (slot.failure is not None and slot.failure.error.has_no_room)
+    return slot.observed.gated or (slot.failure is not None and slot.failure.error.has_no_room)
 
 
 def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:
@@ -88,18 +88,18 @@ def count_usage(draft: Draft) -> None:
     """Add up the machines that this plan has found gone, and note from when on others count."""
     added = defaultdict[str, Counter[Cell]](Counter)
     for template, _, before, slot in draft.transitions:
-        if before is None or not slot.seen:
+        if before is None or not slot.observed.seen:
             continue
-        if slot.gone and not before.gone:
+        if slot.deletion.gone and not before.deletion.gone:
             cell = (template, slot.pool, draft.record(slot.request).rc_account)
             for day, milliseconds in _of(span(slot, draft.now), draft.ahead):
                 added[day][cell] += milliseconds
-        elif not slot.gone and (before.gone or _begins(before, slot)):
-            draft.put(slot.request, evolve(slot, started=draft.now))
+        elif not slot.deletion.gone and (before.deletion.gone or _begins(before, slot)):
+            draft.put(slot.request, slot.with_life(used_from=draft.now))
     if added:
-        draft.changes["usage"] = _kept(_sum(draft.before.usage, added), draft.limits.usage_days)
-        if draft.before.usage_since_wall is None:
-            draft.changes["usage_since_wall"] = draft.now + draft.ahead
+        since = draft.usage.since_wall
+        days = _kept(_sum(draft.usage.days, added), draft.limits.usage_days)
+        draft.usage = UsageTotals(days, draft.now + draft.ahead if since is None else since)
 
 
 def _of(one: Span | None, ahead: float) -> Iterable[tuple[str, int]]:
@@ -108,7 +108,7 @@ def _of(one: Span | None, ahead: float) -> Iterable[tuple[str, int]]:
 
 def _begins(before: Slot, slot: Slot) -> bool:
     """Its machine waits no more."""
-    return slot.started is None and _waits(before) and not _waits(slot)
+    return slot.life.used_from is None and _waits(before) and not _waits(slot)
 
 
 def _sum(usage: Usage, added: Mapping[str, Mapping[Cell, int]]) -> Usage:
@@ -132,7 +132,7 @@ def there(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
     """The machines that are there and count, each with its cell and since when."""
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if not slot.gone and (one := span(slot, now)) is not None:
+            if not slot.deletion.gone and (one := span(slot, now)) is not None:
                 yield (record.template, slot.pool, record.rc_account), one
 
 
@@ -142,14 +142,14 @@ def used(memory: Memory, now: float, ahead: float) -> Usage:
     for cell, one in there(memory, now):
         for day, milliseconds in by_day(one, ahead):
             until_now[day][cell] += milliseconds
-    return _sum(memory.usage, until_now)
+    return _sum(memory.usage.days, until_now)
 
 
 def with_usage_of(old: Memory, remembered: Memory) -> Memory:
     """A memory made again, with what an old copy has counted until it was written; its machines count from now on."""
-    usage = used(old, old.time, old.time_wall - old.time)
-    since = remembered.usage_since_wall if old.usage_since_wall is None else old.usage_since_wall
-    return replace(remembered, usage=usage, usage_since_wall=since)
+    days = used(old, old.written.time, old.written.ahead)
+    since = remembered.usage.since_wall if old.usage.since_wall is None else old.usage.since_wall
+    return replace(remembered, usage=UsageTotals(days, since))
 
 
 def by_pool(usage: Usage) -> Mapping[str, int]:

@@ -159,8 +159,8 @@ def pausing(window: Window) -> bool:
 
 def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) -> float:
     """Exponential in ``level`` (1, 2, …), a fifth of each step by chance so that pools do not retry in step."""
-    last = limits.backoff_no_room if error.has_no_room else limits.backoff_last
-    step = min(last, limits.backoff_first * 2.0 ** min(level - 1, 32))
+    last = limits.backoff.no_room if error.has_no_room else limits.backoff.last
+    step = min(last, limits.backoff.first * 2.0 ** min(level - 1, 32))
     return step * random.Random(seed).uniform(0.8, 1.0)
 
 

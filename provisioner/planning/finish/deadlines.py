@@ -15,7 +15,6 @@ from provisioner.model import (
     RequestStatus,
     Slot,
     Verdict,
-    evolve,
 )
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import Draft
@@ -54,7 +53,7 @@ def _last_change(record: RequestRecord) -> float:
     return max(
         when
         for slot in record.slots.values()
-        for when in (slot.opened, slot.ran, slot.closed, slot.lifted)
+        for when in (slot.opened, slot.ran, slot.deletion.closed, slot.life.ungated_at)
         if when is not None
     )
 
@@ -70,7 +69,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
     """
     now = draft.now
     for slot in down(record):
-        ends = max(record.deadline, (slot.down or 0.0) + BLIP)
+        ends = max(record.deadline, (slot.life.down or 0.0) + BLIP)
         if now >= ends:
             why = slot.failure or Failure(ErrorClass.OTHER, "It is not ready.")
             _time_out(draft, record, slot, why, capacity)
@@ -81,7 +80,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
             _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template, over), capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
             denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # no time would change that
-            due = now if denied else boots_by(slot, slot.submitted, draft.pool(slot.pool))
+            due = now if denied else boots_by(slot, draft.pool(slot.pool))
             if now >= due:
                 failure = slot.failure or _not_booted(draft, slot)
                 _time_out(draft, record, slot, failure, capacity)
@@ -114,6 +113,6 @@ def conclude(draft: Draft, record: RequestRecord) -> None:
     if pending(record) or down(record) or missing(record) > 0:
         return
     running = _running(record)
-    draft.put(record.id, *[evolve(slot, verdict=Verdict.SUCCEEDED) for slot in running])
+    draft.put(record.id, *[slot._replace(verdict=Verdict.SUCCEEDED) for slot in running])
     status = RequestStatus.COMPLETE if len(running) >= record.count else RequestStatus.COMPLETE_WITH_ERROR
     draft.update(record.id, ended=status, ended_at=draft.now)

@@ -17,7 +17,6 @@ from provisioner.model import (
     Slot,
     TemplateLimits,
     Verdict,
-    evolve,
 )
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import missing, pending
@@ -43,7 +42,7 @@ class Offer(NamedTuple):
 
 def offer_ending(draft: Draft) -> None:
     """Offer the machines that have run for their template's ``max_lifetime``, and those whose end comes near."""
-    expiring = {one.template for one in draft.records() if any(slot.expires for slot in one.slots.values())}
+    expiring = {one.template for one in draft.records() if any(slot.observed.expires for slot in one.slots.values())}
     for template in draft.limits.templates.values():
         if template.max_lifetime is not None or template.id in expiring:
             records = [record for record in draft.records() if record.template == template.id]
@@ -54,7 +53,7 @@ def _offer(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: 
     """Offer those that are due first, as long as no more than ``most`` are offered and not given back."""
     heard = [record for record in records if record.told_at is not None]
     held = [slot for record in heard for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
-    more = most - sum(slot.offered is not None for slot in held)
+    more = most - sum(slot.life.retiring_at is not None for slot in held)
     for at, latest, slot, ends in sorted(_offers(draft, held, lifetime)):
         due = at if more > 0 else latest
         if draft.now < due:
@@ -62,20 +61,20 @@ def _offer(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: 
             continue
         near = draft.now >= ends - draft.pool(slot.pool).announce
         notice = Notice(LossCause.EXPIRES, ends) if near else None
-        more -= slot.offered is None
-        draft.put(
-            slot.request, evolve(slot, offered=draft.now if slot.offered is None else slot.offered, notice=notice)
-        )
+        if slot.life.retiring_at is None:
+            more -= 1
+            slot = slot.with_life(retiring_at=draft.now)
+        draft.put(slot.request, slot.with_observed(notice=notice))
 
 
 def _offers(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Offer]:
     """Yield offers of machines in observed pools without a notice; an aged machine gets another offer for its end."""
     for slot in slots:
-        if slot.ran is None or slot.notice is not None or slot.pool not in draft.snapshots:
+        if slot.ran is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
             continue
-        aged = slot.ran + lifetime if lifetime is not None and slot.offered is None else NEVER
-        ends, announce = draft.expiry(slot) or NEVER, draft.pool(slot.pool).announce
-        last_call = announce if slot.offered is not None else min(announce, LAST_CALL)
+        aged = slot.ran + lifetime if lifetime is not None and slot.life.retiring_at is None else NEVER
+        ends, announce = draft.expiry(slot.pool, slot.observed.expires) or NEVER, draft.pool(slot.pool).announce
+        last_call = announce if slot.life.retiring_at is not None else min(announce, LAST_CALL)
         offer = Offer(min(aged, ends - announce), ends - last_call, slot, ends)
         if offer.at < NEVER:
             yield offer

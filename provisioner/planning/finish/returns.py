@@ -16,7 +16,6 @@ from provisioner.model import (
     ReturnResult,
     Slot,
     Verdict,
-    evolve,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.core.levers import why_stopped
@@ -35,8 +34,12 @@ def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
     strangers = {name: "" for name in given_back if slot_named(memory.requests, limits.prefix, name) is None}
     names = {pool: dict(strangers) for pool in limits.pools}
     for _, slot in memory.slots:
-        if not slot.gone and (slot.absent is not None or slot.strayed) and slot.pool in names:
-            names[slot.pool][slot.name] = slot.fingerprint.uid
+        if (
+            not slot.deletion.gone
+            and (slot.observed.absent is not None or slot.observed.strayed)
+            and slot.pool in names
+        ):
+            names[slot.pool][slot.name] = slot.observed.fingerprint.uid
     return names
 
 
@@ -68,8 +71,8 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
         result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent, busy)
         if result is None and draft.now >= record.deadline:
             result = ReturnResult.STUCK
-            if slot is not None and slot.hindrance is not None:
-                hindered[name] = slot.hindrance
+            if slot is not None and slot.deletion.hindrance is not None:
+                hindered[name] = slot.deletion.hindrance
         if result is not None:
             results[name] = result
     return replace(record, results=results, absent=absent, sent=sent, hindered=hindered)
@@ -80,16 +83,16 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
     if slot.verdict is Verdict.OPEN:
         slot = draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
     elif slot.verdict is Verdict.SUCCEEDED and told:
-        announced = slot.notice.cause if slot.notice else None
+        announced = slot.observed.notice.cause if slot.observed.notice else None
         slot = draft.close(slot, Verdict.RETURNED, reason=DeleteReason.RETURNED, cause=announced)
     elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST) and not told:
         slot = take_back(draft, slot)
-    return ReturnResult.GONE if slot.gone else None
+    return ReturnResult.GONE if slot.deletion.gone else None
 
 
 def take_back(draft: Draft, slot: Slot) -> Slot:
     """Tell a machine as failed that HF gave back before it read the terminal answer, which names it as succeeded."""
-    if slot.delete is DeleteReason.CANCELLED:
+    if slot.deletion.reason is DeleteReason.CANCELLED:
         return slot
     draft.update(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
     return revoke(draft, slot)
@@ -99,7 +102,7 @@ def revoke(draft: Draft, slot: Slot) -> Slot:
     """Tell a machine as failed from now on that succeeded and that HF has not heard of."""
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
-    marked = evolve(slot, delete=DeleteReason.CANCELLED)
+    marked = slot.with_deletion(reason=DeleteReason.CANCELLED)
     draft.put(slot.request, marked)
     return marked
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from provisioner.model import DESIRED, Failure, LossCause, Phase, RequestRecord, Slot, Window, evolve
+from provisioner.model import DESIRED, Failure, LossCause, Phase, RequestRecord, Slot, Window
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import SOON, Draft
 
@@ -34,12 +34,12 @@ class EarlyLosses:
     ) -> tuple[Slot, Failure]:
         """The slot of a machine that was not asked to end and does, and why; a look begun at ``ended`` shows it."""
         limit = self._draft.pool(slot.pool).early_loss
-        if not (slot.early or _is_early(slot, cause, ended, limit)):
+        if not (slot.life.early or _is_early(slot, cause, ended, limit)):
             return slot, failure
         failure = Failure(failure.error, f"Lost in its first {limit:g} s: {failure.text}")
-        if not slot.early:
+        if not slot.life.early:
             self._news.setdefault((slot.pool, record.template), []).append((slot.asked_at, failure))
-        return evolve(slot, early=True), failure
+        return slot.with_life(early=True), failure
 
     def judge(self) -> None:
         """Close the windows where most machines are lost so; open those where one has outlived its first minutes."""
@@ -48,21 +48,21 @@ class EarlyLosses:
             newest = max(submitted for submitted, _ in losses)
             news = window.Losses(_fates(draft, *key), losses[-1][1], newest, len(losses))
             draft.learn(*key, partial(window.lost_early, losses=news, now=draft.now, limits=draft.limits))
-        closed = {key: learned for key in draft.windows if (learned := draft.window(*key)).early_loss is not None}
+        closed = {key: learned for key in draft.pressures if (learned := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
 
 
 def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
-    announced = slot.notice.cause if slot.notice else None
-    others = not OTHERS_DOING.isdisjoint((cause, slot.cause, announced))
+    announced = slot.observed.notice.cause if slot.observed.notice else None
+    others = not OTHERS_DOING.isdisjoint((cause, slot.observed.cause, announced))
     return slot.ran is not None and ended - slot.ran < limit and not others
 
 
 def _fates(draft: Draft, pool: str, template: str) -> list[bool]:
     """Of each machine that ran in a pool for a template, from the newest on: was it lost in its first minutes?"""
     ran = [
-        (-slot.ran, slot.early)
+        (-slot.ran, slot.life.early)
         for record in draft.records()
         if record.template == template
         for slot in record.slots.values()

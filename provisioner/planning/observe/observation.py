@@ -13,15 +13,16 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Fingerprint,
+    Life,
     LossCause,
     Machine,
     Notice,
+    Observed,
     Phase,
     RequestRecord,
     Slot,
     Snapshot,
     Verdict,
-    evolve,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import SOON, Draft
@@ -84,7 +85,7 @@ def reflect(draft: Draft) -> None:
                 explained.append(slot.pool)
                 if not _unchanged(slot, machine) and slot.pool not in elsewhere:
                     _present(draft, record, slot, machine, news)
-            elif not slot.gone:
+            elif not slot.deletion.gone:
                 absent.append((record, slot))
     for record, slot in absent:
         _absent(draft, record, slot, draft.snapshots[slot.pool], news)
@@ -117,7 +118,7 @@ def _lose_down(draft: Draft, news: News) -> None:
     )
     many = {pool for pool in down if down[pool] > max(1.0, SHARE * running[pool])}
     for record, slot in news.down:
-        limit, since = draft.pool(slot.pool).down, slot.down or 0.0
+        limit, since = draft.pool(slot.pool).down, slot.life.down or 0.0
         if not limit or slot.pool in many:
             continue
         if draft.now < since + limit:
@@ -138,30 +139,32 @@ def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[flo
 
 
 def _unchanged(slot: Slot, machine: Machine) -> bool:
-    """The machine runs or waits as before, which is the usual case, or nobody may touch its slot."""
+    """The machine runs or waits as before, which is the usual case, or its slot is set aside."""
+    held = slot.observed
     return (
         slot.verdict in DESIRED
-        and (slot.notice is machine.notice or (machine.notice is None and _expires(slot.notice)))
-        and slot.expires == machine.expires
-        and slot.absent is None
-        and slot.down is None
-        and slot.strayed is machine.strayed
+        and (held.notice is machine.notice or (machine.notice is None and _expires(held.notice)))
+        and held.expires == machine.expires
+        and held.absent is None
+        and slot.life.down is None
+        and held.strayed is machine.strayed
         and (_waits_on(slot, machine) if slot.ran is None else machine.phase is RUNNING)
-        and (slot.fingerprint is machine.fingerprint or slot.fingerprint == machine.fingerprint)
+        and (held.fingerprint is machine.fingerprint or held.fingerprint == machine.fingerprint)
     ) or slot.set_aside
 
 
 def _waits_on(slot: Slot, machine: Machine) -> bool:
     """The machine does not run yet, and nothing about it has changed."""
+    held = slot.observed
     return (
         machine.phase is PENDING
-        and slot.seen
-        and slot.accepted
+        and held.seen
+        and held.accepted
         and slot.submitted is not None
-        and slot.gated is machine.gated
+        and held.gated is machine.gated
         and machine.cause is None
         and (slot.failure is machine.failure or slot.failure == machine.failure)
-        and (slot.ip, slot.public_ip, slot.launched) == (machine.ip, machine.public_ip, machine.launched)
+        and (held.ip, held.public_ip, held.launched) == (machine.ip, machine.public_ip, machine.launched)
     )
 
 
@@ -172,7 +175,7 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
         machine = replace(machine, cause=LossCause.EXPIRES, notice=notice)
     if slot.verdict not in DESIRED:
         _remains(draft, record, slot, machine)
-    elif slot.ran is not None and slot.fingerprint.differs(machine.fingerprint):
+    elif slot.ran is not None and slot.observed.fingerprint.differs(machine.fingerprint):
         _end(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news)
     elif (unfit := _unfit(draft, slot, machine, seen)) is not None:
         _end(draft, record, _applied(slot), unfit, news)
@@ -190,9 +193,9 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
 
 def _expired(draft: Draft, slot: Slot, seen: float) -> bool:
     """Its place had told its end, and a look begun at ``seen``, about then, is the first to show it, or one was."""
-    if slot.cause is not None:
-        return slot.cause is LossCause.EXPIRES
-    ends = draft.expiry(slot)
+    if slot.observed.cause is not None:
+        return slot.observed.cause is LossCause.EXPIRES
+    ends = draft.expiry(slot.pool, slot.observed.expires)
     return ends is not None and seen >= ends - PUNCTUAL
 
 
@@ -202,7 +205,7 @@ def _unfit(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | Non
         return None
     if machine.strayed:
         return End(STRAYED, LossCause.UNKNOWN, seen)
-    ends, least = draft.expiry(evolve(slot, expires=machine.expires)), draft.pool(slot.pool).least_life
+    ends, least = draft.expiry(slot.pool, machine.expires), draft.pool(slot.pool).least_life
     if machine.phase in (STOPPING, GONE) or ends is None:
         return None
     left = max(0.0, ends - draft.now)
@@ -223,57 +226,56 @@ def _ending(machine: Machine, seen: float) -> End:
 
 def _applied(slot: Slot) -> Slot:
     """A slot whose machine is there: whatever became of its create call, it was applied."""
-    return evolve(slot, seen=True, accepted=True, submitted=slot.asked_at)
+    return slot._replace(submitted=slot.asked_at).with_observed(seen=True, accepted=True)
 
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     """A machine that is there and may stay: remember what HF and later comparisons need."""
-    slot = _not_put_off(slot, machine)
-    told = slot.ran is not None
-    asked_at = slot.asked_at
+    told, held = slot.ran is not None, slot.observed
+    put_off = held.expires != machine.expires and _expires(held.notice)
     begins = not told and machine.phase is RUNNING
     # What HF was told of a machine that runs is never told differently.
-    shown: Slot | Machine = slot if told else machine
-    changed = evolve(
-        slot,
-        seen=True,
+    shown: Observed | Machine = held if told else machine
+    observed = Observed(
         accepted=True,
-        submitted=asked_at,
-        absent=None,
-        ran=draft.now if begins else slot.ran,
+        seen=True,
         # Until one runs there may be several: each attempt of a group is another instance.
-        fingerprint=_merged(slot.fingerprint, machine.fingerprint) if told else machine.fingerprint,
+        fingerprint=_merged(held.fingerprint, machine.fingerprint) if told else machine.fingerprint,
         ip=shown.ip,
         public_ip=shown.public_ip,
         launched=shown.launched,
-        failure=None if machine.phase is not PENDING else machine.failure,
-        notice=_announced(slot.notice, machine.notice),
-        cause=machine.cause or slot.cause,
+        notice=_announced(None if put_off else held.notice, machine.notice),
         gated=machine.gated,
-        lifted=draft.now if slot.gated and not machine.gated else slot.lifted,
         strayed=machine.strayed,
         expires=machine.expires,
-        down=_down_since(slot, machine, draft.now),
+        cause=machine.cause or held.cause,
+    )
+    changed = slot._replace(
+        submitted=slot.asked_at,
+        ran=draft.now if begins else slot.ran,
+        observed=observed,
+        failure=machine.failure if machine.phase is PENDING else None,
+        life=_life(slot, machine, draft.now, put_off),
     )
     if begins or changed != slot:
         draft.put(record.id, changed)
-    if changed.down is not None:
+    if changed.life.down is not None:
         news.down.append((record, changed))
     if begins:
-        news.began.setdefault((slot.pool, record.template), []).append(asked_at)
+        news.began.setdefault((slot.pool, record.template), []).append(slot.asked_at)
 
 
-def _not_put_off(slot: Slot, machine: Machine) -> Slot:
-    """The slot; without what HF was told of its machine's end, if its place has put that off."""
-    put_off = slot.expires != machine.expires and _expires(slot.notice)
-    return evolve(slot, notice=None, offered=None) if put_off else slot
-
-
-def _down_since(slot: Slot, machine: Machine, now: float) -> float | None:
-    """Since when a machine that ran does not; None for one that runs, ends, or has not run yet."""
-    if slot.ran is None or machine.phase is not PENDING or machine.nameless:
-        return None
-    return now if slot.down is None else slot.down
+def _life(slot: Slot, machine: Machine, now: float, put_off: bool) -> Life:
+    """Return the life of a machine: ungated, down, and not retiring any more if its place has put its end off."""
+    life = slot.life
+    if put_off:
+        life = life._replace(retiring_at=None)
+    if slot.observed.gated and not machine.gated:
+        life = life._replace(ungated_at=now)
+    is_down = slot.ran is not None and machine.phase is PENDING and not machine.nameless
+    if is_down is (life.down is None):
+        life = life._replace(down=now if is_down else None)
+    return life
 
 
 def _merged(held: Fingerprint, seen: Fingerprint) -> Fingerprint:
@@ -295,15 +297,12 @@ def _announced(held: Notice | None, seen: Notice | None) -> Notice | None:
 
 def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
     """A machine stands under a closed slot's name, however late it came: it is to be deleted."""
-    changed = evolve(
-        slot,
+    changed = slot.with_observed(
+        seen=True, absent=None, fingerprint=machine.fingerprint, strayed=machine.strayed
+    ).with_deletion(
         gone=False,
-        absent=None,
-        seen=True,
-        delete=slot.delete or DeleteReason.FAILED,
-        fingerprint=machine.fingerprint,
-        strayed=machine.strayed,
-        hindrance=machine.hindrance or slot.hindrance,
+        reason=slot.deletion.reason or DeleteReason.FAILED,
+        hindrance=machine.hindrance or slot.deletion.hindrance,
     )
     if changed != slot:
         draft.put(record.id, changed)
@@ -315,35 +314,35 @@ def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot,
     if slot.set_aside or _may_come(slot, told):
         return
     explained = told not in (None, LossCause.UNKNOWN)
-    cause = told if explained and slot.verdict in DESIRED else slot.cause
+    cause = told if explained and slot.verdict in DESIRED else slot.observed.cause
     expected_since, lag = _expected_since(slot), draft.pool(slot.pool).lag
     if snapshot.began <= expected_since:
         draft.wake_at(max(expected_since, draft.now) + SOON)
-    elif slot.absent is None:
-        draft.put(record.id, evolve(slot, absent=snapshot.began, cause=cause))
+    elif slot.observed.absent is None:
+        draft.put(record.id, slot.with_observed(absent=snapshot.began, cause=cause))
         draft.wake_at(draft.now + max(lag, SOON))
-    elif snapshot.began <= slot.absent or snapshot.began - slot.absent < lag:
-        draft.wake_at(draft.now + max(slot.absent + lag - snapshot.began, SOON))
+    elif snapshot.began <= slot.observed.absent or snapshot.began - slot.observed.absent < lag:
+        draft.wake_at(draft.now + max(slot.observed.absent + lag - snapshot.began, SOON))
     elif waits(draft, slot):
         return
     elif not explained and slot.name not in snapshot.asked:  # it may have strayed: its place is asked by its name
         draft.wake_at(draft.now + SOON)
     elif slot.verdict in DESIRED:
-        unknown = LossCause.EXPIRES if _expired(draft, slot, slot.absent) else LossCause.UNKNOWN
-        _end(draft, record, slot, End(VANISHED, cause or unknown, slot.absent, gone=True), news)
+        unknown = LossCause.EXPIRES if _expired(draft, slot, slot.observed.absent) else LossCause.UNKNOWN
+        _end(draft, record, slot, End(VANISHED, cause or unknown, slot.observed.absent, gone=True), news)
     else:
-        draft.put(record.id, evolve(slot, gone=True))
+        draft.put(record.id, slot.with_deletion(gone=True))
 
 
 def _may_come(slot: Slot, told: LossCause | None) -> bool:
     """No look has shown its machine yet, and its place does not say that it came and went."""
-    return slot.verdict is Verdict.OPEN and not slot.seen and told is None
+    return slot.verdict is Verdict.OPEN and not slot.observed.seen and told is None
 
 
 def _expected_since(slot: Slot) -> float:
     """Only a look begun after this can prove anything: its create may have been under way, and its slot open."""
-    may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.accepted else LATE_CREATE)
-    return max(may_appear_until, slot.closed or 0.0)
+    may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.observed.accepted else LATE_CREATE)
+    return max(may_appear_until, slot.deletion.closed or 0.0)
 
 
 def _end(draft: Draft, record: RequestRecord, slot: Slot, end: End, news: News) -> None:

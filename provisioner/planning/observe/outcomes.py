@@ -20,7 +20,6 @@ from provisioner.model import (
     Slot,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
@@ -48,15 +47,15 @@ def remember(memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Actio
     for action in unsent:
         slot = draft.named(action.name)
         if slot is not None and isinstance(action, Delete):
-            begun = None if slot.delete_begun == slot.delete_sent else slot.delete_begun
-            draft.put(slot.request, evolve(slot, delete_sent=None, delete_begun=begun))
+            begun = None if slot.deletion.begun == slot.deletion.sent else slot.deletion.begun
+            draft.put(slot.request, slot.with_deletion(sent=None, begun=begun))
         elif slot is not None and isinstance(action, Create):
             _not_sent(draft, action, slot)
     return Plan(draft.memory(), transitions=draft.transitions, windows=draft.window_changes)
 
 
 def _created(draft: Draft, create: Create, slot: Slot) -> None:
-    draft.put(create.request, evolve(slot, accepted=True))
+    draft.put(create.request, slot.with_observed(accepted=True))
     draft.learn(create.pool, create.template, partial(window.accepted, submitted=slot.asked_at))
 
 
@@ -79,21 +78,20 @@ def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: f
 
 def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
     """No call of this create reached its place; an earlier one of the same name may have."""
-    if create.again or slot.seen or slot.accepted:
+    if create.again or slot.observed.seen or slot.observed.accepted:
         return
     if slot.verdict is Verdict.OPEN:
-        draft.put(create.request, evolve(slot, submitted=None))
+        draft.put(create.request, slot._replace(submitted=None))
     else:
-        draft.put(create.request, evolve(slot, gone=True))
+        draft.put(create.request, slot.with_deletion(gone=True))
 
 
 def _deleted(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
     """Keep the reason of a failed delete, which is reported to HF until a delete is taken, and send it again soon."""
     if slot is not None:
-        changed = evolve(slot, hindrance=failure)
+        changed = slot.with_deletion(hindrance=failure)
         if failure is not None:
-            sent = draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN
-            changed = evolve(changed, delete_sent=sent)
+            changed = changed.with_deletion(sent=draft.now + (RETRY_DELETE if wait is None else wait) - DELETE_AGAIN)
         if changed != slot:
             draft.put(slot.request, changed)
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from provisioner.model import (
     HOUR,
@@ -46,27 +47,27 @@ SNAPSHOTS = 2
 
 def distrust(draft: Draft) -> None:
     """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and note where pools are."""
-    memory = draft.before
     draft.distrusted = trust(draft)
-    astray, endpoints = dict(memory.astray), dict(memory.answered_by)
+    wrong, endpoints = dict(draft.places.wrong_since), dict(draft.places.endpoints)
     for pool, snapshot in list(draft.snapshots.items()):
         distrusted = draft.distrusted.get(pool)
         reason = distrusted.reason if distrusted else None
         if distrusted is not None and reason is DistrustReason.WRONG_ENDPOINT:
-            astray[pool] = distrusted.since
+            wrong[pool] = distrusted.since
             text = f"It {distrusted.detail}. To release the brake is to say that they are lost."
             draft.latch(BrakeReason.POOL_ASTRAY, text, pool)
             if not snapshot.answered_by:
-                draft.orphans |= dict.fromkeys(_unknown(draft, snapshot) - draft.orphans.keys(), draft.now)
+                known = draft.orphans.since
+                new = dict.fromkeys(_unknown(draft, snapshot) - known.keys(), draft.now)
+                draft.orphans = replace(draft.orphans, since={**known, **new})
         elif reason is DistrustReason.POOL_MOVED:
             del draft.snapshots[pool]  # it shows another place, and says nothing of the pool's machines
         else:
-            astray.pop(pool, None)
+            wrong.pop(pool, None)
             if snapshot.answered_by:
                 endpoints[pool] = snapshot.answered_by
-    places = configured_places(memory, draft.limits)
-    found = {"astray": astray, "answered_by": endpoints, "configured_places": places}
-    draft.changes |= {name: value for name, value in found.items() if value != getattr(memory, name)}
+    places = configured_places(draft.before, draft.limits)
+    draft.places = replace(draft.places, configured=places, endpoints=endpoints, wrong_since=wrong)
 
 
 def trust(draft: Draft) -> dict[str, Distrusted]:
@@ -98,11 +99,13 @@ def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrus
     """Judge one snapshot by how many of the machines that HF has or was told of it lacks, and by who answered."""
     missing = [slot for slot in absent if _is_doubtful(draft, slot)]
     if detail := _wrong_endpoint(draft, pool, running, (len(absent), len(missing))):
-        since = draft.before.astray.get(pool, draft.now)
+        since = draft.places.wrong_since.get(pool, draft.now)
         return Distrusted(DistrustReason.WRONG_ENDPOINT, since, NEVER, running, running, detail)
     if not is_mass(len(missing), running):
         return None
-    since = min(draft.snapshots[pool].began if slot.absent is None else slot.absent for slot in missing)
+    since = min(
+        draft.snapshots[pool].began if slot.observed.absent is None else slot.observed.absent for slot in missing
+    )
     return Distrusted(DistrustReason.MASS_LOSS, since, since + apart(draft.pool(pool)), len(missing), running)
 
 
@@ -133,13 +136,13 @@ def waits(draft: Draft, slot: Slot) -> bool:
 def _is_doubtful(draft: Draft, slot: Slot) -> bool:
     """Return whether no cause explains why the machine went, and no list begun late enough lacks it."""
     snapshot, wait = draft.snapshots[slot.pool], apart(draft.pool(slot.pool))
-    confirmed = slot.absent is not None and snapshot.proves - slot.absent >= wait
+    confirmed = slot.observed.absent is not None and snapshot.proves - slot.observed.absent >= wait
     return wait > 0 and not (slot.set_aside or confirmed or _is_explained(slot, snapshot))
 
 
 def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
-    causes = {snapshot.causes.get(slot.name), slot.cause} - {None, LossCause.UNKNOWN}
-    return slot.notice is not None or bool(causes)
+    causes = {snapshot.causes.get(slot.name), slot.observed.cause} - {None, LossCause.UNKNOWN}
+    return slot.observed.notice is not None or bool(causes)
 
 
 def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
@@ -163,14 +166,14 @@ def _wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, in
     """
     snapshot, memory = draft.snapshots[pool], draft.before
     if snapshot.answered_by:
-        known = memory.answered_by.get(pool, snapshot.answered_by)
+        known = memory.places.endpoints.get(pool, snapshot.answered_by)
         is_other = known != snapshot.answered_by and pool in _pools_with_machines(memory)
         return f"is {snapshot.answered_by} now, but its machines were made in {known}" if is_other else ""
-    noted = pool in memory.astray
+    noted = pool in memory.places.wrong_since
     if not running or absent[0] < running or not (noted or (absent[1] == running and is_mass(running, running))):
         return ""
     unknown = _unknown(draft, snapshot)
-    if not (noted or unknown - memory.orphans.keys()):
+    if not (noted or unknown - memory.orphans.since.keys()):
         return ""
     return f"shows none of its {running} machines but {len(unknown)} that nobody asked for"
 
@@ -182,7 +185,7 @@ def _unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
 
 
 def _pools_with_machines(memory: Memory) -> frozenset[str]:
-    return frozenset(slot.pool for _, slot in memory.slots if slot.submitted is not None and not slot.gone)
+    return frozenset(slot.pool for _, slot in memory.slots if slot.submitted is not None and not slot.deletion.gone)
 
 
 # --- the configuration has moved a pool -------------------------------------------------------------------------------
@@ -191,10 +194,10 @@ def _pools_with_machines(memory: Memory) -> frozenset[str]:
 def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
     """Return where the machines of each pool are: as configured, unless the pool has some from elsewhere."""
     configured = {name: pool.where for name, pool in limits.pools.items() if pool.where}
-    others = {name for name, where in configured.items() if memory.configured_places.get(name, where) != where}
+    others = {name for name, where in configured.items() if memory.places.configured.get(name, where) != where}
     if others:
         others &= _pools_with_machines(memory)
-    return {**memory.configured_places, **{name: where for name, where in configured.items() if name not in others}}
+    return {**memory.places.configured, **{name: where for name, where in configured.items() if name not in others}}
 
 
 def _moved(memory: Memory, limits: Limits) -> Mapping[str, str]:
@@ -215,13 +218,12 @@ def check_identity(draft: Draft, contact: Contact, unknown: Mapping[str, str]) -
 
     Lost files may explain one snapshot with machines that no request explains, but not that more keep appearing.
     """
-    memory, now = draft.before, draft.now
-    appeared = {name: since for name, since in memory.appeared.items() if since > now - REMEMBERED}
-    explained = {*appeared, *memory.orphans, *memory.accepted}
+    orphans, now = draft.orphans, draft.now
+    appeared = {name: since for name, since in orphans.appeared.items() if since > now - REMEMBERED}
+    explained = {*appeared, *draft.before.orphans.since, *orphans.accepted}
     new = sorted(unknown.keys() - explained) if now - contact.started > SETTLED else []
     appeared |= dict.fromkeys(new, now)
-    if appeared != memory.appeared:
-        draft.changes["appeared"] = appeared
+    draft.orphans = replace(orphans, appeared=appeared)
     snapshots = len(set(appeared.values()))
     if new and snapshots >= SNAPSHOTS:
         text = (

@@ -17,14 +17,19 @@ from provisioner.model import (
     Brake,
     BrakeReason,
     DeleteReason,
+    Deletion,
     Distrusted,
     DistrustReason,
     Failure,
+    Fingerprint,
     Intent,
     Limits,
     Machine,
     Memory,
+    Moment,
+    Observed,
     Phase,
+    Places,
     Request,
     RequestRecord,
     RequestStatus,
@@ -32,8 +37,8 @@ from provisioner.model import (
     ReturnResult,
     Slot,
     Snapshot,
+    UsageTotals,
     Verdict,
-    evolve,
 )
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_DIGITS, request_of, split_name
 from provisioner.planning.core.draft import Draft
@@ -51,10 +56,9 @@ def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
     """The first memory of a state directory that never had one."""
     return Memory(
         provisioner=intent.provisioner,
-        time=now,
-        time_wall=wall,
-        unseen_pools=tuple(sorted(limits.pools)),
-        usage_since_wall=wall,
+        written=Moment(now, wall),
+        places=Places(unseen=tuple(sorted(limits.pools))),
+        usage=UsageTotals(since_wall=wall),
     )
 
 
@@ -137,7 +141,7 @@ def rebuild(
         fresh(intent, limits, now, wall),
         requests=requests,
         returns={id_: _return(id_, intent, told, limits, now) for id_ in intent.returns},
-        unseen_pools=(),
+        places=Places(),
         brake=Brake(reason, now, f"memory.json was {word}; it was made again from {len(seen)} machines."),
     )
 
@@ -174,7 +178,7 @@ def _slots(
     for name in sorted({*entries, *unlisted}):
         parts = split_name(traces.prefix, name)
         if parts is not None:
-            slot = _told(name, parts[1], traces, entries.get(name))
+            slot = _told(name, traces, entries.get(name))
             # What HF gave back before it read a terminal answer is left to the plan, which takes it from the answer.
             returned = name in traces.returned and (heard or not ended)
             slots[parts[1]] = _judged(slot, entries.get(name), ended is not None, returned, traces)
@@ -215,26 +219,13 @@ def _succeeded(told: Mapping[str, Answer]) -> Set[str]:
     return {entry["name"] for answer in answers for entry in answer["machines"] if entry["result"] == "succeed"}
 
 
-def _told(name: str, number: int, traces: _Traces, entry: Mapping[str, Any] | None) -> Slot:
+def _told(name: str, traces: _Traces, entry: Mapping[str, Any] | None) -> Slot:
     """An open slot as HF was told of it, or as its machine shows."""
     now = traces.now
     pool, machine = traces.seen.get(name, ("", None))
-    facts = _facts(entry, machine)
     succeeded = entry["result"] == "succeed" if entry else machine is not None and machine.phase is Phase.RUNNING
-    return Slot(
-        name=name,
-        number=number,
-        pool=pool,
-        verdict=Verdict.OPEN,
-        opened=now,
-        submitted=now,
-        accepted=True,
-        seen=True,
-        ran=now if succeeded else None,
-        ip=facts[0],
-        public_ip=facts[1],
-        launched=facts[2],
-    )
+    observed = Observed(True, True, None, Fingerprint(), *_facts(entry, machine))
+    return Slot(name, pool, Verdict.OPEN, now, now, now if succeeded else None, observed)
 
 
 def _facts(entry: Mapping[str, Any] | None, machine: Machine | None) -> tuple[str, str, int]:
@@ -248,21 +239,21 @@ def _judged(slot: Slot, entry: Mapping[str, Any] | None, ended: bool, returned: 
     """The slot with the verdict that it must have had: by what HF was told, gave back, and by what is there."""
     gone, now = slot.name not in traces.seen, traces.now
     if entry is not None and entry["result"] == "fail":
-        return _failed(evolve(slot, closed=now, delete=DeleteReason.FAILED, gone=gone), entry["message"])
+        return _failed(slot.with_deletion(closed=now, reason=DeleteReason.FAILED, gone=gone), entry["message"])
     if returned:
         verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
         reason = DeleteReason.RETURNED if ended else DeleteReason.CANCELLED
-        return evolve(slot, verdict=verdict, closed=now, delete=reason, gone=gone)
+        return slot._replace(verdict=verdict, deletion=Deletion(now, reason, gone=gone))
     if gone:
         verdict = Verdict.LOST if ended else Verdict.FAILED
-        return evolve(slot, verdict=verdict, closed=now, delete=DeleteReason.LOST, gone=True)
-    return evolve(slot, verdict=Verdict.SUCCEEDED) if ended else slot
+        return slot._replace(verdict=verdict, deletion=Deletion(now, DeleteReason.LOST, gone=True))
+    return slot._replace(verdict=Verdict.SUCCEEDED) if ended else slot
 
 
 def _failed(closed: Slot, message: str) -> Slot:
     if message == RETURNED_EARLY or tells_cancel(message):
-        return evolve(closed, verdict=Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
-    return evolve(closed, submitted=None, verdict=Verdict.FAILED, failure=failure_of(message))
+        return closed._replace(verdict=Verdict.CANCELLED).with_deletion(reason=DeleteReason.CANCELLED)
+    return closed._replace(submitted=None, verdict=Verdict.FAILED, failure=failure_of(message))
 
 
 def _hindered(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:

@@ -109,17 +109,17 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 def losses(memory: Memory, contact: Contact, now: float, levers: Levers = NO_LEVERS) -> Mapping[str, Loss]:
     """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a lever, or too old."""
     back = asked_back(levers)
-    lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.lost_strangers}
+    lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if slot.verdict is Verdict.LOST or (slot.closed is not None and slot.name in contact.inventory):
+            if slot.verdict is Verdict.LOST or (slot.deletion.closed is not None and slot.name in contact.inventory):
                 lost[slot.name] = _gone(slot)
-            elif slot.notice is not None and slot.verdict is Verdict.SUCCEEDED:
-                least = int(slot.notice.cause is LossCause.EXPIRES)  # it runs: 0 would say that it is gone
-                lost[slot.name] = Loss(max(least, int(slot.notice.ends - now)), slot.notice.cause)
+            elif slot.observed.notice is not None and slot.verdict is Verdict.SUCCEEDED:
+                least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # it runs: 0 would say that it is gone
+                lost[slot.name] = Loss(max(least, int(slot.observed.notice.ends - now)), slot.observed.notice.cause)
             elif (asked := back(slot)) is not None:
                 lost[slot.name] = asked
-            elif slot.offered is not None and slot.verdict is Verdict.SUCCEEDED:
+            elif slot.life.retiring_at is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = AGED
     for name in lost.keys() & {name for back in memory.returns.values() for name in back.names}:
         del lost[name]
@@ -127,7 +127,7 @@ def losses(memory: Memory, contact: Contact, now: float, levers: Levers = NO_LEV
 
 
 def _gone(slot: Slot) -> Loss:
-    return Loss(0, slot.cause or LossCause.UNKNOWN)
+    return Loss(0, slot.observed.cause or LossCause.UNKNOWN)
 
 
 def available(memory: Memory, limits: Limits) -> dict[str, int]:
@@ -142,10 +142,10 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
     there: Counter[str] = Counter()
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if not slot.gone:
+            if not slot.deletion.gone:
                 occupied[slot.pool, record.template] += 1
                 there[slot.pool] += 1
-                owned[record.template] += slot.closed is None
+                owned[record.template] += slot.deletion.closed is None
     free = {}
     for template in limits.templates.values():
         caps = [] if template.max_machines is None else [template.max_machines - owned[template.id]]
@@ -166,7 +166,7 @@ def _has_caps(limits: Limits) -> bool:
 
 def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
     """Machines that HF was told of and that no list of HF has named for a day."""
-    names = [name for name, since in memory.unlisted.items() if now - since >= UNLISTED_AFTER]
+    names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
     return [slot for name in names if (slot := slot_named(memory.requests, prefix, name)) is not None]
 
 
@@ -197,7 +197,7 @@ def is_reported_running(slot: Slot) -> bool:
 
 
 def _is_cancelled(slot: Slot) -> bool:
-    return slot.verdict in CANCELLED and slot.delete is DeleteReason.CANCELLED
+    return slot.verdict in CANCELLED and slot.deletion.reason is DeleteReason.CANCELLED
 
 
 def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str = "") -> dict[str, Any]:
@@ -206,9 +206,9 @@ def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str =
         "name": slot.name,
         "result": result,
         "status": status,
-        "privateIpAddress": slot.ip,
-        "publicIpAddress": slot.public_ip,
-        "launchtime": slot.launched,
+        "privateIpAddress": slot.observed.ip,
+        "publicIpAddress": slot.observed.public_ip,
+        "launchtime": slot.observed.launched,
         "message": message,
     }
     return entry | {"rcAccount": rc_account} if rc_account else entry
@@ -216,14 +216,14 @@ def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str =
 
 def _returned(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, Any]:
     result = record.results.get(name)
-    why = _text(record.hindered.get(name) or (slot.hindrance if slot and result is None else None))
+    why = _text(record.hindered.get(name) or (slot.deletion.hindrance if slot and result is None else None))
     words = {
         None: ("executing", "shutting-down", why),
-        ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.strayed else ""),
+        ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.observed.strayed else ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
         ReturnResult.STUCK: ("fail", "stopping", (STUCK if slot else STUCK_STRANGER) + (HINDERED + why if why else "")),
     }
-    shown = slot or Slot(name=name, number=0, pool="", verdict=Verdict.OPEN, opened=0.0)
+    shown = slot or Slot(name, "", Verdict.OPEN, 0.0)
     return _entry(shown, *words[result])
 
 

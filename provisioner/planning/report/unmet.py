@@ -63,9 +63,9 @@ def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mappin
 def _of_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
     """Yield the machines that have a slot: those of each pool, reason and class of error together."""
     groups = defaultdict[tuple[str, PendingReason, ErrorClass | None], list[Slot]](list)
-    for slot in [slot for slot in record.slots.values() if slot.ran is None or slot.down is not None]:
+    for slot in [slot for slot in record.slots.values() if slot.ran is None or slot.life.down is not None]:
         if reason := _reason(draft, slot):
-            failure = None if reason is PendingReason.UNSEEN else slot.failure or slot.tried
+            failure = None if reason is PendingReason.UNSEEN else slot.failure or slot.tries.failure
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
     for (pool, reason, _), slots in groups.items():
         explanation = _explanation(draft, record.template, reason, slots)
@@ -77,7 +77,7 @@ def _reason(draft: Draft, slot: Slot) -> PendingReason | None:
     if slot.verdict not in DESIRED:
         given_up = slot.verdict is Verdict.FAILED and slot.submitted is None
         return PendingReason.GIVEN_UP if given_up or slot.verdict is Verdict.CANCELLED else None
-    if slot.down is not None:
+    if slot.life.down is not None:
         return PendingReason.TROUBLED
     if slot.set_aside:
         return PendingReason.SET_ASIDE
@@ -85,11 +85,11 @@ def _reason(draft: Draft, slot: Slot) -> PendingReason | None:
         return PendingReason.UNSEEN
     if slot.submitted is None:
         return PendingReason.UNSENT
-    if slot.gated:
+    if slot.observed.gated:
         return PendingReason.GATED
     if slot.failure is not None:
         return PendingReason.TROUBLED
-    return PendingReason.STARTING if slot.seen or slot.accepted else PendingReason.UNANSWERED
+    return PendingReason.STARTING if slot.observed.seen or slot.observed.accepted else PendingReason.UNANSWERED
 
 
 def _explanation(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
@@ -97,13 +97,13 @@ def _explanation(draft: Draft, template: str, reason: PendingReason, slots: list
     since = min([slot.asked_at for slot in slots])
     if reason is PendingReason.UNSEEN:
         return {"error": ErrorClass.UNAVAILABLE, "since": since}
-    failure, next_try, pool = slots[0].failure or slots[0].tried, None, slots[0].pool
+    failure, next_try, pool = slots[0].failure or slots[0].tries.failure, None, slots[0].pool
     if reason not in (PendingReason.SET_ASIDE, PendingReason.GIVEN_UP):
         window = draft.window(pool, template)
         if reason is PendingReason.UNSENT:
             next_try = max(draft.now, window.retry_at)
         else:
-            next_try = min([boots_by(slot, slot.asked_at, draft.pool(pool)) for slot in slots])
+            next_try = min([boots_by(slot, draft.pool(pool)) for slot in slots])
         if window.backs_off_from is not None and slots[0].failure is None:
             failure, since = window.backs_off_from, window.blocked_at
     because = {"error": failure.error, "text": failure.text} if failure else {}
@@ -118,7 +118,7 @@ def _spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]
         return {}
     if slots[0].failure is not None and slots[0].failure.error.has_no_room:
         return {"spills_to": after[0]}
-    asked = min([slot.asked_at if slot.lifted is None else slot.lifted for slot in slots])
+    asked = min([slot.boots_from for slot in slots])
     return {"spills_to": after[0], "spills_at": asked + draft.pool(pool).spill_after}
 
 

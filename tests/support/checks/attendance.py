@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 FACE = "provisioner.lab.cloud.compute.api"
-COMPUTE = "provisioner.backends.connections"
+COMPUTE = "provisioner.backends.google_auth"
 KUBERNETES = "provisioner.backends.gke.api"
 PUBSUB = ("provisioner.backends.events", "provisioner.backends.subscription")
 

@@ -34,7 +34,7 @@ def see(call: str) -> None:
 
 
 def watch_compute(module: Any) -> None:
-    """Record every request that passes ``backends/connections.py`` from now on."""
+    """Record every request that passes the sessions of ``backends/google_auth.py`` from now on."""
     adapter = module._WholeResponses
     send = adapter.send
 

@@ -24,10 +24,12 @@ from provisioner.lab.cloud.world import Fault, World
 from provisioner.loop.cycle import CycleReport, Reconciler
 from provisioner.loop.early_notices import Notices
 from provisioner.model import (
+    Backoff,
     Limits,
     Look,
     LossCause,
     Notice,
+    OrphanLimits,
     PoolLimits,
     Snapshot,
     TemplateLimits,
@@ -79,8 +81,8 @@ def limits_of(pools: Sequence[str]) -> Limits:
         templates={"T": TemplateLimits("T", tuple(pools))},
         request_deadline=600.0,
         return_deadline=600.0,
-        orphan_grace=300.0,
-        backoff_last=300.0,
+        orphans=OrphanLimits(300.0),
+        backoff=Backoff(last=300.0),
     )
 
 

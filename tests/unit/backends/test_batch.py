@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.batch import Call, run_calls
-from provisioner.backends.concurrency import FIRST, MOST, SharedFlow
+from provisioner.backends.concurrency import FIRST, MOST, Flow
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, Outcome
 from tests.support.waiting import PATIENCE
 
@@ -161,7 +161,7 @@ def throttle(wait: float | None, error: ErrorClass = ErrorClass.THROTTLED) -> Ca
 
 @pytest.mark.parametrize("error", [ErrorClass.THROTTLED, ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT])
 def test_once_the_server_asks_for_quiet_nothing_more_is_sent_in_this_batch_nor_the_next(error: ErrorClass) -> None:
-    flow = SharedFlow()
+    flow = Flow()
     deletes = [Delete(f"m{n}", "pool", DeleteReason.RETURNED) for n in range(3)]
     calls = [call(create(1), succeed), call(create(2), throttle(60, error)), call(create(3), succeed)]
     outcomes = run_calls(calls, workers=1, may_start=always, flow=flow)
@@ -171,7 +171,7 @@ def test_once_the_server_asks_for_quiet_nothing_more_is_sent_in_this_batch_nor_t
 
 
 def test_a_batch_grows_and_shrinks_with_its_flow() -> None:
-    flow = SharedFlow()
+    flow = Flow()
     sends = Sends(lambda: threading.Event().wait(0.002))
     calls = [call(create(n), sends) for n in range(400)]
     assert errors(run_calls(calls, workers=MOST, may_start=always, flow=flow)) == [None] * 400
@@ -185,7 +185,7 @@ def test_a_batch_grows_and_shrinks_with_its_flow() -> None:
 
 
 def test_batches_that_share_a_flow_share_its_limit_and_each_goes_on() -> None:
-    flow = SharedFlow()
+    flow = Flow()
     flow.refused(time.monotonic(), time.monotonic(), 0.0)
     sends = Sends(lambda: threading.Event().wait(0.1))
     calls = [call(create(n), sends) for n in range(5)]  # Too few for a second round, and a limit above ten.
@@ -204,7 +204,7 @@ def test_batches_that_share_a_flow_share_its_limit_and_each_goes_on() -> None:
 
 
 def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -> None:
-    flow = SharedFlow()
+    flow = Flow()
     calls = [call(create(n), fail(ErrorClass.UNAVAILABLE)) for n in range(40)]
     run_calls(calls, workers=MOST, may_start=always, flow=flow)
     assert flow.room() == FIRST
@@ -212,7 +212,7 @@ def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -
 
 def test_one_refused_create_that_asks_for_time_holds_up_no_delete() -> None:
     """As an admission webhook's denial with ``retryAfterSeconds``."""
-    flow = SharedFlow()
+    flow = Flow()
     denied = call(create(1), throttle(300, ErrorClass.DENIED))
     delete = Delete("m1", "pool", DeleteReason.RETURNED)
     run_calls([denied], workers=1, may_start=always, flow=flow)

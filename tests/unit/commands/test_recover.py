@@ -20,6 +20,7 @@ from provisioner.model import (
     Failure,
     Limits,
     Memory,
+    OrphanLimits,
     RequestRecord,
     Unobserved,
     Verdict,
@@ -28,13 +29,14 @@ from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes
 from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
+from tests.support.parts import alter
 from tests.unit.core import running
 
 ORPHANS = {"hf-zzzzzzzzzz-000001": 9_000.0, "hf-zzzzzzzzzz-000002": 9_900.0}
 """Since when each has no request, in loop time; memory is written at 10,000."""
 
 BRAKE = Brake(BrakeReason.MEMORY_LOST, 9_000.0, "memory.json was lost; it was made again from 2 machines.")
-LATCHED = Memory("demoinst", generation=1, time=10_000.0, brake=BRAKE, orphans=ORPHANS)
+LATCHED = alter(Memory("demoinst"), generation=1, time=10_000.0, brake=BRAKE, orphans=ORPHANS)
 LACKS_ONE = replace(LATCHED, requests={"aaaaaaaaaa": RequestRecord("aaaaaaaaaa", "GkePod", 3, read=0.0, deadline=1.0)})
 
 
@@ -55,7 +57,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
 
 def remember(state: StateDir, memory: Memory) -> None:
     """Write memory as a loop has left it just now."""
-    state.memory.write(replace(memory, time_wall=time.time()))
+    state.memory.write(alter(memory, time_wall=time.time()))
 
 
 def recover(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -133,7 +135,7 @@ def test_it_shows_since_when_and_why_the_brake_holds_and_which_machines_a_releas
 def test_when_they_go_is_bounded_by_the_cap_per_hour(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"hf-zzzzzzzzzz-{number:06d}" for number in range(45)]
     spent = (8_000.0,) * 5
-    remember(state, replace(LATCHED, orphans=dict.fromkeys(names, 9_000.0), orphan_deletes=spent))
+    remember(state, alter(LATCHED, orphans=dict.fromkeys(names, 9_000.0), orphan_deletes=spent))
     minutes = [round(seconds_from_now(one["deleted_at"]) / 60) for one in recover(capsys)[1]["waiting"]]
     hours = [(15, 0), (5, 3600 - 2000), (15, 3600), (5, 2 * 3600 - 2000), (5, 7200)]
     assert minutes == [round(at / 60) for count, at in hours for _ in range(count)]
@@ -147,7 +149,7 @@ def test_the_limits_are_those_that_the_loop_has_left_else_the_configurations_els
     tmp_path: Path, state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remember(state, LATCHED)
-    limits = Limits("", {}, {}, orphan_grace=1200.0)
+    limits = Limits("", {}, {}, orphans=OrphanLimits(1200.0))
     state.notes.write(asdict(Notes(limits=limits)))
     assert 195 < seconds_from_now(recover(capsys)[1]["waiting"][0]["deleted_at"]) < 205, "the loop's 20 minutes"
     Path(state.notes.path).write_text("{")

@@ -24,6 +24,7 @@ from provisioner.state.memory import MemoryStore
 from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time
 from tests.support.desk import Desk
+from tests.support.parts import alter
 from tests.support.stores import add_request
 from tests.unit.core import NOW, REQUEST, STOCKOUT, limits, memory, name, pool, record, running, slot
 
@@ -32,7 +33,7 @@ FAILED = slot(4, Verdict.FAILED, failure=HOSTILE, gone=True, closed=NOW - 240)
 PLANNED = memory(record(*map(running, range(3)), slot(3), FAILED, count=9), generation=0)
 """Three of nine machines run, one try failed."""
 STRAY = "hf-zzzzzzzzzz-000001"
-ORPHAN = replace(PLANNED, orphans={STRAY: NOW - 100})
+ORPHAN = alter(PLANNED, orphans={STRAY: NOW - 100})
 TWO_POOLS = limits(pool("a", max_machines=500), pool("b"))
 
 
@@ -262,9 +263,9 @@ def test_a_file_that_cannot_be_read_hides_nothing_else(desk: Desk, kind: str, co
 def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk) -> None:
     brake = Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 1000, "25 of 30 machines have no request.", "a")
     names = [f"hf-zzzzzzzzzz-{number:06d}" for number in range(25)]
-    desk.leave(replace(PLANNED, brake=brake, orphans=dict.fromkeys(names, NOW - 100)), TWO_POOLS, orphans={"a": names})
+    desk.leave(alter(PLANNED, brake=brake, orphans=dict.fromkeys(names, NOW - 100)), TWO_POOLS, orphans={"a": names})
     code, text = shown(desk)
-    wall = desk.state.memory.read().time_wall
+    wall = desk.state.memory.read().written.wall
     assert code == 1
     since = clock_time(wall - 1_000)
     assert f"BRAKE too_many_orphans in pool a since {since}: 25 of 30 machines have no request." in text
@@ -284,7 +285,7 @@ def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(desk: Des
     held = running(0, Verdict.SUCCEEDED)
     allowed = limits(pool("a"), delete_unlisted_after=after)
     desk.leave(memory(record(held, told_at=1.0), unlisted={held.name: NOW - 5000.0}), allowed)
-    wall = desk.state.memory.read().time_wall
+    wall = desk.state.memory.read().written.wall
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall + 2_200))
     waits = {"machine": held.name, "pool": "a", "unlisted": True, "deleted_at": at}
     assert document(desk)["waiting"] == ([waits] if after else [])

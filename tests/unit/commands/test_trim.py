@@ -11,6 +11,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Memory, RequestRecord, RequestStatus
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.sites import example_site
+from tests.support.parts import alter
 from tests.support.stores import add_request
 
 
@@ -28,7 +29,7 @@ def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
     done = RequestRecord(
         id_, "GkePod", 0, read=0.0, deadline=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, told_at=3.0
     )
-    state.memory.write(Memory("demoinst", generation=2, time=90_000.0, requests={id_: done}))
+    state.memory.write(alter(Memory("demoinst"), generation=2, time=90_000.0, requests={id_: done}))
     capsys.readouterr()
     assert run(["trim", "--dry-run"]) == 0
     assert f"request {id_} would leave the files" in capsys.readouterr().out

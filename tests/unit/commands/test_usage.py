@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.model import Budget, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits, evolve
+from provisioner.model import Budget, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import Notes
+from tests.support.parts import alter
 from tests.unit.core import record, running
 
 HOUR = 3_600_000
@@ -44,7 +45,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
 @pytest.fixture
 def left(state: StateDir) -> StateDir:
     """A loop has left this: machines of six days, one that has run for two hours, prices and a budget."""
-    begun = evolve(running(0), submitted=WALL - 7200.0, ran=WALL - 7100.0)
+    begun = alter(running(0), submitted=WALL - 7200.0, ran=WALL - 7100.0)
     remember(state, record(begun, deadline=WALL))
     state.notes.write(asdict(Notes(limits=PRICED)))
     return state
@@ -52,7 +53,7 @@ def left(state: StateDir) -> StateDir:
 
 def remember(state: StateDir, *records: RequestRecord, **changes: Any) -> None:
     facts = {"time": WALL, "time_wall": WALL, "usage": USED, "usage_since_wall": WALL - 30 * 86_400} | changes
-    state.memory.write(Memory("demo", requests={one.id: one for one in records}, **facts))
+    state.memory.write(alter(Memory("demo"), requests={one.id: one for one in records}, **facts))
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

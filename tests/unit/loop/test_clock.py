@@ -10,6 +10,7 @@ import pytest
 from provisioner.loop import clock as module
 from provisioner.loop.clock import LoopClock
 from provisioner.model import Memory, Uptime
+from tests.support.parts import alter
 
 THIS_BOOT = "this boot"
 
@@ -46,7 +47,9 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
 def test_across_a_restart_loop_time_goes_on_by_the_wall_clocks_gap_within_bounds(
     host: Host, gap: float, counts: float, uptime: Uptime | None
 ) -> None:
-    assert LoopClock(Memory("demo", time=500.0, time_wall=host.epoch - gap, uptime=uptime)).now() == 500.0 + counts
+    assert (
+        LoopClock(alter(Memory("demo"), time=500.0, time_wall=host.epoch - gap, uptime=uptime)).now() == 500.0 + counts
+    )
 
 
 @pytest.mark.parametrize("jump", [0.0, 86400.0, -86400.0])
@@ -55,7 +58,9 @@ def test_within_one_boot_it_goes_on_by_the_uptime_whatever_the_wall_clock_was_se
     host: Host, gap: float, counts: float, jump: float
 ) -> None:
     before = Uptime(THIS_BOOT, host.up - gap)
-    assert LoopClock(Memory("demo", time=500.0, time_wall=host.epoch - jump, uptime=before)).now() == 500.0 + counts
+    assert (
+        LoopClock(alter(Memory("demo"), time=500.0, time_wall=host.epoch - jump, uptime=before)).now() == 500.0 + counts
+    )
 
 
 def test_the_uptime_names_its_boot_or_is_unknown(host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from provisioner.model import (
 )
 from provisioner.state.errors import StateUnwritable
 from tests.support.cycle_bench import LIMITS, Bench, hf_calls
+from tests.support.parts import alter
 from tests.support.stores import add_request
 
 DAY = 86400.0
@@ -432,10 +433,10 @@ def test_what_a_person_saw_with_the_brake_is_orphans_and_unlisted_machines(bench
     bench.succeed(1)
     assert bench.reconciler.memory is not None
     seen = {"orphans": {"an-orphan": 0.0}, "unlisted": {"an-unlisted": 0.0}}
-    bench.reconciler.memory = replace(bench.reconciler.memory, orphans=seen["orphans"], unlisted=seen["unlisted"])
+    bench.reconciler.memory = alter(bench.reconciler.memory, orphans=seen["orphans"], unlisted=seen["unlisted"])
     bench.state.ask_recovery()
     bench.cycle()
-    assert set(bench.state.memory.read().accepted) == {"an-orphan", "an-unlisted"}
+    assert set(bench.state.memory.read().orphans.accepted) == {"an-orphan", "an-unlisted"}
 
 
 def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: Bench) -> None:
@@ -482,7 +483,7 @@ def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:
 
 
 def timeless(bench: Bench) -> Memory:
-    return replace(bench.state.memory.read(), time=0.0, time_wall=0.0)
+    return alter(bench.state.memory.read(), time=0.0, time_wall=0.0)
 
 
 def test_hours_are_on_the_day_of_the_wall_clock_that_a_loop_goes_by_now(bench: Bench) -> None:
@@ -490,7 +491,7 @@ def test_hours_are_on_the_day_of_the_wall_clock_that_a_loop_goes_by_now(bench: B
     bench.clock.ahead = 500 * DAY
     bench.place.lose(*bench.place.machines)
     bench.cycle(3)
-    assert list(bench.state.memory.read().usage) == ["1971-05-27"]
+    assert list(bench.state.memory.read().usage.days) == ["1971-05-27"]
 
 
 def test_the_time_of_a_quiet_grid_is_written_before_a_gap_could_cut_it(bench: Bench) -> None:
@@ -500,7 +501,7 @@ def test_the_time_of_a_quiet_grid_is_written_before_a_gap_could_cut_it(bench: Be
         bench.clock.time += 295.0
         bench.cycle()
     assert bench.clock.time - began > 4 * LONGEST_GAP
-    assert bench.clock.time - bench.state.memory.read().time < LONGEST_GAP / 2
+    assert bench.clock.time - bench.state.memory.read().written.time < LONGEST_GAP / 2
 
 
 def test_a_machine_that_lists_in_parts_never_name_is_noted_once_and_the_note_survives_a_restart(
@@ -511,20 +512,20 @@ def test_a_machine_that_lists_in_parts_never_name_is_noted_once_and_the_note_sur
     *listed, missing = sorted(bench.place.machines)
     assert list_in_parts(bench, listed, 3300) == 0
     assert list_in_parts(bench, listed, 3600) == 1
-    noted = bench.state.memory.read().unlisted
+    noted = bench.state.memory.read().hosts.unlisted
     assert list(noted) == [missing]
     bench.restarted()
     assert list_in_parts(bench, listed, 3000) == 0
-    assert bench.state.memory.read().unlisted == noted
+    assert bench.state.memory.read().hosts.unlisted == noted
     assert bench.place.deleted == [], "it is only shown"
     list_in_parts(bench, [*listed, missing], 300)
-    assert bench.state.memory.read().unlisted == {}
+    assert bench.state.memory.read().hosts.unlisted == {}
 
 
 def test_an_unlisted_machine_goes_when_that_is_configured(bench: Bench) -> None:
     bench.succeed(5)
     *listed, missing = sorted(bench.place.machines)
-    bench.reconciler.limits = replace(LIMITS, delete_unlisted_after=7200.0)
+    bench.reconciler.limits = alter(LIMITS, delete_unlisted_after=7200.0)
     list_in_parts(bench, listed, 6900)
     assert bench.place.deleted == []
     list_in_parts(bench, listed, 600)

@@ -84,7 +84,9 @@ class Running:
     def ran(self) -> list[Slot]:
         """The machines that HF has or was told of."""
         records = running.requests.values() if self.reports and (running := self.reports[-1].memory) else ()
-        return [slot for record in records for slot in record.slots.values() if slot.ran and slot.closed is None]
+        return [
+            slot for record in records for slot in record.slots.values() if slot.ran and slot.deletion.closed is None
+        ]
 
     def end(self) -> None:
         self.loop.stop()
@@ -275,7 +277,7 @@ def test_once_is_one_cycle_on_complete_looks_with_its_actions_done(tmp_path: Pat
     assert sum(len(done.outcomes) for report in running.reports for done in report.results) == 3, "they are reported"
     assert len(place.machines) == 3
     (record,) = state.memory.read().requests.values()
-    assert all(slot.accepted for slot in record.slots.values()), "the outcomes are recorded too"
+    assert all(slot.observed.accepted for slot in record.slots.values()), "the outcomes are recorded too"
 
 
 def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:

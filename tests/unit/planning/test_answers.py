@@ -40,6 +40,7 @@ from provisioner.planning.report.answers import (
     return_answer,
 )
 from tests.support.hostfactory.schemas import check_output
+from tests.support.parts import make_slot
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -194,7 +195,7 @@ def test_the_whole_entry() -> None:
 )  # fmt: skip
 def test_only_the_words_of_the_interface_appear(changes: dict[str, Any], **facts: Any) -> None:
     """The schema of ``told`` knows the three words of ``status`` and the three of ``result``, and no others."""
-    told(record(Slot(name(0), 0, "a", opened=BEFORE, **facts), **changes))
+    told(record(make_slot(name(0), "a", opened=BEFORE, **facts), **changes))
 
 
 # --- a return request -------------------------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ def test_what_hf_has_to_give_back(one: Slot, listed: bool, loss: Loss | None) ->
 
 def test_what_hf_gave_back_is_no_longer_reported_and_unknown_hosts_are() -> None:
     remembered = memory(record(running(0, Verdict.LOST), running(1, Verdict.LOST)), giving_back(name(0)),
-                        lost_strangers=(name(0, OTHER),))  # fmt: skip
+                        lost=(name(0, OTHER),))  # fmt: skip
     assert losses(remembered, Contact(), NOW) == {name(1): Loss(0), name(0, OTHER): Loss(0)}
 
 

@@ -97,7 +97,7 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
     )  # fmt: skip
     assert after.slots[0].verdict is verdict
     if verdict is not Verdict.FAILED:
-        assert after.slots[0].delete is DeleteReason.CANCELLED, "it is told as failed"
+        assert after.slots[0].deletion.reason is DeleteReason.CANCELLED, "it is told as failed"
 
 
 @pytest.mark.parametrize(

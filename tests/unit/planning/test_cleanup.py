@@ -89,13 +89,13 @@ def after(draft: Draft) -> Slot:
 def test_when_a_machine_is_stuck(one: Slot, seen: Machine, stuck: bool) -> None:
     for busy in ([], ["a"]):
         draft = judged(one, seen, busy=busy)
-        assert after(draft).stuck is stuck
+        assert after(draft).deletion.stuck is stuck
         assert not (busy and draft.deletes)
 
 
 def test_the_first_delete_of_a_machine_is_remembered() -> None:
-    assert after(judged(closed(None), machine())).delete_begun == NOW
-    assert after(judged(closed(NOW - DELETE_AGAIN, delete_begun=NOW - 99), machine())).delete_begun == NOW - 99
+    assert after(judged(closed(None), machine())).deletion.begun == NOW
+    assert after(judged(closed(NOW - DELETE_AGAIN, delete_begun=NOW - 99), machine())).deletion.begun == NOW - 99
 
 
 def test_a_machine_that_may_become_stuck_or_be_forced_is_looked_at_when_it_may() -> None:
@@ -120,7 +120,7 @@ def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_b
     assert set(sent) == {Delete(name(), "a", DeleteReason.RETURNED, "uid-0")}
     assert (gaps[:3], gaps[-3:]) == ([DELETE_AGAIN] * 3, [DELETE_LATEST] * 3)
     assert gaps == sorted(gaps)
-    assert one.stuck
+    assert one.deletion.stuck
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_b
 )  # fmt: skip
 def test_when_a_machine_is_deleted_by_force(one: Slot, seen: Machine, forced: bool | None) -> None:
     draft = judged(one, seen, limits=HARD)
-    expected = [] if forced is None else [Delete(name(), "a", one.delete, "uid-0", force=forced)]
+    expected = [] if forced is None else [Delete(name(), "a", one.deletion.reason, "uid-0", force=forced)]
     assert draft.deletes == expected
-    assert after(draft).delete_sent == (one.delete_sent if forced is None else NOW)
-    assert after(draft).forced is (one.forced if forced is None else forced)
+    assert after(draft).deletion.sent == (one.deletion.sent if forced is None else NOW)
+    assert after(draft).deletion.forced is (one.deletion.forced if forced is None else forced)
 
 
 def test_a_machine_that_even_force_does_not_end_is_asked_once_a_while() -> None:

@@ -92,7 +92,7 @@ def ended(known: Memory, *looks: Look, limits: Limits) -> RequestRecord:
         pytest.param(late(), True, id="nothing changed for so long: it is given up"),
         pytest.param(late(opened=LATE + 1), False, id="it was opened a moment later"),
         pytest.param(late(submitted=LATE + 1), True, id="a create that is repeated is no change"),
-        pytest.param(late(lifted=LATE + 1), False, id="it was held back until a moment later"),
+        pytest.param(late(ungated_at=LATE + 1), False, id="it was held back until a moment later"),
         pytest.param(late(gated=True, seen=True), True, id="it is still held back"),
         pytest.param(unsent(9, opened=LATE), True, id="its create was not sent"),
         pytest.param(late(set_aside=True), False, id="it is set aside: it holds nothing up, and nobody touches it"),
@@ -168,7 +168,7 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
 def test_hf_hears_why(last: Slot | None, learned: Failure | None, failure: Failure) -> None:
     block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=learned)} if learned else {}
     known = replace(nine_run(last, count=TEN), pressures=block)
-    seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.seen else None
+    seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.observed.seen else None
     look = snapshot(*THERE.machines.values(), *([seen] if seen else []))
     end = ended(known, look, limits=impatient(max_machines=10 if last else 9))
     assert end.ended is GIVEN_UP
@@ -254,7 +254,7 @@ def test_no_request_ends_with_a_machine_that_does_not_run(
         assert sum(one["result"] == "succeed" for one in answer["machines"]) == machines
     if ends is GIVEN_UP:
         assert BROKEN.text in answer["message"]
-        assert after.slots[0].delete is DeleteReason.TIMED_OUT
+        assert after.slots[0].deletion.reason is DeleteReason.TIMED_OUT
 
 
 @pytest.mark.parametrize("down_since", [None, NOW])

@@ -115,11 +115,11 @@ def learned(known: Memory) -> Window:
     ],
 )  # fmt: skip
 def test_what_counts_as_an_early_loss(one: Slot, looks: list[Snapshot], early: bool) -> None:
-    assert after(one, *looks).early is early
+    assert after(one, *looks).life.early is early
 
 
 def test_where_no_time_is_asked_for_no_loss_is_early() -> None:
-    assert not after(SUCCEEDED, at(0.5, machine(**DEAD)), limits=limits(pool("a", early_loss=0.0))).early
+    assert not after(SUCCEEDED, at(0.5, machine(**DEAD)), limits=limits(pool("a", early_loss=0.0))).life.early
 
 
 def test_why_it_was_lost_is_told_with_the_time_that_it_had() -> None:
@@ -132,13 +132,13 @@ def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_be
     known = memory(record(SUCCEEDED, **ENDED), giving_back(name()))
     planned = plan(known, at(30, STOPS), limits=ONE, now=BEFORE + 31).memory
     one = planned.requests[REQUEST].slots[0]
-    assert (one.verdict, one.early, learned(planned).window) == (Verdict.RETURNED, True, 2)
+    assert (one.verdict, one.life.early, learned(planned).window) == (Verdict.RETURNED, True, 2)
     assert learned(seen(planned, at(40, STOPS), at(50), at(51))).window == 2
 
 
 def test_a_machine_that_stops_and_is_lost_counts_once_whatever_was_known_of_it_before() -> None:
     first = seen(memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED)), at(30, STOPS))
-    assert (first.requests[REQUEST].slots[0].early, learned(first).window) == (True, 2)
+    assert (first.requests[REQUEST].slots[0].life.early, learned(first).window) == (True, 2)
     assert seen(first, at(31, STOPS)) is first, "a look that says no more"
     known = seen(first, at(40, replace(STOPS, failure=BROKEN)), at(50, machine(**DEAD)))
     one = known.requests[REQUEST].slots[0]

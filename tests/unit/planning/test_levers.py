@@ -35,6 +35,7 @@ from provisioner.planning.core.levers import DRAINED, GIVEN_UP, counts, in_force
 from provisioner.planning.core.slots import BY_A_PERSON
 from provisioner.planning.recover.rebuild import Evidence, rebuild
 from provisioner.planning.report.answers import AGED, STUCK, available, losses, request_answer, return_answer
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -98,7 +99,7 @@ ACTS: dict[str, tuple[Memory, Snapshot, dict[str, Any]]] = {
     "an orphan": (memory(orphans={name(7, "zzzzzzzzzz"): NOW - 700}), STRANGE, {}),
     "a returned machine that no slot explains": (memory(giving_back(name(7, "zzzzzzzzzz"))), STRANGE, {}),
     "a machine that no list of HF names": (
-        replace(hf_has(OURS), unlisted={name(): NOW - 9000}), snapshot(machine()), {"delete_unlisted_after": 3600.0},
+        alter(hf_has(OURS), unlisted={name(): NOW - 9000}), snapshot(machine()), {"delete_unlisted_after": 3600.0},
     ),
 }  # fmt: skip
 LISTS = Contact(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
@@ -107,11 +108,11 @@ LISTS = Contact(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
 @pytest.mark.parametrize("case", ACTS)
 def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_over(case: str) -> None:
     known, look, settings = ACTS[case]
-    usual = replace(ONE, **settings)
+    usual = alter(ONE, **settings)
     stopped = plan(known, look, **held(usual, STOP), contact=LISTS)
     assert (stopped.creates, stopped.deletes) == ((), ())
     assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
-    assert stopped.memory.orphan_deletes == (), "an orphan that is kept spends nothing of the cap"
+    assert stopped.memory.orphans.deletes == (), "an orphan that is kept spends nothing of the cap"
     after = plan(stopped.memory, look, limits=usual, contact=LISTS)
     assert after.creates or after.deletes, "the lever alone held it back"
 
@@ -216,8 +217,8 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
         pytest.param(OURS, (cancel(name(1)),), None, id="another one is cancelled"),
         pytest.param(running(0, Verdict.SUCCEEDED, pool="b"), (DRAIN,), None, id="in another pool"),
         pytest.param(running(0), (DRAIN, cancel(name())), None, id="HF does not have it yet"),
-        pytest.param(running(0, Verdict.SUCCEEDED, offered=NOW), (DRAIN,), DRAINED, id="old, and drained"),
-        pytest.param(running(0, Verdict.SUCCEEDED, offered=NOW), (PAUSE,), AGED, id="old, and not drained"),
+        pytest.param(running(0, Verdict.SUCCEEDED, retiring_at=NOW), (DRAIN,), DRAINED, id="old, and drained"),
+        pytest.param(running(0, Verdict.SUCCEEDED, retiring_at=NOW), (PAUSE,), AGED, id="old, and not drained"),
     ],
 )
 def test_whose_machines_hf_is_asked_for(one: Slot, levers: tuple[Lever, ...], told: Any) -> None:

@@ -88,9 +88,9 @@ def offered(known: Memory) -> list[str]:
     ],
 )
 def test_which_machines_are_offered(one: Slot, lifetime: float | None, is_offered: bool) -> None:
-    made = plan(grid(one), snapshot(machine(notice=one.notice)), limits=mortal(lifetime))
+    made = plan(grid(one), snapshot(machine(notice=one.observed.notice)), limits=mortal(lifetime))
     kept = made.memory.requests[REQUEST].slots[0]
-    assert kept.offered == (NOW if is_offered else None)
+    assert kept.life.retiring_at == (NOW if is_offered else None)
     assert (kept.verdict, made.deletes, made.closes) == (Verdict.SUCCEEDED, (), ()), "it runs on"
     assert (losses(made.memory, Contact(), NOW).get(name(0)) == AGED) is is_offered
 
@@ -239,7 +239,7 @@ def test_an_end_that_was_told_stays_told_until_its_place_puts_it_off() -> None:
     assert losses(known, Contact(), NOW + 10)[name(0)] == Loss(90, LossCause.EXPIRES)
     put_off = plan(known, ending(90_000.0), limits=mortal(None), now=NOW + 10).memory
     assert offered(put_off) == []
-    assert put_off.requests[REQUEST].slots[0].offered is None
+    assert put_off.requests[REQUEST].slots[0].life.retiring_at is None
 
 
 def test_a_machine_that_was_offered_for_its_age_is_told_its_end_when_that_is_near() -> None:
@@ -247,7 +247,7 @@ def test_a_machine_that_was_offered_for_its_age_is_told_its_end_when_that_is_nea
     assert losses(early, Contact(), NOW) == {name(0): AGED}
     late = plan(early, ending(ANNOUNCE + 9), limits=mortal(), now=NOW + 9).memory
     assert losses(late, Contact(), NOW + 9) == {name(0): Loss(3600, LossCause.EXPIRES)}
-    assert late.requests[REQUEST].slots[0].offered == NOW
+    assert late.requests[REQUEST].slots[0].life.retiring_at == NOW
 
 
 STOPPED = machine(phase=Phase.STOPPING, cause=LossCause.DELETED, notice=Notice(LossCause.DELETED, NOW + 120))
@@ -267,7 +267,7 @@ def test_the_cause_of_an_end_at_its_time_is_that_end(left: float, cause: LossCau
     stopping = plan(known.memory, snapshot(replace(STOPPED, expires=expires), wall=EPOCH), limits=mortal(None))
     assert losses(stopping.memory, Contact(), NOW)[name(0)].cause is cause
     gone = plan(known.memory, snapshot(replace(ENDED, cause=cause, expires=expires), wall=EPOCH), limits=mortal(None))
-    assert [close.slot.cause for close in gone.closes] == [cause]
+    assert [close.slot.observed.cause for close in gone.closes] == [cause]
 
 
 @pytest.mark.parametrize(("left", "cause"), [(30.0, LossCause.EXPIRES), (3000.0, LossCause.UNKNOWN)])
@@ -278,4 +278,4 @@ def test_so_is_that_of_a_machine_that_vanishes_then(left: float, cause: LossCaus
     for one in empty:
         made = plan(known, one, limits=mortal(None, mass_loss=0.0))
         known, closes = made.memory, [*closes, *made.closes]
-    assert [close.slot.cause for close in closes] == [cause]
+    assert [close.slot.observed.cause for close in closes] == [cause]

@@ -24,11 +24,11 @@ from provisioner.model import (
     Snapshot,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import missing
 from provisioner.planning.observe.observation import ENDED, LATE_CREATE, REPLACED, STRAYED, VANISHED, reflect
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -99,28 +99,37 @@ def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
                      id="closed without a reason to delete, yet there: gets one"),
         pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True), machine(),
                      Verdict.RETURNED, DeleteReason.RETURNED, id="thought gone, and runs as before: there"),
-        pytest.param(evolve(SUCCEEDED, set_aside=True), DEAD, Verdict.SUCCEEDED, None, id="set aside: left alone"),
+        pytest.param(alter(SUCCEEDED, set_aside=True), DEAD, Verdict.SUCCEEDED, None, id="set aside: left alone"),
     ],
 )  # fmt: skip
 def test_a_machine_that_is_there(before: Slot, seen: Machine, verdict: Verdict, reason: DeleteReason | None) -> None:
     after = reflected(before, snapshot(seen))
-    assert (after.verdict, after.delete) == (verdict, reason)
-    assert not after.gone
+    assert (after.verdict, after.deletion.reason) == (verdict, reason)
+    assert not after.deletion.gone
 
 
 def test_a_machine_that_runs_is_remembered_with_what_hf_needs() -> None:
     seen = machine(7, public_ip="198.51.100.7")
     after = reflected(slot(7), snapshot(seen))
-    assert (after.ran, after.ip, after.public_ip, after.launched) == (NOW, seen.ip, "198.51.100.7", seen.launched)
-    assert after.fingerprint == seen.fingerprint
+    assert (after.ran, after.observed.ip, after.observed.public_ip, after.observed.launched) == (
+        NOW,
+        seen.ip,
+        "198.51.100.7",
+        seen.launched,
+    )
+    assert after.observed.fingerprint == seen.fingerprint
 
 
 def test_what_hf_was_told_of_a_machine_that_runs_is_never_told_differently() -> None:
     more = Fingerprint(uid="uid-0", started="1")
     later = machine(ip="10.9.9.9", public_ip="198.51.100.9", launched=1, fingerprint=more)
-    assert reflected(running(), snapshot(later)).fingerprint == more
+    assert reflected(running(), snapshot(later)).observed.fingerprint == more
     after = reflected(running(), snapshot(later))
-    assert (after.ip, after.public_ip, after.launched) == ("10.0.0.0", "", machine().launched)
+    assert (after.observed.ip, after.observed.public_ip, after.observed.launched) == (
+        "10.0.0.0",
+        "",
+        machine().launched,
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,13 +149,13 @@ def test_why_a_machine_does_not_run(before: Slot, seen: list[Machine], failure: 
 
 def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
     after = reflected(unsent(), snapshot(machine(phase=Phase.PENDING)))
-    assert (after.submitted, after.seen, after.accepted) == (BEFORE, True, True)
+    assert (after.submitted, after.observed.seen, after.observed.accepted) == (BEFORE, True, True)
 
 
 @pytest.mark.parametrize("phase", [Phase.GONE, Phase.STOPPING])
 def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its_slot_is_replaced(phase: Phase) -> None:
     after = reflected(unsent(), snapshot(machine(phase=phase)))
-    assert (after.verdict, after.delete, after.gone) == (Verdict.FAILED, DeleteReason.FAILED, False)
+    assert (after.verdict, after.deletion.reason, after.deletion.gone) == (Verdict.FAILED, DeleteReason.FAILED, False)
     assert missing(record(after)) == 1
 
 
@@ -162,8 +171,8 @@ def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its
 def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Notice | None) -> None:
     """A loop that starts reckons the grace of what stops from its first look."""
     noticed = reflected(SUCCEEDED, snapshot(machine(notice=Notice(LossCause.PREEMPTED, NOW + 30))))
-    assert noticed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
-    assert reflected(noticed, snapshot(machine(notice=seen))).notice == kept
+    assert noticed.observed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
+    assert reflected(noticed, snapshot(machine(notice=seen))).observed.notice == kept
 
 
 @pytest.mark.parametrize(
@@ -187,9 +196,9 @@ def test_what_comes_before_a_machine_runs_may_be_one_attempt_after_the_other() -
     attempts = [machine(phase=Phase.PENDING, fingerprint=Fingerprint(uid=uid)) for uid in ("1", "", "2")]
     looks = [snapshot(attempt, began=SEEN + at) for at, attempt in enumerate(attempts)]
     trying = reflected(slot(), *looks)
-    assert (trying.verdict, trying.fingerprint) == (Verdict.OPEN, Fingerprint(uid="2"))
+    assert (trying.verdict, trying.observed.fingerprint) == (Verdict.OPEN, Fingerprint(uid="2"))
     ran = reflected(trying, snapshot(machine(fingerprint=Fingerprint(uid="3", ip="10.0.0.3")), began=SEEN + 5))
-    assert (ran.ran is not None, ran.fingerprint) == (True, Fingerprint(uid="3", ip="10.0.0.3"))
+    assert (ran.ran is not None, ran.observed.fingerprint) == (True, Fingerprint(uid="3", ip="10.0.0.3"))
     again = reflected(ran, snapshot(machine(fingerprint=Fingerprint(uid="4")), began=SEEN + 6))
     assert again.failure == REPLACED
 
@@ -212,13 +221,13 @@ def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
 )  # fmt: skip
 def test_why_a_machine_ended(seen: Machine, failure: Failure, cause: LossCause) -> None:
     after = reflected(SUCCEEDED, snapshot(seen))
-    assert (after.failure, after.cause, after.closed) == (failure, cause, NOW)
+    assert (after.failure, after.observed.cause, after.deletion.closed) == (failure, cause, NOW)
 
 
 @pytest.mark.parametrize("cause", [None, LossCause.PREEMPTED])
 def test_why_a_machine_stopped_before_its_request_ended(cause: LossCause | None) -> None:
     after = reflected(running(), snapshot(machine(phase=Phase.STOPPING, cause=cause)))
-    assert (after.failure, after.cause) == (ENDED, cause or LossCause.DELETED)
+    assert (after.failure, after.observed.cause) == (ENDED, cause or LossCause.DELETED)
 
 
 @pytest.mark.parametrize("last", [[], [machine(phase=Phase.STOPPING)]], ids=["and gone", "and stops on, untold why"])
@@ -226,7 +235,7 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
     stops = snapshot(machine(phase=Phase.STOPPING, cause=LossCause.PREEMPTED))
     empty = [snapshot(began=SEEN + seconds) for seconds in (5, 10)]
     after = reflected(running(0, Verdict.SUCCEEDED), stops, snapshot(*last, began=SEEN + 2), *empty)
-    assert (after.verdict, after.cause) == (Verdict.LOST, LossCause.PREEMPTED)
+    assert (after.verdict, after.observed.cause) == (Verdict.LOST, LossCause.PREEMPTED)
 
 
 # --- absence ----------------------------------------------------------------------------------------------------------
@@ -246,7 +255,7 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
         pytest.param(slot(0, seen=True), 0, [0, 1], Verdict.FAILED, True, id="seen pending, then vanished"),
         pytest.param(slot(0, Verdict.FAILED), 0, [0], Verdict.FAILED, False, id="closed: not yet known to be gone"),
         pytest.param(slot(0, Verdict.FAILED), 0, [0, 1], Verdict.FAILED, True, id="closed: gone"),
-        pytest.param(evolve(SUCCEEDED, set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False,
+        pytest.param(alter(SUCCEEDED, set_aside=True), 0, [0, 1], Verdict.SUCCEEDED, False,
                      id="set aside: left alone"),
     ],
 )  # fmt: skip
@@ -255,7 +264,7 @@ def test_a_machine_that_is_not_there(
 ) -> None:
     empty = (snapshot(began=SEEN + at) for at in looks)
     after = reflected(before, *empty, limits=limits(pool("a", lag=lag, early_loss=0.0)))
-    assert (after.verdict, after.gone) == (verdict, gone)
+    assert (after.verdict, after.deletion.gone) == (verdict, gone)
     assert (after.failure == VANISHED) is (before.verdict is not after.verdict)
 
 
@@ -270,19 +279,19 @@ def test_a_machine_that_is_not_there(
 )  # fmt: skip
 def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float) -> None:
     early = [snapshot(began=counts_from - 1), snapshot(began=counts_from)]
-    assert not reflected(before, *early).gone
-    assert reflected(before, *early).absent is None
+    assert not reflected(before, *early).deletion.gone
+    assert reflected(before, *early).observed.absent is None
     late = [snapshot(began=counts_from + 1), snapshot(began=counts_from + 2)]
-    assert reflected(before, *early, *late).gone
+    assert reflected(before, *early, *late).deletion.gone
 
 
 @pytest.mark.parametrize(
     ("before", "said", "cause"),
     [
         pytest.param(SUCCEEDED, LossCause.NODE, LossCause.NODE, id="lost: by the place's last words"),
-        pytest.param(evolve(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, LossCause.NODE,
+        pytest.param(alter(SUCCEEDED, cause=LossCause.UNKNOWN), LossCause.NODE, LossCause.NODE,
                      id="better than what was seen"),
-        pytest.param(evolve(SUCCEEDED, cause=LossCause.PREEMPTED), LossCause.UNKNOWN, LossCause.PREEMPTED,
+        pytest.param(alter(SUCCEEDED, cause=LossCause.PREEMPTED), LossCause.UNKNOWN, LossCause.PREEMPTED,
                      id="what was seen is better than no cause"),
         pytest.param(running(), LossCause.NODE, LossCause.NODE, id="failed before it was told: the same"),
         pytest.param(running(0, Verdict.RETURNED), LossCause.NODE, None, id="we deleted it ourselves: no loss"),
@@ -290,14 +299,14 @@ def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float)
 )  # fmt: skip
 def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, said: LossCause, cause: LossCause | None) -> None:
     after = reflected(before, snapshot(causes={name(0): said}), snapshot(began=SEEN + 1))
-    assert after.cause is cause
+    assert after.observed.cause is cause
 
 
 def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> None:
     looks = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
     assert reflected(slot(), looks[0]).verdict is Verdict.OPEN
     after = reflected(slot(), *looks)
-    assert (after.verdict, after.gone, after.failure, after.cause) == (
+    assert (after.verdict, after.deletion.gone, after.failure, after.observed.cause) == (
         Verdict.FAILED, True, VANISHED, LossCause.DELETED
     )  # fmt: skip
 
@@ -306,25 +315,25 @@ def test_why_a_closed_slots_machine_does_not_go_is_what_its_place_said_last() ->
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, hindrance=STOCKOUT)
     other = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
     looks = [snapshot(machine(phase=Phase.STOPPING)), snapshot(machine(phase=Phase.STOPPING, hindrance=other))]
-    assert reflected(closed, looks[0]).hindrance == STOCKOUT
-    assert reflected(closed, looks[1]).hindrance == other
+    assert reflected(closed, looks[0]).deletion.hindrance == STOCKOUT
+    assert reflected(closed, looks[1]).deletion.hindrance == other
 
 
 def test_a_machine_that_reappears_was_never_absent() -> None:
     looks = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
     after = reflected(SUCCEEDED, *looks)
-    assert (after.verdict, after.absent) == (Verdict.SUCCEEDED, SEEN + 2)
+    assert (after.verdict, after.observed.absent) == (Verdict.SUCCEEDED, SEEN + 2)
 
 
 def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_anew() -> None:
     late = machine(fingerprint=Fingerprint(uid="late"))
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, gone=True, absent=BEFORE)
     after = reflected(closed, snapshot(late))
-    assert (after.verdict, after.gone, after.absent, after.delete) == (
+    assert (after.verdict, after.deletion.gone, after.observed.absent, after.deletion.reason) == (
         Verdict.RETURNED, False, None, DeleteReason.RETURNED
     )  # fmt: skip
-    assert not reflected(closed, snapshot(late), snapshot(began=SEEN + 1)).gone
-    assert reflected(closed, snapshot(late), snapshot(began=SEEN + 1), snapshot(began=SEEN + 2)).gone
+    assert not reflected(closed, snapshot(late), snapshot(began=SEEN + 1)).deletion.gone
+    assert reflected(closed, snapshot(late), snapshot(began=SEEN + 1), snapshot(began=SEEN + 2)).deletion.gone
 
 
 @pytest.mark.parametrize(
@@ -421,10 +430,12 @@ def test_a_terminal_answer_outlives_the_machine() -> None:
 )
 def test_a_machine_without_our_mark(before: Slot, verdict: Verdict, failure: Failure | None) -> None:
     one = reflected(before, snapshot(machine(strayed=True)))
-    assert (one.verdict, one.failure, one.gone) == (verdict, failure, False)
-    assert (one.delete is None) is (verdict in DESIRED)
+    assert (one.verdict, one.failure, one.deletion.gone) == (verdict, failure, False)
+    assert (one.deletion.reason is None) is (verdict in DESIRED)
     back = reflected(one, snapshot(machine()))
-    assert (one.strayed, back.strayed) == (failure is None, False), "its name is asked for as long as that is so"
+    assert (one.observed.strayed, back.observed.strayed) == (failure is None, False), (
+        "its name is asked for as long as that is so"
+    )
 
 
 @pytest.mark.parametrize("told", [None, LossCause.UNKNOWN, LossCause.DELETED])
@@ -460,11 +471,11 @@ def grid(count: int = 1) -> Memory:
 def test_a_machine_that_does_not_run_any_more_is_noted_with_the_reason_until_it_does() -> None:
     down = looked(grid(), crashing())
     one = down.record(REQUEST).slots[0]
-    assert (one.verdict, one.down, one.failure, down.due) == (Verdict.SUCCEEDED, NOW, CRASHES, NOW + DOWN)
+    assert (one.verdict, one.life.down, one.failure, down.due) == (Verdict.SUCCEEDED, NOW, CRASHES, NOW + DOWN)
     later = looked(down.memory(), crashing(), at=60.0)
-    assert later.record(REQUEST).slots[0].down == NOW
+    assert later.record(REQUEST).slots[0].life.down == NOW
     again = looked(later.memory(), machine(), at=70.0).record(REQUEST).slots[0]
-    assert (again.verdict, again.down, again.failure) == (Verdict.SUCCEEDED, None, None)
+    assert (again.verdict, again.life.down, again.failure) == (Verdict.SUCCEEDED, None, None)
 
 
 @pytest.mark.parametrize(
@@ -486,12 +497,12 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
 def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
     """A loop that starts has seen no name resolve yet."""
     nameless = machine(phase=Phase.PENDING, failure=CRASHES, nameless=True)
-    assert looked(grid(), nameless).record(REQUEST).slots[0].down is None
+    assert looked(grid(), nameless).record(REQUEST).slots[0].life.down is None
 
 
 def test_what_crashes_soon_after_it_ran_is_an_early_loss_however_late_it_is_given_up() -> None:
     after = looked(looked(grid(), crashing()).memory(), crashing(), at=DOWN, early_loss=NOW - BEFORE + 1)
-    assert after.record(REQUEST).slots[0].early
+    assert after.record(REQUEST).slots[0].life.early
 
 
 @pytest.mark.parametrize(
@@ -543,4 +554,4 @@ def test_a_machine_that_its_place_ends_soon_is_no_new_one_for_hf(
     if verdict is Verdict.FAILED:
         assert after.failure is not None
         assert "least_life_seconds of the pool is 3600" in after.failure.text
-        assert after.delete is DeleteReason.FAILED
+        assert after.deletion.reason is DeleteReason.FAILED

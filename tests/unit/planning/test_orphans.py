@@ -90,7 +90,7 @@ def test_an_orphan_goes_after_its_grace_period_when_seen_twice(
     assert draft.deletes == ([Delete(ORPHAN, "a", DeleteReason.ORPHANED, "uid-0")] if deleted else [])
     assert draft.brake is None
     if since is None:
-        assert draft.orphans == {ORPHAN: NOW}
+        assert draft.orphans.since == {ORPHAN: NOW}
         assert draft.due == NOW + 600.0
 
 
@@ -107,7 +107,7 @@ def test_orphans_are_deleted_slowly(recent: tuple[float, ...], deletes: int) -> 
     remembered = memory(orphans=noted(5), orphan_deletes=recent)
     draft = kept(remembered, snapshot(*orphans(5)), snapshot(pool="b"))
     assert len(draft.deletes) == deletes
-    assert len(draft.memory().orphan_deletes) == 3
+    assert len(draft.memory().orphans.deletes) == 3
     if recent == (NOW - 10,) * 3:
         assert draft.due == NOW - 10 + 3600
 
@@ -115,7 +115,7 @@ def test_orphans_are_deleted_slowly(recent: tuple[float, ...], deletes: int) -> 
 def test_an_orphan_that_stays_is_deleted_again_and_counts_again() -> None:
     first = kept(memory(orphans=noted()), snapshot(*orphans()), snapshot(pool="b"))
     again = RIPE + DELETE_AGAIN
-    assert first.orphans == {ORPHAN: again}
+    assert first.orphans.since == {ORPHAN: again}
     assert len(first.deletes) == 1
     assert kept(first.memory(), snapshot(*orphans()), snapshot(pool="b")).deletes == []
 
@@ -129,7 +129,9 @@ def test_an_orphan_that_stays_is_deleted_again_and_counts_again() -> None:
     ],
 )
 def test_what_is_remembered_of_an_orphan(looks: list[Snapshot], remembered: bool) -> None:
-    assert kept(memory(orphans=noted(since=NOW - 5)), *looks).orphans == (noted(since=NOW - 5) if remembered else {})
+    assert kept(memory(orphans=noted(since=NOW - 5)), *looks).orphans.since == (
+        noted(since=NOW - 5) if remembered else {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_what_is_remembered_of_an_orphan(looks: list[Snapshot], remembered: bool
 )  # fmt: skip
 def test_what_is_an_orphan(remembered: Memory, seen: Machine, contact: dict[str, Any], orphans: list[str]) -> None:
     draft = kept(remembered, snapshot(seen), snapshot(pool="b"), contact=Contact(**contact))
-    assert (list(draft.orphans), draft.deletes, draft.brake) == (orphans, [], None)
+    assert (list(draft.orphans.since), draft.deletes, draft.brake) == (orphans, [], None)
 
 
 # --- the brake --------------------------------------------------------------------------------------------------------
@@ -193,9 +195,9 @@ def test_too_many_orphans_latch_the_brake(
 def test_a_new_memory_beside_machines_of_ours(
     unseen: tuple[str, ...], there: int, reason: BrakeReason | None, left: tuple[str, ...]
 ) -> None:
-    draft = kept(memory(unseen_pools=unseen), snapshot(*orphans(there)), snapshot(pool="b"))
+    draft = kept(memory(unseen=unseen), snapshot(*orphans(there)), snapshot(pool="b"))
     assert (draft.brake.reason if draft.brake else None) is reason
-    assert draft.memory().unseen_pools == left
+    assert draft.memory().places.unseen == left
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_l
     assert draft.brake.reason is BrakeReason.MEMORY_OLDER
     assert draft.unknown == {"a": []}
     taken = draft.record(REQUEST).slots[3]
-    assert (taken.verdict, taken.pool, taken.seen, taken.submitted) == (Verdict.OPEN, "a", True, NOW)
+    assert (taken.verdict, taken.pool, taken.observed.seen, taken.submitted) == (Verdict.OPEN, "a", True, NOW)
     assert draft.requests[REQUEST].next_slot == 4
 
 
@@ -269,25 +271,25 @@ def test_a_host_of_our_shape_that_nobody_knows(
     first: dict[str, float], looks: str, fields: dict[str, object], lost: bool
 ) -> None:
     seen = [snapshot(*(orphans() if looks == "there" else [])), snapshot(pool="b")][: 1 if looks == "blind" else 2]
-    draft = kept(memory(strangers=first, **fields), *seen, contact=Contact(inventory=frozenset({ORPHAN})))
-    assert draft.memory().lost_strangers == ((ORPHAN,) if lost else ())
+    draft = kept(memory(unknown=first, **fields), *seen, contact=Contact(inventory=frozenset({ORPHAN})))
+    assert draft.memory().hosts.lost == ((ORPHAN,) if lost else ())
 
 
 @pytest.mark.parametrize(
     ("host", "remembered", "foreign"),
     [
-        pytest.param("some-other-host", memory(strangers={"some-other-host": BEFORE}), (), id="not of our shape"),
-        pytest.param(name(0), memory(record(running(0, Verdict.LOST, gone=True)), strangers={name(0): BEFORE}), (),
+        pytest.param("some-other-host", memory(unknown={"some-other-host": BEFORE}), (), id="not of our shape"),
+        pytest.param(name(0), memory(record(running(0, Verdict.LOST, gone=True)), unknown={name(0): BEFORE}), (),
                      id="of a slot we know"),
-        pytest.param(ORPHAN, memory(giving_back(ORPHAN), strangers={ORPHAN: BEFORE}), (), id="HF has given it back"),
-        pytest.param(ORPHAN, memory(strangers={ORPHAN: BEFORE}), (ORPHAN,), id="it is there under another owner"),
-        pytest.param("", memory(strangers={ORPHAN: BEFORE}, lost_strangers=(ORPHAN,)), (), id="HF lists it no more"),
+        pytest.param(ORPHAN, memory(giving_back(ORPHAN), unknown={ORPHAN: BEFORE}), (), id="HF has given it back"),
+        pytest.param(ORPHAN, memory(unknown={ORPHAN: BEFORE}), (ORPHAN,), id="it is there under another owner"),
+        pytest.param("", memory(unknown={ORPHAN: BEFORE}, lost=(ORPHAN,)), (), id="HF lists it no more"),
     ],
 )  # fmt: skip
 def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
     looks = [snapshot(), snapshot(pool="b", foreign=frozenset(foreign))]
     after = kept(remembered, *looks, contact=Contact(inventory=frozenset({host} - {""}))).memory()
-    assert (after.strangers, after.lost_strangers) == ({}, ())
+    assert (after.hosts.unknown, after.hosts.lost) == ({}, ())
 
 
 # --- machines HF forgot -----------------------------------------------------------------------------------------------
@@ -321,7 +323,7 @@ NAMED = used(GIVEN, unlisted={name(0): NOW - 30 * HOUR})
 def test_each_plan_notes_what_no_list_names() -> None:
     contact = lists(listed={name(0): NOW - HOUR})
     noted = plan(used(GIVEN), snapshot(machine()), snapshot(pool="b"), limits=limits(), contact=contact)
-    assert noted.memory.unlisted == {name(0): NOW - HOUR}
+    assert noted.memory.hosts.unlisted == {name(0): NOW - HOUR}
 
 
 @pytest.mark.parametrize(
@@ -346,7 +348,7 @@ def test_each_plan_notes_what_no_list_names() -> None:
 )  # fmt: skip
 def test_a_machine_that_no_list_names_is_noted(remembered: Memory, contact: Contact, since: float | None) -> None:
     draft = forgotten(remembered, contact)
-    assert draft.memory().unlisted == ({} if since is None else {name(0): since})
+    assert draft.memory().hosts.unlisted == ({} if since is None else {name(0): since})
     assert draft.closes == []
 
 
@@ -370,7 +372,7 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
     draft = forgotten(known, contact, *looks, after=after and after * HOUR)
     slots = draft.memory().requests[REQUEST].slots
     expected = (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
-    assert (slots[0].verdict, slots[0].delete, len(draft.closes)) == (*expected, deleted)
+    assert (slots[0].verdict, slots[0].deletion.reason, len(draft.closes)) == (*expected, deleted)
 
 
 def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:

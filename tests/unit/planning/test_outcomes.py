@@ -19,11 +19,11 @@ from provisioner.model import (
     Slot,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import DELETE_AGAIN
 from provisioner.planning.observe.outcomes import RETRY_DELETE, remember
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -69,9 +69,9 @@ def test_a_create_that_failed(error: ErrorClass) -> None:
     remembered, changed = made.memory, made.transitions
     closes = [one.slot for one in changed if one.closes]
     one = kept(remembered)
-    assert (one.verdict, one.submitted, one.gone, one.accepted) == (verdict, submitted, False, False)
+    assert (one.verdict, one.submitted, one.deletion.gone, one.observed.accepted) == (verdict, submitted, False, False)
     if verdict is Verdict.FAILED:
-        assert (one.delete, one.failure, one.closed) == (DeleteReason.FAILED, failure, NOW)
+        assert (one.deletion.reason, one.failure, one.deletion.closed) == (DeleteReason.FAILED, failure, NOW)
         assert [(close.name, close.verdict, close.failure) for close in closes] == [(name(0), verdict, failure)]
     else:
         assert closes == []
@@ -102,15 +102,15 @@ def test_one_failed_create_leaves_the_others_accepted() -> None:
     outcomes = [Outcome(creates[0]), Outcome(creates[1], STOCKOUT), Outcome(creates[2])]
     slots = remember(remembered, outcomes, (), LIMITS, NOW).memory.requests[REQUEST].slots
     assert [one.verdict for one in slots.values()] == [Verdict.OPEN, Verdict.FAILED, Verdict.OPEN]
-    assert [one.accepted for one in slots.values()] == [True, False, True]
+    assert [one.observed.accepted for one in slots.values()] == [True, False, True]
 
 
 @pytest.mark.parametrize("error", sorted(ErrorClass))
 def test_a_slot_closed_meanwhile_stays_as_it_was_closed(error: ErrorClass) -> None:
     closed = slot(0, Verdict.CANCELLED, accepted=False, delete=DeleteReason.CANCELLED)
     one = kept(after(closed, Outcome(CREATE, Failure(error, "text"))))
-    assert (one.verdict, one.delete, one.set_aside) == (Verdict.CANCELLED, DeleteReason.CANCELLED, False)
-    assert one.gone is (error is ErrorClass.THROTTLED)
+    assert (one.verdict, one.deletion.reason, one.set_aside) == (Verdict.CANCELLED, DeleteReason.CANCELLED, False)
+    assert one.deletion.gone is (error is ErrorClass.THROTTLED)
     assert (error.is_ambiguous) <= (one == closed)
 
 
@@ -127,10 +127,10 @@ def test_an_accepted_create_and_the_back_off(before: ErrorClass, submitted: floa
     backing = Window(
         window=4, level=1, probing=True, blocked_at=BEFORE - 1, retry_at=NOW - 1, failure=Failure(before, "text")
     )
-    asked = evolve(ASKED, submitted=submitted)
+    asked = alter(ASKED, submitted=submitted)
     remembered = after(asked, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
     assert (remembered.pressures["a", TEMPLATE].level == 0) is ended
-    assert kept(remembered) == evolve(asked, accepted=True), "its slot stays open"
+    assert kept(remembered) == alter(asked, accepted=True), "its slot stays open"
 
 
 def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays() -> None:
@@ -144,9 +144,9 @@ def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays
 @pytest.mark.parametrize(
     ("one", "create", "expected"),
     [
-        pytest.param(ASKED, CREATE, evolve(ASKED, submitted=None), id="its only create: it was never sent"),
+        pytest.param(ASKED, CREATE, alter(ASKED, submitted=None), id="its only create: it was never sent"),
         pytest.param(ASKED, replace(CREATE, again=True), ASKED, id="repeated: the first may have been applied"),
-        pytest.param(evolve(ASKED, seen=True), CREATE, evolve(ASKED, seen=True), id="it is there: nothing"),
+        pytest.param(alter(ASKED, seen=True), CREATE, alter(ASKED, seen=True), id="it is there: nothing"),
         pytest.param(slot(), CREATE, slot(), id="it was accepted: nothing"),
         pytest.param(slot(0, Verdict.CANCELLED, accepted=False), CREATE,
                      slot(0, Verdict.CANCELLED, accepted=False, gone=True), id="closed meanwhile: gone"),
@@ -161,13 +161,13 @@ def test_a_create_that_was_not_started(one: Slot, create: Create, expected: Slot
 
 def test_a_delete_that_was_not_started_is_sent_at_once() -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW)
-    assert kept(after(closed, unsent=(DELETE,))).delete_sent is None
+    assert kept(after(closed, unsent=(DELETE,))).deletion.sent is None
 
 
 @pytest.mark.parametrize(("begun", "remembered"), [(NOW, None), (BEFORE, BEFORE)], ids=["the first", "another one"])
 def test_a_delete_that_was_not_started_is_not_the_first(begun: float, remembered: float | None) -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW, delete_begun=begun)
-    assert kept(after(closed, unsent=(DELETE,))).delete_begun == remembered
+    assert kept(after(closed, unsent=(DELETE,))).deletion.begun == remembered
 
 
 REFUSED = Failure(ErrorClass.DENIED, "in the place's words")
@@ -175,8 +175,8 @@ REFUSED = Failure(ErrorClass.DENIED, "in the place's words")
 
 def test_why_a_delete_failed_is_kept_until_another_one_is_tried() -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW, hindrance=Failure(ErrorClass.OTHER, "before"))
-    assert kept(after(closed, Outcome(DELETE, REFUSED))).hindrance == REFUSED
-    assert kept(after(closed, Outcome(DELETE))).hindrance is None, "its place has taken it"
+    assert kept(after(closed, Outcome(DELETE, REFUSED))).deletion.hindrance == REFUSED
+    assert kept(after(closed, Outcome(DELETE))).deletion.hindrance is None, "its place has taken it"
 
 
 def test_why_the_delete_of_a_machine_without_slot_failed_is_kept_with_the_open_returns_that_name_it() -> None:
@@ -200,9 +200,9 @@ def test_why_the_delete_of_a_machine_without_slot_failed_is_kept_with_the_open_r
 def test_a_delete_that_failed_is_sent_again(error: ErrorClass, retry_after: float | None, soon: float) -> None:
     closed = running(0, Verdict.FAILED, delete_sent=NOW)
     one = kept(after(closed, Outcome(DELETE, Failure(error, "text"), retry_after=retry_after)))
-    assert one.delete_sent is not None
-    assert one.delete_sent + DELETE_AGAIN == NOW + soon
-    assert (one.verdict, one.gone) == (Verdict.FAILED, False)
+    assert one.deletion.sent is not None
+    assert one.deletion.sent + DELETE_AGAIN == NOW + soon
+    assert (one.verdict, one.deletion.gone) == (Verdict.FAILED, False)
 
 
 def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:

@@ -34,12 +34,12 @@ from provisioner.model import (
     Snapshot,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import DELETE_AGAIN, TRANSITIONS
 from provisioner.planning.plan import World, make_plan
 from tests.bench import bench_plan
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -121,7 +121,7 @@ def test_a_boot_deadline(one: Slot, looks: tuple[Look, ...], timed_out: bool) ->
     assert (ended.verdict is Verdict.FAILED) is timed_out
     if timed_out:
         text = "The machine did not run within its boot deadline."
-        assert (ended.delete, ended.failure) == (DeleteReason.TIMED_OUT, Failure(ErrorClass.TIMEOUT, text))
+        assert (ended.deletion.reason, ended.failure) == (DeleteReason.TIMED_OUT, Failure(ErrorClass.TIMEOUT, text))
         assert [create.name for create in made.creates] == [name(1)], "it is replaced"
 
 
@@ -142,18 +142,20 @@ GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after
     [
         pytest.param(slot(submitted=NOW - 999), HELD, False, NOW + 1, id="held back beyond its boot deadline: it may"),
         pytest.param(slot(submitted=NOW - 1000), HELD, True, None, id="at the deadline of its gates: it failed"),
-        pytest.param(slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just lifted: it boots now"),
-        pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 599), FREED, False, NOW + 1, id="lifted, and still boots"),
-        pytest.param(slot(submitted=NOW - 1500, lifted=NOW - 600), FREED, True, None, id="lifted, and did not run"),
+        pytest.param(slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just freed: it boots now"),
+        pytest.param(
+            slot(submitted=NOW - 1500, ungated_at=NOW - 599), FREED, False, NOW + 1, id="freed, and still boots"
+        ),
+        pytest.param(slot(submitted=NOW - 1500, ungated_at=NOW - 600), FREED, True, None, id="freed, and did not run"),
         pytest.param(slot(submitted=NOW - 600), FREED, True, None, id="never held back: counts from its create"),
     ],
 )
 def test_gates_have_a_deadline_of_their_own(one: Slot, seen: Machine, timed_out: bool, due: float | None) -> None:
-    made = plan(memory(record(evolve(one, seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
+    made = plan(memory(record(alter(one, seen=True, failure=seen.failure))), snapshot(seen), limits=GATES)
     ended = after(made).slots[0]
     assert (ended.verdict is Verdict.FAILED) is timed_out
     if timed_out:
-        assert (ended.delete, ended.failure) == (DeleteReason.TIMED_OUT, seen.failure or LATE)
+        assert (ended.deletion.reason, ended.failure) == (DeleteReason.TIMED_OUT, seen.failure or LATE)
     else:
         assert made.due == due
 
@@ -305,7 +307,7 @@ def test_when_a_closed_slots_machine_is_deleted(
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, **changes)
     made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), *looks, limits=ONE, busy=busy)
     assert made.deletes == ((Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),) if deleted else ())
-    assert after(made).slots[0].delete_sent == (NOW if deleted else closed.delete_sent)
+    assert after(made).slots[0].deletion.sent == (NOW if deleted else closed.deletion.sent)
 
 
 def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
@@ -322,7 +324,7 @@ def test_a_machine_that_is_returned_or_lost_is_closed_and_deleted_in_one_plan_an
     there = [machine(0), machine(1, Phase.GONE, cause=LossCause.EVICTED), machine(2)]
     made = plan(remembered, snapshot(*there), limits=ONE)
     fates = [(name(0), Verdict.RETURNED, None), (name(1), Verdict.LOST, LossCause.EVICTED)]
-    assert sorted((close.slot.name, close.slot.verdict, close.slot.cause) for close in made.closes) == fates
+    assert sorted((close.slot.name, close.slot.verdict, close.slot.observed.cause) for close in made.closes) == fates
     assert set(made.deletes) == {
         Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"), Delete(name(1), "a", DeleteReason.LOST, "uid-1")
     }  # fmt: skip
@@ -370,14 +372,14 @@ def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
 def test_what_hf_gave_back_and_is_not_there_is_settled_although_nothing_else_happens(one: Slot, lag: float) -> None:
     remembered = memory(record(one, ended=DONE, told_at=BEFORE), giving_back(name(0)))
     after_ = quiet(remembered, 120.0, limits(pool("a", lag=lag)))
-    assert after_.requests[REQUEST].slots[0].gone
+    assert after_.requests[REQUEST].slots[0].deletion.gone
     assert after_.returns["ret-aaaaaaaaaa"].ended is DONE
 
 
 @pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "of unknown outcome"])
 def test_a_create_that_never_showed_up_frees_its_place_although_nothing_else_happens(accepted: bool) -> None:
     remembered = memory(record(slot(accepted=accepted), deadline=NOW))
-    assert quiet(remembered, 300.0).requests[REQUEST].slots[0].gone
+    assert quiet(remembered, 300.0).requests[REQUEST].slots[0].deletion.gone
 
 
 def test_a_create_without_an_answer_is_sent_again_although_nothing_else_happens() -> None:

@@ -33,6 +33,7 @@ from provisioner.names import SLOT_BLOCK
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild
 from provisioner.planning.report.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
+from tests.support.parts import alter
 from tests.unit.core import (
     BROKEN,
     NOW,
@@ -84,7 +85,7 @@ def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
 
 def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
     remembered = fresh(intent(), LIMITS, NOW, WALL)
-    assert remembered == Memory("demo", time=NOW, time_wall=WALL, unseen_pools=("a", "b"), usage_since_wall=WALL)
+    assert remembered == alter(Memory("demo"), time=NOW, time_wall=WALL, unseen=("a", "b"), usage_since_wall=WALL)
 
 
 # --- when the looks are believed --------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def test_the_brake_is_latched(reason: BrakeReason) -> None:
     remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL), LIMITS, NOW, WALL, reason)
     assert remembered.brake is not None
     assert (remembered.brake.reason, remembered.brake.since) == (reason, NOW)
-    assert remembered.unseen_pools == ()
+    assert remembered.places.unseen == ()
 
 
 def test_nothing_is_created_for_a_request_whose_time_is_over() -> None:
@@ -225,8 +226,8 @@ def test_a_slot_that_hf_was_told_of(
 ) -> None:
     remembered = rebuilt(intent(*back), *([machine()] if there else []), told=what_was_told(one, ended=ended))
     again = remembered.requests[REQUEST].slots[0]
-    assert (again.verdict, again.delete) == (verdict, delete)
-    assert again.gone is (not there and verdict is not Verdict.OPEN)
+    assert (again.verdict, again.deletion.reason) == (verdict, delete)
+    assert again.deletion.gone is (not there and verdict is not Verdict.OPEN)
 
 
 @pytest.mark.parametrize("ended", [None, DONE])
@@ -235,7 +236,7 @@ def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended
     again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), told=told).requests[REQUEST]
     assert again.slots[0].ran == NOW
     (entry,) = json.loads(request_answer(again).text)["machines"]
-    assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).ip)
+    assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).observed.ip)
 
 
 def test_what_hf_was_told_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:

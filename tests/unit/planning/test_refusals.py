@@ -18,9 +18,9 @@ from provisioner.model import (
     Snapshot,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.planning.report.refusals import Refusal, held_back, news, waiting
+from tests.support.parts import alter
 from tests.unit.core import NOW, STOCKOUT, TEMPLATE, memory, record, running, slot, transitions, unsent
 
 QUOTA = Failure(ErrorClass.QUOTA, "Quota 'N2_CPUS' exceeded.")
@@ -44,23 +44,23 @@ def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> li
 
 
 FATES: dict[str, Callable[[Slot], Slot]] = {
-    "still open": lambda one: evolve(one, failure=STOCKOUT),
-    "withdrawn for another pool": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.WITHDRAWN),
-    "failed": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.FAILED),
-    "cancelled": lambda one: evolve(one, failure=STOCKOUT, verdict=Verdict.CANCELLED),
+    "still open": lambda one: alter(one, failure=STOCKOUT),
+    "withdrawn for another pool": lambda one: alter(one, failure=STOCKOUT, verdict=Verdict.WITHDRAWN),
+    "failed": lambda one: alter(one, failure=STOCKOUT, verdict=Verdict.FAILED),
+    "cancelled": lambda one: alter(one, failure=STOCKOUT, verdict=Verdict.CANCELLED),
 }
 
 
 @pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
 def test_a_machine_that_was_refused_counts_once_whatever_becomes_of_its_slot(fate: Callable[[Slot], Slot]) -> None:
     assert after(fate(ASKED)) == [FULL]
-    assert after(fate(ASKED), before=evolve(ASKED, failure=STOCKOUT)) == []
+    assert after(fate(ASKED), before=alter(ASKED, failure=STOCKOUT)) == []
     assert after(fate(ASKED), before=fate(ASKED)) == []
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_refusals_are_stock_out_quota_denied_and_what_a_person_has_to_mend(error: ErrorClass) -> None:
-    counted = bool(after(evolve(ASKED, failure=Failure(error, "no"))))
+    counted = bool(after(alter(ASKED, failure=Failure(error, "no"))))
 
     assert counted is (error.is_refusal)
     assert counted is (error in {"stockout", "quota", "denied", "invalid", "not_found"})
@@ -79,19 +79,19 @@ def test_no_refusal_is(now: Slot) -> None:
 
 
 def test_that_no_node_takes_a_pod_is_a_refusal_once_there_is_none_to_add_or_its_time_is_over() -> None:
-    unplaced = evolve(ASKED, failure=STOCKOUT)
+    unplaced = alter(ASKED, failure=STOCKOUT)
     held = waiting(memory(record(unplaced)), seen(unplaced))
 
     assert after(unplaced, no_room=False) == []
     assert list(news([], {}, held)) == [FULL], "its place has said so since"
-    assert after(evolve(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
+    assert after(alter(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
 
 
 def test_another_reason_is_another_refusal_and_other_words_for_the_same_are_not() -> None:
-    was = evolve(ASKED, failure=STOCKOUT)
+    was = alter(ASKED, failure=STOCKOUT)
 
-    assert after(evolve(ASKED, failure=QUOTA), before=was) == [Refusal("a", TEMPLATE, QUOTA.error, QUOTA.text)]
-    assert after(evolve(ASKED, failure=replace(STOCKOUT, text="in other words")), before=was) == []
+    assert after(alter(ASKED, failure=QUOTA), before=was) == [Refusal("a", TEMPLATE, QUOTA.error, QUOTA.text)]
+    assert after(alter(ASKED, failure=replace(STOCKOUT, text="in other words")), before=was) == []
 
 
 def backing_off(failure: Failure | None = STOCKOUT, level: int = 1) -> Memory:

@@ -101,7 +101,7 @@ def test_a_name_of_ours(
     draft = settled(giving_back(name(0)), *empty(), slots=[one], told=told)
     after = draft.slot(REQUEST, 0)
     assert after is not None
-    assert (after.verdict, after.delete) == (verdict, reason)
+    assert (after.verdict, after.deletion.reason) == (verdict, reason)
     assert not after.set_aside
     assert result(draft, name(0)) is done
 
@@ -110,7 +110,7 @@ def test_a_name_of_ours(
 def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Notice | None) -> None:
     draft = settled(giving_back(name(0)), *empty(), slots=[running(0, Verdict.SUCCEEDED, notice=notice)], told=True)
     [close] = draft.closes
-    assert (close.slot.verdict, close.slot.cause) == (Verdict.RETURNED, notice.cause if notice else None)
+    assert (close.slot.verdict, close.slot.observed.cause) == (Verdict.RETURNED, notice.cause if notice else None)
 
 
 def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:

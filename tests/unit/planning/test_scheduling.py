@@ -23,15 +23,16 @@ from provisioner.model import (
     RequestRecord,
     Slot,
     Snapshot,
+    Tries,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.names import NO_TEMPLATE
 from provisioner.planning.allocate import scheduling
 from provisioner.planning.allocate.scheduling import MOST_LINES, SLOW, ask
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import Gap, gaps, missing
+from provisioner.planning.core.slots import gaps, missing
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -174,7 +175,7 @@ def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> No
     assert draft.creates == [Create(name(number), "a", TEMPLATE, REQUEST) for number in (2, 3)]
     assert draft.memory().requests[REQUEST].next_slot == 4
     assert [slots(draft)[number] for number in (2, 3)] == [
-        Slot(name(number), number, "a", Verdict.OPEN, opened=NOW, submitted=NOW) for number in (2, 3)
+        Slot(name(number), "a", Verdict.OPEN, opened=NOW, submitted=NOW) for number in (2, 3)
     ]
 
 
@@ -215,8 +216,8 @@ def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
                      id="the next backs off: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[:1]}, False, id="the next is blind: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[1:]}, False, id="its own pool is blind: it stays"),
-        pytest.param({"lifted": NOW - SPILL + 1}, {}, {}, False, id="just lifted: this pool has its time"),
-        pytest.param({"lifted": NOW - SPILL}, {}, {}, True, id="lifted for spill_after: the next pool takes it"),
+        pytest.param({"ungated_at": NOW - SPILL + 1}, {}, {}, False, id="just freed: this pool has its time"),
+        pytest.param({"ungated_at": NOW - SPILL}, {}, {}, True, id="freed for spill_after: the next pool takes it"),
     ],
 )  # fmt: skip
 def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
@@ -228,7 +229,11 @@ def test_a_slot_is_withdrawn_only_when_another_pool_takes_it(
     assert draft.due > NOW
     after = slots(draft)[0]
     if withdrawn:
-        assert (after.verdict, after.delete, after.failure) == (Verdict.WITHDRAWN, DeleteReason.WITHDRAWN, STOCKOUT)
+        assert (after.verdict, after.deletion.reason, after.failure) == (
+            Verdict.WITHDRAWN,
+            DeleteReason.WITHDRAWN,
+            STOCKOUT,
+        )
         assert draft.window("a", TEMPLATE).failure == STOCKOUT
     else:
         assert after == late
@@ -321,7 +326,7 @@ def test_a_slot_that_was_never_sent(first: dict[str, Any], given: dict[str, Any]
     after = slots(draft)[0]
     assert (after.verdict, after.submitted) == (verdict, NOW if sent else None)
     if verdict is Verdict.WITHDRAWN:
-        assert after.gone
+        assert after.deletion.gone
         assert created(draft) == {"b": 1}
 
 
@@ -358,7 +363,7 @@ def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str,
     capacity = capacity_of(draft)
     ask(draft, draft.record(REQUEST), capacity)
     assert verdicts(draft) == {Verdict.WITHDRAWN: 1}
-    draft.windows["a", TEMPLATE] = Window(window=1)
+    draft.pressures["a", TEMPLATE] = Window(window=1)
     assert capacity.room("a", TEMPLATE).machines == 1
 
 
@@ -380,7 +385,7 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
 def test_a_create_of_unknown_outcome(
     changes: dict[str, bool], learned: Window | None, began: float, repeated: bool
 ) -> None:
-    draft = asked_of(record(evolve(UNKNOWN, **changes)), seen=(snapshot(began=began),), learned=learned)
+    draft = asked_of(record(alter(UNKNOWN, **changes)), seen=(snapshot(began=began),), learned=learned)
     assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
     assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
     assert len(slots(draft)) == 1
@@ -484,7 +489,7 @@ def test_beyond_max_number(maximum: int | None, there: int, wanted: int, creates
     given_up = [one for one in slots(draft).values() if one.verdict is Verdict.FAILED]
     assert len(given_up) == failed
     for one in given_up:
-        assert (one.submitted, one.gone, one.failure is not None) == (None, True, True)
+        assert (one.submitted, one.deletion.gone, one.failure is not None) == (None, True, True)
         assert one.failure is not None
         assert f"maxNumber of {maximum}" in one.failure.text
         assert one.failure.error is ErrorClass.QUOTA
@@ -551,10 +556,10 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
     assert again.memory().requests[REQUEST].slots == draft.record(REQUEST).slots, "nothing is given up twice"
 
 
-class Gaps(list[Gap]):
+class Gaps(list[Tries]):
     """What a request misses, which ends the test where each of many is looked at."""
 
-    def __iter__(self) -> Iterator[Gap]:
+    def __iter__(self) -> Iterator[Tries]:
         assert len(self) <= MOST_LINES, "the work grows with what HF asks for"
         return super().__iter__()
 

@@ -23,13 +23,14 @@ from provisioner.model import (
     RequestRecord,
     RequestStatus,
     Slot,
+    Tries,
     Verdict,
-    evolve,
 )
-from provisioner.planning.core.slots import Gap, gaps, missing
+from provisioner.planning.core.slots import gaps, missing
 from provisioner.planning.finish.deadlines import NOT_BOOTED
 from provisioner.planning.observe.outcomes import remember
 from provisioner.planning.report.answers import request_answer
+from tests.support.parts import alter
 from tests.unit.core import (
     BROKEN,
     NOW,
@@ -67,29 +68,29 @@ def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Fa
 @pytest.mark.parametrize(
     ("slots", "count", "expected"),
     [
-        pytest.param([], 2, [Gap(), Gap()], id="nothing was tried"),
+        pytest.param([], 2, [Tries(), Tries()], id="nothing was tried"),
         pytest.param([unsent(0), running(1, Verdict.SUCCEEDED)], 2, [], id="one was not sent yet, one is there"),
-        pytest.param([failed(0), slot(1)], 2, [Gap(1, BROKEN)], id="one failed"),
+        pytest.param([failed(0), slot(1)], 2, [Tries(1, BROKEN)], id="one failed"),
         pytest.param([failed(0), slot(1, tries=1, tried=BROKEN)], 1, [], id="one failed, and is replaced"),
-        pytest.param([failed(0), failed(1, 1, REFUSED, BROKEN)], 1, [Gap(2, REFUSED)], id="its replacement failed too"),
-        pytest.param([failed(0), failed(1), slot(2, tries=1, tried=BROKEN)], 3, [Gap(), Gap(1, BROKEN)],
+        pytest.param([failed(0), failed(1, 1, REFUSED, BROKEN)], 1, [Tries(2, REFUSED)], id="its replacement failed"),
+        pytest.param([failed(0), failed(1), slot(2, tries=1, tried=BROKEN)], 3, [Tries(), Tries(1, BROKEN)],
                      id="two failed, one of them is replaced, one was never tried"),
-        pytest.param([failed(0, why=STOCKOUT)], 1, [Gap(0, STOCKOUT)], id="a stock-out: no try, and a reason"),
-        pytest.param([failed(0, why=STOCKOUT), failed(1, why=STOCKOUT, before=STOCKOUT)], 1, [Gap(0, STOCKOUT)],
+        pytest.param([failed(0, why=STOCKOUT)], 1, [Tries(0, STOCKOUT)], id="a stock-out: no try, and a reason"),
+        pytest.param([failed(0, why=STOCKOUT), failed(1, why=STOCKOUT, before=STOCKOUT)], 1, [Tries(0, STOCKOUT)],
                      id="stock-outs, one after the other"),
-        pytest.param([failed(0), slot(1, Verdict.WITHDRAWN, tries=1, tried=BROKEN)], 1, [Gap(1, BROKEN)],
+        pytest.param([failed(0), slot(1, Verdict.WITHDRAWN, tries=1, tried=BROKEN)], 1, [Tries(1, BROKEN)],
                      id="its replacement was withdrawn"),
         pytest.param([failed(0), unsent(1, FAILED, tries=1, tried=BROKEN)], 1, [], id="it was given up"),
         pytest.param([failed(0), slot(1, Verdict.CANCELLED, tries=1, tried=BROKEN)], 1, [], id="HF took it back"),
-        pytest.param([failed(0), failed(1, 1, NOT_BOOTED, BROKEN)], 1, [Gap(2, BROKEN)],
+        pytest.param([failed(0), failed(1, 1, NOT_BOOTED, BROKEN)], 1, [Tries(2, BROKEN)],
                      id="that time ran out is no reason where there is a better one"),
-        pytest.param([failed(0, why=NOT_BOOTED)], 1, [Gap(1, NOT_BOOTED)], id="else it is the reason"),
-        pytest.param([failed(0, 0, None)], 1, [Gap()], id="nobody knows how it ended: no try"),
-        pytest.param([failed(0), failed(1), slot(2), slot(3), failed(4)], 3, [Gap(1, BROKEN)],
+        pytest.param([failed(0, why=NOT_BOOTED)], 1, [Tries(1, NOT_BOOTED)], id="else it is the reason"),
+        pytest.param([failed(0, 0, None)], 1, [Tries()], id="nobody knows how it ended: no try"),
+        pytest.param([failed(0), failed(1), slot(2), slot(3), failed(4)], 3, [Tries(1, BROKEN)],
                      id="of an earlier version, whose replacements know of no tries"),
     ],
 )  # fmt: skip
-def test_gaps(slots: list[Slot], count: int, expected: list[Gap]) -> None:
+def test_gaps(slots: list[Slot], count: int, expected: list[Tries]) -> None:
     known = record(*slots, count=count)
     assert gaps(known) == expected
     assert missing(known) == len(expected)
@@ -99,7 +100,7 @@ def test_gaps(slots: list[Slot], count: int, expected: list[Gap]) -> None:
 def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
     no_try = {ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE}
     [gap] = gaps(record(failed(0, why=Failure(error, "why"))))
-    assert gap == Gap(0 if error in no_try else 1, Failure(error, "why"))
+    assert gap == Tries(0 if error in no_try else 1, Failure(error, "why"))
 
 
 def replaced(one: Slot, look: Machine | None = None, times: int = 3) -> tuple[RequestRecord, int]:
@@ -116,11 +117,11 @@ DEAD = Failure(ErrorClass.OTHER, "exit code 1")
 @pytest.mark.parametrize(
     ("one", "look", "why"),
     [
-        pytest.param(evolve(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), None, BROKEN,
+        pytest.param(alter(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), None, BROKEN,
                      id="its create was refused for good"),
-        pytest.param(evolve(THIRD, submitted=NOW - 600, seen=True, failure=BROKEN),
+        pytest.param(alter(THIRD, submitted=NOW - 600, seen=True, failure=BROKEN),
                      machine(2, Phase.PENDING, failure=BROKEN), BROKEN, id="its boot failed"),
-        pytest.param(evolve(THIRD, submitted=NOW - 600), None, REFUSED, id="its boot failed, nobody knows why"),
+        pytest.param(alter(THIRD, submitted=NOW - 600), None, REFUSED, id="its boot failed, nobody knows why"),
         pytest.param(running(2, tries=2, tried=REFUSED), machine(2, Phase.GONE, failure=DEAD), DEAD, id="it died"),
     ],
 )  # fmt: skip
@@ -130,7 +131,7 @@ def test_after_three_tries_a_machine_is_given_up_with_the_last_real_reason(
     known, creates = replaced(one, look)
     assert (known.ended, creates) == (RequestStatus.COMPLETE_WITH_ERROR, 0)
     told = known.slots[3]
-    assert (told.verdict, told.submitted, told.tries) == (FAILED, None, 3)
+    assert (told.verdict, told.submitted, told.tries.failed) == (FAILED, None, 3)
     assert told.failure is not None
     assert told.failure.text.endswith(why.text), "in the cloud's words"
     entries = json.loads(request_answer(known).text)["machines"]
@@ -139,8 +140,8 @@ def test_after_three_tries_a_machine_is_given_up_with_the_last_real_reason(
 
 @pytest.mark.parametrize("times", [0, 4])
 def test_more_tries_go_on(times: int) -> None:
-    known, creates = replaced(evolve(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), times=times)
-    assert (known.ended, creates, known.slots[3].tries, known.slots[3].tried) == (None, 1, 3, BROKEN)
+    known, creates = replaced(alter(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), times=times)
+    assert (known.ended, creates, known.slots[3].tries.failed, known.slots[3].tries.failure) == (None, 1, 3, BROKEN)
 
 
 def test_a_stock_out_waits_for_the_deadline_however_often() -> None:
@@ -148,7 +149,7 @@ def test_a_stock_out_waits_for_the_deadline_however_often() -> None:
     before = [failed(number, why=STOCKOUT, before=STOCKOUT) for number in range(9)]
     made = plan(memory(record(*before, count=1)), snapshot(), limits=tried())
     again = made.memory.requests[REQUEST].slots[9]
-    assert (len(made.creates), again.tries, again.tried) == (1, 0, STOCKOUT)
+    assert (len(made.creates), again.tries.failed, again.tries.failure) == (1, 0, STOCKOUT)
 
 
 def test_a_machine_that_goes_to_the_next_pool_takes_its_tries_along() -> None:
@@ -159,16 +160,16 @@ def test_a_machine_that_goes_to_the_next_pool_takes_its_tries_along() -> None:
     made = plan(memory(record(failed(0), one, count=1)), seen, snapshot(pool="b"), limits=replace(both, pools=pools))
     slots = made.memory.requests[REQUEST].slots
     assert (slots[1].verdict, slots[2].pool) == (Verdict.WITHDRAWN, "b")
-    assert (slots[2].tries, slots[2].tried) == (1, BROKEN)
+    assert (slots[2].tries.failed, slots[2].tries.failure) == (1, BROKEN)
     assert missing(made.memory.requests[REQUEST]) == 0
 
 
 def test_what_failed_least_is_asked_for_first() -> None:
     slots = [failed(0), failed(1, 1, REFUSED, BROKEN), failed(2)]
     made = plan(memory(record(*slots, count=3)), snapshot(), limits=replace(tried(), pools={"a": pool(max_pending=2)}))
-    opened = [made.memory.requests[REQUEST].slots[number].tries for number in (3, 4)]
+    opened = [made.memory.requests[REQUEST].slots[number].tries.failed for number in (3, 4)]
     assert opened == [0, 1]
-    assert gaps(made.memory.requests[REQUEST]) == [Gap(2, REFUSED)]
+    assert gaps(made.memory.requests[REQUEST]) == [Tries(2, REFUSED)]
 
 
 ANY = settings(
@@ -227,9 +228,9 @@ def test_no_machine_is_tried_more_often_and_each_is_told_once(data: st.DataObjec
             cloud.data = None  # from now on everything works
         known = cloud.step()
         for one in known.slots.values():
-            assert one.tries <= times
-            assert one.submitted is None or one.tries < times, "tried once more than it may be"
-            assert (one.tried is None) <= (one.tries == 0), "a try that failed has a reason"
+            assert one.tries.failed <= times
+            assert one.submitted is None or one.tries.failed < times, "tried once more than it may be"
+            assert (one.tries.failure is None) <= (one.tries.failed == 0), "a try that failed has a reason"
         entries = json.loads(request_answer(known).text)["machines"]
         failures = {entry["machineId"]: entry["message"] for entry in entries if entry["result"] == "fail"}
         assert told.items() <= failures.items(), "what was given up stays so, with its reason"
@@ -240,7 +241,7 @@ def test_no_machine_is_tried_more_often_and_each_is_told_once(data: st.DataObjec
     assert known.ended is not None
     assert len(entries) == count
     slots = [one for one in known.slots.values() if one.verdict is FAILED and one.submitted is not None]
-    spent = [one for one in slots if gaps(record(evolve(one, tries=0)))[0].tries]
+    spent = [one for one in slots if gaps(record(alter(one, tries=0)))[0].failed]
     assert times * len(told) <= len(spent) <= times * count
     words = {f"{one.failure.error}: {one.failure.text}" for one in slots if one.failure}
     assert {text.partition(" Error Code")[0] for text in told.values()} <= words, "why a slot failed"

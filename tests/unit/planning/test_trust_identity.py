@@ -33,7 +33,7 @@ def reason(last: Plan) -> BrakeReason | None:
 def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
     first = planned(memory(), [0])
     assert reason(first) is None
-    assert first.memory.appeared == {FIRST: NOW}
+    assert first.memory.orphans.appeared == {FIRST: NOW}
     last = planned(first.memory, [0, 1], NOW + 300)
     assert reason(last) is BrakeReason.IDENTITY_CLASH
     assert last.memory.brake is not None
@@ -47,7 +47,7 @@ def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
 @pytest.mark.parametrize(("age", "new"), [(SETTLED, False), (SETTLED + 1, True)], ids=["begins", "has begun"])
 def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
     last = planned(memory(), [0], started=NOW - age)
-    assert bool(last.memory.appeared) is new
+    assert bool(last.memory.orphans.appeared) is new
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
 def test_only_new_machines_in_a_second_look_latch_the_brake(
     known: Memory, first: list[list[int]], last: dict[str, Any], latched: bool
 ) -> None:
-    expected = {name(number, STRANGER) for number in first[0]} - {*known.orphans, *known.accepted}
+    expected = {name(number, STRANGER) for number in first[0]} - {*known.orphans.since, *known.orphans.accepted}
     for number, there in enumerate(first):
         known = planned(known, there, NOW + 60 * number).memory
-    assert known.appeared == dict.fromkeys(expected, NOW)
+    assert known.orphans.appeared == dict.fromkeys(expected, NOW)
     assert reason(planned(known, [0, 1], **({"now": NOW + 300} | last))) is (
         BrakeReason.IDENTITY_CLASH if latched else None
     )

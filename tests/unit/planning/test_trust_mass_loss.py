@@ -171,9 +171,9 @@ def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> N
     back = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
     known = memory(record(*slots, back, ended=RequestStatus.COMPLETE))
     waiting = planned(known, look(()), look((), SEEN + 5))
-    assert not waiting.memory.requests[REQUEST].slots[10].gone
+    assert not waiting.memory.requests[REQUEST].slots[10].deletion.gone
     settled = planned(known, look(()), look((), SEEN + APART), look((), SEEN + APART + 5))
-    assert settled.memory.requests[REQUEST].slots[10].gone
+    assert settled.memory.requests[REQUEST].slots[10].deletion.gone
 
 
 def test_a_second_look_that_is_independent_settles_it() -> None:
@@ -202,7 +202,7 @@ def test_machines_that_show_again_were_never_away() -> None:
     last = planned(grid(), look(()), look(ALL, SEEN + 30))
     assert verdicts(last) == [Verdict.SUCCEEDED] * 10
     assert not last.distrusted
-    assert all(one.absent is None for one in last.memory.requests[REQUEST].slots.values())
+    assert all(one.observed.absent is None for one in last.memory.requests[REQUEST].slots.values())
     later = planned(last.memory, look((), SEEN + APART))
     assert later.distrusted["a"].since == SEEN + APART
 

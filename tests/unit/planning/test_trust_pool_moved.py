@@ -21,9 +21,10 @@ from provisioner.model import (
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.observe.trust import configured_places, format_distrust, trust
 from provisioner.planning.plan import World, make_plan
+from tests.support.parts import alter
 
 HERE, THERE = "group a in z of project p", "group b in z of project p"
-RUNNING = Slot("hf-aaaaaaaaaa-000000", 0, "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)
+RUNNING = Slot("hf-aaaaaaaaaa-000000", "m", Verdict.SUCCEEDED, 0.0, submitted=0.0)
 
 
 def limits(where: str) -> Limits:
@@ -36,7 +37,7 @@ def moved(known: Memory, limits: Limits) -> dict[str, Distrusted]:
 
 def memory(where: str, *slots: Slot) -> Memory:
     record = RequestRecord("aaaaaaaaaa", "T", 1, 0.0, 60.0, slots=dict(enumerate(slots)))
-    return Memory("demo", requests={record.id: record}, configured_places={"m": where} if where else {})
+    return alter(Memory("demo"), requests={record.id: record}, configured={"m": where} if where else {})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def memory(where: str, *slots: Slot) -> Memory:
     [
         pytest.param(RUNNING, True, id="a machine"),
         pytest.param(RUNNING._replace(verdict=Verdict.RETURNED), True, id="one that is being deleted"),
-        pytest.param(RUNNING._replace(verdict=Verdict.LOST, gone=True), False, id="one that is gone"),
+        pytest.param(alter(RUNNING, verdict=Verdict.LOST, gone=True), False, id="one that is gone"),
         pytest.param(RUNNING._replace(verdict=Verdict.OPEN, submitted=None), False, id="one that was not asked for"),
         pytest.param(RUNNING._replace(pool="other"), False, id="one of another pool"),
     ],
@@ -72,7 +73,7 @@ def test_a_place_that_memory_does_not_know_yet_is_the_one_configured() -> None:
 
 def test_a_plan_remembers_where_pools_are_configured() -> None:
     made = make_plan(World(Intent("demo", 0, {}, {}), {}), memory(HERE), limits(THERE), 1.0)
-    assert made.memory.configured_places == {"m": THERE}
+    assert made.memory.places.configured == {"m": THERE}
 
 
 def test_a_pool_that_is_not_configured_keeps_its_place_in_mind() -> None:

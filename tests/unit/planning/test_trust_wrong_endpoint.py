@@ -87,7 +87,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     said = [look((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
     assert lost(planned(last.memory, *said)) == 0, "nor what it says of machines that have gone"
     blind = plan(last.memory, snapshot(pool="b"), limits=LIMITS)
-    assert blind.memory.astray == last.memory.astray, "a look that fails changes nothing"
+    assert blind.memory.places.wrong_since == last.memory.places.wrong_since, "a look that fails changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
 )
 def test_what_is_no_other_world(known: Memory, seen: Snapshot, gone: int) -> None:
     last = planned(known, seen)
-    assert not last.memory.astray
+    assert not last.memory.places.wrong_since
     assert last.memory.brake is None
     assert lost(planned(last.memory, *(replace(seen, began=SEEN + later * HOUR) for later in (1, 2)))) == gone
 
@@ -111,23 +111,23 @@ def test_what_is_no_other_world(known: Memory, seen: Snapshot, gone: int) -> Non
 def test_one_of_its_own_machines_brings_it_back() -> None:
     last = planned(grid(), look(others=range(3)), look(range(10), began=SEEN + HOUR))
     assert not last.distrusted
-    assert not last.memory.astray
+    assert not last.memory.places.wrong_since
     assert last.memory.brake is not None, "a person looks at it all the same"
-    assert not last.memory.orphans
+    assert not last.memory.orphans.since
 
 
 @pytest.mark.parametrize("others", [(), range(3)], ids=["an empty cluster", "machines of ours"])
 @pytest.mark.parametrize("count", [1, 10])
 def test_another_place_of_the_same_name_is_never_believed(count: int, others: Collection[int]) -> None:
-    known = grid(count, answered_by={"a": "one"})
+    known = grid(count, endpoints={"a": "one"})
     last = planned(known, *(look((), others, SEEN + 100 * times, answered_by="two") for times in range(5)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
-    assert last.memory.answered_by == {"a": "one"}
+    assert last.memory.places.endpoints == {"a": "one"}
     assert last.memory.brake is not None
     assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
     back = planned(last.memory, look(range(count), began=SEEN + HOUR, answered_by="one"))
     assert not back.distrusted
-    assert not back.memory.astray
+    assert not back.memory.places.wrong_since
 
 
 FOREIGN = Fingerprint(uid="foreign")
@@ -135,7 +135,7 @@ FOREIGN = Fingerprint(uid="foreign")
 
 @pytest.mark.parametrize("shown", [{"fingerprint": FOREIGN}, {"phase": Phase.GONE}], ids=["other uids", "gone"])
 def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown: dict[str, Any]) -> None:
-    known = grid(answered_by={"a": "one"})
+    known = grid(endpoints={"a": "one"})
     machines = [machine(number, **shown) for number in range(10)]
     last = planned(known, snapshot(*machines, answered_by="two"))
     assert last.distrusted["a"].reason is DistrustReason.WRONG_ENDPOINT
@@ -145,29 +145,29 @@ def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown:
 
 
 def test_a_look_from_elsewhere_ends_no_open_request() -> None:
-    known = memory(record(*(slot(number, seen=True) for number in range(5))), answered_by={"a": "one"})
+    known = memory(record(*(slot(number, seen=True) for number in range(5))), endpoints={"a": "one"})
     last = planned(known, snapshot(*(machine(number, fingerprint=FOREIGN) for number in range(5)), answered_by="two"))
     assert last.memory.requests == known.requests
 
 
 def test_a_pool_without_machines_may_move() -> None:
-    last = planned(memory(answered_by={"a": "one"}), look(others=range(3), answered_by="two"))
-    assert last.memory.answered_by == {"a": "two"}
+    last = planned(memory(endpoints={"a": "one"}), look(others=range(3), answered_by="two"))
+    assert last.memory.places.endpoints == {"a": "two"}
     assert not last.distrusted
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
     """It is a mass loss, and what is left is orphans."""
     looks = [look((), range(3), SEEN + later, answered_by="one") for later in (0, 60, 65)]
-    last = planned(grid(answered_by={"a": "one"}), *looks)
-    assert (lost(last), last.memory.astray) == (10, {})
+    last = planned(grid(endpoints={"a": "one"}), *looks)
+    assert (lost(last), last.memory.places.wrong_since) == (10, {})
 
 
 def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
     known = planned(grid(), look(range(10), answered_by="one")).memory
-    assert known.answered_by == {"a": "one"}
+    assert known.places.endpoints == {"a": "one"}
     assert not planned(known, look(range(10), began=SEEN + 1)).distrusted
-    assert planned(known, look(others=range(3), began=SEEN + 1)).memory.astray
+    assert planned(known, look(others=range(3), began=SEEN + 1)).memory.places.wrong_since
 
 
 def test_operators_are_asked_to_check_the_place() -> None:
@@ -195,13 +195,13 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
     bench.cycle(3)
     assert len(bench.state.status.read_lost()) == 12
     known = bench.state.memory.read()
-    assert (known.brake, known.astray) == (None, {})
-    assert len(known.orphans) == 2
+    assert (known.brake, known.places.wrong_since) == (None, {})
+    assert len(known.orphans.since) == 2
 
 
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     """Nor does that of one pool say anything of another's: each has its own word."""
-    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), answered_by={"a": "one", "b": "three"})
+    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"})
     first = planned(held, look(answered_by="two"))
     assert first.memory.brake is held.brake
     again = planned(without_brake(first.memory), look(answered_by="two", began=SEEN + 100))
@@ -209,5 +209,5 @@ def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     assert again.memory.brake is not None
     assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     free = without_brake(again.memory)
-    assert (free.brake, free.astray, free.answered_by) == (None, {}, {"b": "three"})
+    assert (free.brake, free.places.wrong_since, free.places.endpoints) == (None, {}, {"b": "three"})
     assert lost(planned(free, *(look(answered_by="two", began=SEEN + later) for later in (200, 205)))) == 10

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.model import Limits, Memory, Slot, Verdict, evolve
+from provisioner.model import Limits, Memory, Slot, Verdict
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import EARLIER, LONGEST, Span, by_day, by_pool, count_usage, month_of, span, used
 from provisioner.state.memory import MemoryCodec
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -66,7 +67,7 @@ def gone(remembered: Memory, numbers: Sequence[int], *, ahead: float = 0.0, allo
     for held in list(draft.records()):
         for one in list(held.slots.values()):
             if one.number in numbers:
-                draft.put(held.id, evolve(one, gone=True))
+                draft.put(held.id, alter(one, gone=True))
     count_usage(draft)
     return draft.memory()
 
@@ -117,8 +118,8 @@ def test_when_and_in_which_order_machines_are_found_gone_changes_nothing(
     for number in numbers:
         one_by_one = gone(one_by_one, [number], allowed=many)
 
-    assert one_by_one.usage == gone(there_were(lived), numbers, allowed=many).usage
-    assert sum(by_pool(one_by_one.usage).values()) == whole(lived)
+    assert one_by_one.usage.days == gone(there_were(lived), numbers, allowed=many).usage.days
+    assert sum(by_pool(one_by_one.usage.days).values()) == whole(lived)
 
 
 @settings(max_examples=40)
@@ -127,10 +128,10 @@ def test_days_that_are_kept_no_longer_stay_in_the_sum_of_their_pool(lived: Lives
     kept = gone(there_were(lived), range(len(lived)), ahead=ahead)
     every = gone(there_were(lived), range(len(lived)), ahead=ahead, allowed=replace(SHORT, usage_days=92))
 
-    assert by_pool(kept.usage) == by_pool(every.usage)
-    assert len(kept.usage.keys() - {EARLIER}) <= 3
-    newest = sorted(every.usage)[-3:]
-    assert {day: kept.usage[day] for day in newest} == {day: every.usage[day] for day in newest}
+    assert by_pool(kept.usage.days) == by_pool(every.usage.days)
+    assert len(kept.usage.days.keys() - {EARLIER}) <= 3
+    newest = sorted(every.usage.days)[-3:]
+    assert {day: kept.usage.days[day] for day in newest} == {day: every.usage.days[day] for day in newest}
 
 
 def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
@@ -145,10 +146,10 @@ def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
 def test_a_machine_counts_from_its_create_until_the_first_look_that_lacks_it() -> None:
     remembered = memory(record(running(0), rc_account="night"))
     missed = plan(remembered, snapshot(began=SEEN), limits=SHORT)
-    assert missed.memory.usage == {}
+    assert missed.memory.usage.days == {}
     proven = plan(missed.memory, snapshot(began=NOW + 29), limits=SHORT, now=NOW + 30)
-    assert proven.memory.usage == {"1970-01-01": {(TEMPLATE, "a", "night"): round((SEEN - BEFORE) * 1000)}}
-    assert proven.memory.usage_since_wall == NOW + 30
+    assert proven.memory.usage.days == {"1970-01-01": {(TEMPLATE, "a", "night"): round((SEEN - BEFORE) * 1000)}}
+    assert proven.memory.usage.since_wall == NOW + 30
 
 
 def test_a_plan_in_which_no_machine_goes_counts_nothing() -> None:
@@ -160,7 +161,7 @@ def test_the_same_memory_planned_twice_counts_once() -> None:
     """As after a crash before the write: the loop that starts plans from what was written last."""
     held = memory(record(slot(0, Verdict.FAILED, seen=True, absent=BEFORE + 50.0)))
     first = plan(held, snapshot(), limits=SHORT).memory
-    assert first.usage == plan(held, snapshot(), limits=SHORT).memory.usage == {"1970-01-01": {CELL: 50_000}}
+    assert first.usage.days == plan(held, snapshot(), limits=SHORT).memory.usage.days == {"1970-01-01": {CELL: 50_000}}
     again = plan(first, snapshot(began=NOW + 1), limits=SHORT, now=NOW + 2).memory
     assert again.usage == first.usage
 
@@ -168,7 +169,7 @@ def test_the_same_memory_planned_twice_counts_once() -> None:
 def test_a_machine_that_is_known_to_be_gone_counts_no_more_whatever_is_noted_of_it() -> None:
     counted = gone(there_were([(0, 0, 60.0, 0.0)]), [0])
     draft = Draft(counted, {}, SHORT, NOW)
-    draft.put(REQUEST, evolve(counted.requests[REQUEST].slots[0], offered=NOW))
+    draft.put(REQUEST, alter(counted.requests[REQUEST].slots[0], retiring_at=NOW))
     count_usage(draft)
     assert draft.memory().usage is counted.usage
 
@@ -188,7 +189,7 @@ def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
         pytest.param(slot(0, seen=True, gated=True), False, id="one behind a gate"),
         pytest.param(slot(0, seen=True, failure=BROKEN), True, id="one that does not come up"),
         pytest.param(running(0, failure=STOCKOUT), True, id="one that ran"),
-        pytest.param(slot(0, seen=True, failure=STOCKOUT, started=BEFORE), True, id="one that counted before"),
+        pytest.param(slot(0, seen=True, failure=STOCKOUT, used_from=BEFORE), True, id="one that counted before"),
     ],
 )
 def test_which_machines_count(held: Slot, counts: bool) -> None:
@@ -198,7 +199,7 @@ def test_which_machines_count(held: Slot, counts: bool) -> None:
 def test_a_machine_that_comes_back_late_counts_again_from_then_on() -> None:
     ended = slot(0, Verdict.FAILED, seen=True, gone=True, absent=BEFORE + 50.0)
     back = plan(memory(record(ended)), snapshot(machine(0)), limits=SHORT).memory
-    assert back.usage == {}
+    assert back.usage.days == {}
     assert span(back.requests[REQUEST].slots[0], NOW + 7) == Span(NOW, NOW + 7)
 
 
@@ -206,7 +207,7 @@ def test_the_sum_of_all_parts_is_the_whole_in_whatever_way_it_is_cut() -> None:
     counted = gone(there_were([(0, 0, 3 * DAY, 0.0), (1, 1, DAY / 3, 7.0)]), [0, 1], allowed=limits())
     for part in range(3):
         sums = Counter[str]()
-        for cells in counted.usage.values():
+        for cells in counted.usage.days.values():
             for cell, milliseconds in cells.items():
                 sums[cell[part]] += milliseconds
-        assert sum(sums.values()) == sum(by_pool(counted.usage).values()) == round((3 * DAY + DAY / 3 - 7) * 1000)
+        assert sum(sums.values()) == sum(by_pool(counted.usage.days).values()) == round((3 * DAY + DAY / 3 - 7) * 1000)

@@ -62,10 +62,10 @@ def test_minutes_and_hours_become_seconds(site: Site) -> None:
         "delete_unlisted_after_hours": 48,
     }
     limits = site.load().limits()
-    assert limits.delete_unlisted_after == 48 * 3600
-    assert (limits.request_deadline, limits.return_deadline, limits.orphan_grace) == (120, 180, 30)
-    assert (limits.cancel_after, limits.retention, limits.orphan_cap_per_hour) == (240, 7200, 7)
-    assert (limits.backoff_first, limits.backoff_last, limits.adopt_prefixes) == (1, 9, ("sym-",))
+    assert limits.orphans.unlisted_after == 48 * 3600
+    assert (limits.request_deadline, limits.return_deadline, limits.orphans.grace) == (120, 180, 30)
+    assert (limits.cancel_after, limits.retention, limits.orphans.cap_per_hour) == (240, 7200, 7)
+    assert (limits.backoff.first, limits.backoff.last, limits.adopt_prefixes) == (1, 9, ("sym-",))
 
 
 def test_every_limit_of_a_pool_comes_from_its_settings(site: Site) -> None:

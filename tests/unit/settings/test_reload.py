@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from provisioner.hostfactory.instance import Digests
-from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Slot, Verdict
+from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Verdict
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.levers import pulled
+from tests.support.parts import make_slot
 
 EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
 ENVIRONMENT = {"HF_PROVIDER_NAME": "demoinst", "PROVISIONER_COMPUTE_ENDPOINT": "http://127.0.0.1:1"}
@@ -55,7 +56,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def memory(template: str, *, gone: bool) -> Memory:
-    slot = Slot("hf-aaaaaaaaaa-000000", 0, "gke-main", Verdict.SUCCEEDED, 0.0, submitted=0.0, gone=gone)
+    slot = make_slot("hf-aaaaaaaaaa-000000", "gke-main", Verdict.SUCCEEDED, submitted=0.0, gone=gone)
     record = RequestRecord("aaaaaaaaaa", template, 1, 0.0, 3600.0, slots={0: slot})
     return Memory("demoinst", requests={record.id: record})
 
@@ -100,13 +101,13 @@ def test_a_mistake_is_refused_whole_until_it_is_mended(site: Site) -> None:
     site.change("name_prefix: hf", "name_prefix: hf\norphan_cap_per_hour: 1\nnonsense: 1")
     limits = site.refresh(site.limits, None)
     assert limits is site.limits
-    assert limits.orphan_cap_per_hour == 20
+    assert limits.orphans.cap_per_hour == 20
     assert "nonsense: unknown setting" in site.configuration.refused
     site.change("\nnonsense: 1", "")
-    assert site.refresh(limits, None).orphan_cap_per_hour == 1
+    assert site.refresh(limits, None).orphans.cap_per_hour == 1
     assert site.configuration.refused == ""
     assert site.judged == [False, True]
-    assert site.configuration.limits.orphan_cap_per_hour == 1
+    assert site.configuration.limits.orphans.cap_per_hour == 1
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.model import (
+    UNTRIED,
     Brake,
     BrakeReason,
     DeleteReason,
+    Deletion,
     ErrorClass,
     Failure,
     Fingerprint,
+    Life,
     LossCause,
     Memory,
     Notice,
+    Observed,
     Request,
     RequestRecord,
     RequestStatus,
@@ -35,6 +39,7 @@ from provisioner.model import (
     ReturnRequest,
     ReturnResult,
     Slot,
+    Tries,
     Verdict,
     Window,
 )
@@ -44,6 +49,7 @@ from provisioner.state.directory import Loss, StateDir
 from provisioner.state.memory import MemoryCodec
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
+from tests.support.parts import alter
 from tests.support.release import names
 
 TEXT = st.text(max_size=8)
@@ -74,19 +80,27 @@ def keyed(name: str, records: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(records, max_size=2).map(lambda drawn: {getattr(record, name): record for record in drawn})
 
 
+def named(record: Any) -> Any:
+    """The record of a request with each slot under its number and name."""
+    slots = [slot._replace(name=f"hf-{record.id}-{number:06}") for number, slot in enumerate(record.slots)]
+    return dataclasses.replace(record, slots={slot.number: slot for slot in slots})
+
+
 def mappings(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.dictionaries(keys, values, max_size=2)
 
 
 def memories() -> st.SearchStrategy[Any]:
     """Memories in which every field of every part may be anything its type allows."""
+    observed = filled(Observed, fingerprint=filled(Fingerprint), notice=filled(Notice))
+    life, deletion, tries = filled(Life), filled(Deletion, hindrance=filled(Failure)), filled(Tries)
     slots = st.one_of(
-        filled(Slot, fingerprint=filled(Fingerprint), failure=filled(Failure), notice=filled(Notice)),
-        filled(Slot, fingerprint=st.just(Fingerprint()), failure=st.none(), notice=st.none(), cause=st.none()),
+        filled(Slot, observed=observed, failure=filled(Failure), life=life, deletion=deletion, tries=tries),
+        filled(Slot, observed=st.just(Observed()), failure=st.none(), life=life, tries=tries),
     )
     return filled(
         Memory,
-        requests=keyed("id", filled(RequestRecord, count=COUNT, slots=keyed("number", slots))),
+        requests=keyed("id", filled(RequestRecord, count=COUNT, slots=st.lists(slots, max_size=2)).map(named)),
         returns=keyed("id", filled(ReturnRecord)),
         pressures=mappings(st.tuples(TEXT, TEXT), filled(Window)),
     )
@@ -116,26 +130,30 @@ def test_a_change_of_one_slot_comes_back_too(memory: Memory, data: st.DataObject
         return
     key, number = data.draw(st.sampled_from(keys))
     record = memory.requests[key]
-    slots = {**record.slots, number: data.draw(filled(Slot, number=st.just(number)))}
+    slots = {**record.slots, number: data.draw(filled(Slot, name=st.just(record.slots[number].name)))}
     changed = dataclasses.replace(memory, requests={**memory.requests, key: dataclasses.replace(record, slots=slots)})
     assert MemoryCodec().decode(stored(codec, changed)) == changed
 
 
 def test_enums_come_back_as_enums_and_tuples_as_tuples() -> None:
-    slot = Slot("hf-a-000000", 0, "p", Verdict.LOST, 1.0)
-    memory = Memory("demo", requests={"a": RequestRecord("a", "T", 1, 0.0, 1.0, {0: slot})}, orphan_deletes=(1.0,))
+    slot = Slot("hf-a-000000", "p", Verdict.LOST, 1.0)
+    memory = alter(
+        Memory("demo"), requests={"a": RequestRecord("a", "T", 1, 0.0, 1.0, {0: slot})}, orphan_deletes=(1.0,)
+    )
     back = MemoryCodec().decode(stored(MemoryCodec(), memory))
     assert type(back.requests["a"].slots[0].verdict) is Verdict
-    assert type(back.orphan_deletes) is tuple
+    assert type(back.orphans.deletes) is tuple
 
 
 def test_defaults_cost_nothing() -> None:
-    slot = Slot("n", 0, "p", Verdict.OPEN, 1.0)
+    slot = Slot("hf-a-000000", "p", Verdict.OPEN, 1.0)
     record = RequestRecord("a", "T", 1, 0.0, 1.0, {0: slot})
     tables = stored(MemoryCodec(), Memory("demo", requests={"a": record}))
-    assert tables["requests"]["a"]["slots"] == {"0": ["n", 0, "p", "open", 1.0]}
+    assert tables["requests"]["a"]["slots"] == {"0": ["hf-a-000000", "p", "open", 1.0]}
     assert tables["memory"]["memory"] == {"provisioner": "demo"}
 
+
+ROW = ["hf-a-000000", "p", "open", 1.0]
 
 DAMAGE = {
     "no provisioner": (("memory", "memory"), {}, "provisioner"),
@@ -146,18 +164,27 @@ DAMAGE = {
         "x" * 65_537,
         "provisioner: expected str, got 'xx",
     ),
-    "a number that is none": (("memory", "memory", "time"), math.nan, "time: expected float, got 'nan'"),
+    "a number that is none": (
+        ("memory", "memory", "written"),
+        {"time": math.nan},
+        "written: time: expected float, got 'nan'",
+    ),
     "a number that is too large": (("memory", "memory", "epoch"), -(2**53), "epoch: expected int, got '-9007"),
     "truth for a number": (("memory", "memory", "epoch"), True, "epoch: expected int"),
-    "no such verdict": (("requests", "a", "slots", "0", 3), "happy", "a: slots: 0: Verdict has no 'happy'"),
+    "no such verdict": (("requests", "a", "slots", "0", 2), "happy", "a: slots: 0: Verdict has no 'happy'"),
     "a slot that is no row": (("requests", "a", "slots", "0"), {}, "a: slots: 0: Slot: expected a list"),
     "a row that is too long": (("requests", "a", "slots", "0"), [None] * 99, "expected a list of up to"),
     "a row that is too short": (("requests", "a", "slots", "0"), ["n"], "a: slots: 0: .*missing"),
-    "a slot of another number": (("requests", "a", "slots", "1"), ["n", 0, "p", "open", 1.0], "1: has the number '0'"),
+    "a slot of another number": (("requests", "a", "slots", "1"), ROW, "a: slots: 1: has the name 'hf-a-000000'"),
+    "a slot of another request": (
+        ("requests", "a", "slots", "0"),
+        ["hf-b-000000", *ROW[1:]],
+        "a: slots: 0: has the name 'hf-b-000000'",
+    ),
     "a request of another id": (("requests", "a", "id"), "b", "a: has the id 'b'"),
     "a return of another id": (("returns", "ret-a", "id"), "b", "ret-a: has the id 'b'"),
     "slots that are a list": (("requests", "a", "slots"), [], "slots: expected an object"),
-    "a slot number that is none": (("requests", "a", "slots", "x"), ["n", 0, "p", "open", 1.0], "key 'x' is not JSON"),
+    "a slot number that is none": (("requests", "a", "slots", "x"), ROW, "key 'x' is not JSON"),
     "names that are a text": (("returns", "ret-a", "names"), "ab", "ret-a: names: expected a list"),
     "a pair that is none": (("pressures", '["p"]'), {"window": 1}, "expected a list of 2"),
     "a record that is none": (("memory", "memory", "brake"), [], "brake: Brake: expected an object"),
@@ -166,7 +193,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize(("path", "value", "message"), DAMAGE.values(), ids=DAMAGE.keys())
 def test_damage_is_named_with_its_place(path: tuple[Any, ...], value: Any, message: str) -> None:
-    slot = Slot("n", 0, "p", Verdict.OPEN, 1.0, fingerprint=Fingerprint("u"))
+    slot = Slot("hf-a-000000", "p", Verdict.OPEN, 1.0, observed=Observed(fingerprint=Fingerprint("u")))
     memory = Memory(
         "demo",
         requests={"a": RequestRecord("a", "T", 1, 0.0, 1.0, {0: slot})},
@@ -190,7 +217,7 @@ def test_a_type_without_a_rule_is_noticed_when_it_is_added() -> None:
 def test_what_json_does_not_know_is_never_written(tmp_path: Any) -> None:
     state = StateDir(tmp_path)
     with pytest.raises(ValueError, match="JSON"):
-        state.memory.write(Memory("demo", time=math.nan))
+        state.memory.write(alter(Memory("demo"), time=math.nan))
     assert not state.memory.exists()
 
 
@@ -223,12 +250,12 @@ def test_a_memory_of_before_with_its_requests_and_slots(golden: StateDir) -> Non
         Verdict.SUCCEEDED,
         Verdict.SUCCEEDED,
     ]
-    assert (slots[GIVEN].delete, slots[GIVEN].gone) == (DeleteReason.RETURNED, True)
-    assert (slots[VANISHED].cause, slots[VANISHED].early) == (LossCause.UNKNOWN, True)
-    assert {(slot.tries, slot.tried) for slot in slots.values()} == {(0, None)}
-    assert slots[NOTICED].notice == Notice(LossCause.PREEMPTED, 1_000_450.0)
+    assert (slots[GIVEN].deletion.reason, slots[GIVEN].deletion.gone) == (DeleteReason.RETURNED, True)
+    assert (slots[VANISHED].observed.cause, slots[VANISHED].life.early) == (LossCause.UNKNOWN, True)
+    assert {slot.tries for slot in slots.values()} == {UNTRIED}
+    assert slots[NOTICED].observed.notice == Notice(LossCause.PREEMPTED, 1_000_450.0)
     running = memory.requests[RUNNING]
-    assert [running.slots[number].gated for number in (0, 2, 3)] == [True, False, False]
+    assert [running.slots[number].observed.gated for number in (0, 2, 3)] == [True, False, False]
     assert running.slots[1].failure == Failure(ErrorClass.STOCKOUT, "ZONE_RESOURCE_POOL_EXHAUSTED")
     assert memory.returns[BACK].results == {GIVEN: ReturnResult.GONE}
 

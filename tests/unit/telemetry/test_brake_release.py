@@ -10,6 +10,7 @@ import pytest
 from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.telemetry.brake_release import ScriptCalls, Waiting, forgotten, owned, waiting
+from tests.support.parts import alter
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
 LIMITS = limits(orphan_grace=600.0, orphan_cap_per_hour=2, cancel_after=1800.0)
@@ -30,7 +31,7 @@ def test_no_more_go_in_any_hour_than_the_cap_allows() -> None:
     assert times(held) == dict(zip("abcde", ends, strict=True)), "one went within the last hour"
 
 
-@pytest.mark.parametrize("limits", [None, *(replace(LIMITS, orphan_cap_per_hour=cap) for cap in (0, -1))])
+@pytest.mark.parametrize("limits", [None, *(alter(LIMITS, orphan_cap_per_hour=cap) for cap in (0, -1))])
 def test_when_nobody_knows_or_never_no_time_is_told(limits: Limits | None) -> None:
     assert times(memory(orphans={"a": 0.0}), limits) == {"a": None}
 
@@ -38,7 +39,7 @@ def test_when_nobody_knows_or_never_no_time_is_told(limits: Limits | None) -> No
 def test_what_no_list_names_goes_only_where_that_is_configured() -> None:
     held = memory(unlisted={"a": NOW - 100.0})
     assert times(held) == {}
-    configured = replace(LIMITS, delete_unlisted_after=3600.0)
+    configured = alter(LIMITS, delete_unlisted_after=3600.0)
     assert waiting(held, configured, NOW) == (Waiting("a", unlisted=True, at=NOW + 3500.0),)
 
 
@@ -51,7 +52,7 @@ def test_machines_that_no_loop_has_noted_yet_have_all_their_grace() -> None:
 @pytest.mark.parametrize("spent", [(), (NOW - 100.0,)], ids=["a whole cap", "one has gone already"])
 def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
     """The same memory, brake released: the plan deletes each at the time that was told, and not before."""
-    single = replace(LIMITS, pools={"a": LIMITS.pools["a"]})
+    single = alter(LIMITS, pools={"a": LIMITS.pools["a"]})
     orphans = {machine(number, request=OTHER).name: NOW - 500.0 - 90.0 * number for number in range(3)}
     held = memory(orphans=orphans, orphan_deletes=spent, accepted=tuple(orphans))
     told = {one.name: one.at for one in waiting(held, single, NOW)}

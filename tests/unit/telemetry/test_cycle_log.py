@@ -27,6 +27,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.telemetry.cycle_log import CycleLog, facts
+from tests.support.parts import alter
 from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snapshot, unobserved
 from tests.unit.core import ended as closed
 
@@ -144,7 +145,7 @@ def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
     caplog.set_level("INFO")
     log, words = CycleLog(), "8 of 9 machines have no request."
     latched = memory(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, NOW - 50, words, "a"), orphans={"hf-a": 1.0, "hf-b": 2})
-    for held in (memory(), latched, replace(latched, orphans={}), memory(), memory()):
+    for held in (memory(), latched, alter(latched, orphans={}), memory(), memory()):
         log.take(replace(QUIET, memory=held))
     log.take(replace(QUIET, memory=latched, problem="intent.json is missing"))
     told = [record for record in caplog.records if "rake" in record.message]

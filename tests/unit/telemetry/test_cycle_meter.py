@@ -33,11 +33,11 @@ from provisioner.model import (
     TemplateLimits,
     Verdict,
     Window,
-    evolve,
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.cycle_meter import CycleMeter
 from provisioner.telemetry.metrics import Metrics
+from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -111,7 +111,7 @@ OLDEST = memory(
 COUNTED = memory(record(), record(id_=OTHER, ended=RequestStatus.COMPLETE), giving_back("x"))
 STARTS = (slot(1), slot(1, ran=BEFORE + 42), slot(1, ran=BEFORE + 42, notice=Notice(LossCause.PREEMPTED, NOW)))
 GOING = [running(1, Verdict.RETURNED, closed=NOW - 50), running(2, Verdict.FAILED)]
-GONE = [evolve(one, gone=True) for one in GOING]
+GONE = [alter(one, gone=True) for one in GOING]
 CLOSES = (
     ended(0, Verdict.FAILED, STOCKOUT),
     ended(2, Verdict.LOST, cause=LossCause.PREEMPTED),
@@ -198,7 +198,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         [report(memory(record(STARTS[1])))], {f"machine_startup_seconds_count {PAIR}": None}
     ),
     "a shutdown counts once from return to gone": (
-        [report(memory(record(*slots))) for slots in (GOING, GONE, [evolve(one, absent=NOW) for one in GONE])],
+        [report(memory(record(*slots))) for slots in (GOING, GONE, [alter(one, absent=NOW) for one in GONE])],
         {"machine_shutdown_seconds_count pool=a": 1, "machine_shutdown_seconds_sum pool=a": 50},
     ),
     "what ended counts with its class or cause": (
@@ -260,8 +260,8 @@ def test_a_pool_that_left_the_configuration_is_not_blind_for_ever(tmp_path: Path
 
 def test_a_machine_that_does_not_run_any_more_is_counted_until_it_does_or_is_lost(tmp_path: Path) -> None:
     one = running(0, Verdict.SUCCEEDED)
-    down = evolve(one, down=1.0)
-    for each, count in ((one, 0), (down, 1), (evolve(down, verdict=Verdict.LOST), 0)):
+    down = alter(one, down=1.0)
+    for each, count in ((one, 0), (down, 1), (alter(down, verdict=Verdict.LOST), 0)):
         metrics = metered(tmp_path, [report(memory(record(each)))])
         assert (value(metrics, "machines_down pool=a"), value(metrics, "machines_down pool=b")) == (count, 0)
 
@@ -270,9 +270,9 @@ def test_a_stuck_machine_is_counted_until_it_is_gone_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed = running(0, Verdict.RETURNED)
-    stuck = evolve(closed, stuck=True)
-    steps = [report(memory(record(one))) for one in (closed, stuck, evolve(stuck, gone=True))]
-    steps.insert(2, report(memory(record(evolve(stuck, delete_sent=1.0)))))
+    stuck = alter(closed, stuck=True)
+    steps = [report(memory(record(one))) for one in (closed, stuck, alter(stuck, gone=True))]
+    steps.insert(2, report(memory(record(alter(stuck, delete_sent=1.0)))))
     for number, count in enumerate((0, 1, 1, 0), 1):
         metrics = metered(tmp_path, steps[:number])
         assert (value(metrics, "machines_stuck pool=a"), value(metrics, "machines_stuck pool=b")) == (count, 0)

@@ -19,6 +19,7 @@ from provisioner.model import (
     Failure,
     Look,
     Memory,
+    OrphanLimits,
     Outcome,
     PendingReason,
     Unmet,
@@ -26,6 +27,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.notes import LastingFailure, Notebook, Notes, read_notes
+from tests.support.parts import alter
 from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
 
 LIMITS = limits()
@@ -199,11 +201,11 @@ def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk
 
 def test_limits_are_left(desk: Desk) -> None:
     desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
-    desk.limits = replace(desk.limits, orphan_cap_per_hour=3, delete_unlisted_after=None)
+    desk.limits = alter(desk.limits, orphan_cap_per_hour=3, delete_unlisted_after=None)
     notes = desk.cycle()
     shown = notes.limits
     assert shown is not None
-    assert (shown.orphan_cap_per_hour, shown.orphan_grace, shown.delete_unlisted_after) == (3, 600.0, None)
+    assert shown.orphans == OrphanLimits(600.0, 3, None)
     assert (shown.pools, shown.templates) == (desk.limits.pools, desk.limits.templates)
     assert notes.paused == ("b",)
 

@@ -19,6 +19,7 @@ from provisioner.state.journal import stamp
 from provisioner.telemetry import page as pages
 from provisioner.telemetry.page import StatusPage, clip
 from provisioner.telemetry.samples import Samples
+from tests.support.parts import alter
 from tests.support.status_page import HOSTILE, TIDY, grid, hours, leave, page
 from tests.unit.core import NOW, REQUEST, memory, name, record, running, slot
 
@@ -110,7 +111,7 @@ def test_a_machine_says_what_memory_knows_of_it_also_an_orphan(shown: StatusPage
     text = Read(text_of(shown, f"/machine/{name(1)}")).text
     for words in ("pending", "stockout: no room", "create sent", REQUEST):
         assert words in text
-    held = replace(memory(time=NOW), orphans={"hf-zzzzzzzzzz-000000": NOW})
+    held = memory(time=NOW, orphans={"hf-zzzzzzzzzz-000000": NOW})
     orphan = page(tmp_path, held, grid()[1])
     assert "It has no request" in text_of(orphan, "/machine/hf-zzzzzzzzzz-000000")
 
@@ -182,7 +183,7 @@ def long(tmp_path: Path) -> StatusPage:
     first = record(
         *(running(n, request=ids[0], pool=TIDY) for n in range(299)), slot(299, request=ids[0], pool=TIDY), id_=ids[0]
     )
-    held = replace(memory(first, *(record(id_=id_, count=1) for id_ in ids[1:])), time=NOW)
+    held = alter(memory(first, *(record(id_=id_, count=1) for id_ in ids[1:])), time=NOW)
     return page(tmp_path, held, grid()[1])
 
 

@@ -14,12 +14,13 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.hostfactory.instance import Digests
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import PendingReason, Plan, Verdict, evolve
+from provisioner.model import PendingReason, Plan, Verdict
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.samples import ALL
+from tests.support.parts import alter
 from tests.unit.core import NOW, STOCKOUT, limits, memory, pool, record, running, slot, snapshot, transitions
 
 PRICED = limits(pool("a", price_per_hour=2.0), pool("b", paused=True))
@@ -35,7 +36,7 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     configuration = SimpleNamespace(limits=PRICED, refused="no YAML", settings=SimpleNamespace(digests=loop))
     reporter = Reporter(metrics, state, cast(Configuration, configuration))
     held = memory(record(running(0), slot(1), count=3))
-    refused = evolve(held.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
+    refused = alter(held.requests["aaaaaaaaaa"].slots[1], verdict=Verdict.FAILED, failure=STOCKOUT, gone=True)
     report = CycleReport(1, NOW, 0.5, {"a": snapshot()}, held, Plan(held), {("a", "T", PendingReason.CAP): 1})
     later_held = memory(record(running(0), refused, count=3))
     changed = transitions(held, later_held)

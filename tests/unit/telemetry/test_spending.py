@@ -9,6 +9,7 @@ import pytest
 from provisioner.model import Budget, Limits, Memory
 from provisioner.telemetry.pool_windows import Document
 from provisioner.telemetry.spending import spending, spending_lines
+from tests.support.parts import alter
 from tests.unit.core import limits, memory, pool, record, running, slot
 
 MARCH_30 = 1_774_828_800.0
@@ -19,7 +20,7 @@ HELD = {"reason": "budget", "machines": 3, "since_seconds": 90.0}
 def held(machines: int) -> Memory:
     """So many that run since an hour before, and one that is asked for and not seen."""
     ones = [running(number, ran=-3600.0, submitted=-3600.0, seen=True, opened=-3600.0) for number in range(machines)]
-    return replace(memory(record(*ones, slot(machines, submitted=0.0))), time=0.0, time_wall=MARCH_30)
+    return alter(memory(record(*ones, slot(machines, submitted=0.0))), time=0.0, time_wall=MARCH_30)
 
 
 def priced(**budget: float) -> Limits:

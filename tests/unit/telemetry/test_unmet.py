@@ -23,7 +23,6 @@ from provisioner.model import (
     Unmet,
     Verdict,
     Window,
-    evolve,
     format_utc,
 )
 from provisioner.state.codec import encode
@@ -317,13 +316,13 @@ def test_a_time_of_another_day_has_its_date(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
-    failed = slot(0, Verdict.FAILED, failure=STOCKOUT, gone=True)
+    failed = {"verdict": Verdict.FAILED, "failure": STOCKOUT, "gone": True}
     held = memory(
         record(
-            evolve(failed, closed=NOW - 90),
+            slot(0, **failed, closed=NOW - 90),
             running(1, ran=NOW - 80),
-            evolve(failed, number=2, closed=NOW - 70),
-            evolve(failed, number=3, closed=NOW - 50),
+            slot(2, **failed, closed=NOW - 70),
+            slot(3, **failed, closed=NOW - 50),
             count=9,
         )
     )

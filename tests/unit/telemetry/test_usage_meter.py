@@ -8,11 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import Budget, Limits, Memory, evolve
+from provisioner.model import Budget, Limits, Memory
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import count_usage
 from provisioner.telemetry.cycle_meter import UsageMeter
 from provisioner.telemetry.metrics import Metrics
+from tests.support.parts import alter
 from tests.unit.core import NOW, REQUEST, limits, memory, pool, record, slot, snapshot
 
 RAN = slot(1, submitted=NOW - 90, seen=True, ran=NOW - 70)
@@ -58,8 +59,8 @@ def test_machine_seconds_are_those_of_machines_that_are_gone_and_of_those_that_t
 
 def test_a_machine_that_is_found_gone_takes_no_second_back() -> None:
     meter = Meter()
-    ran = evolve(RAN, submitted=NOW - 89.9999)
-    lacked = evolve(ran, absent=NOW - 8.99951)
+    ran = alter(RAN, submitted=NOW - 89.9999)
+    lacked = alter(ran, absent=NOW - 8.99951)
     meter.take(memory(record(ran)), NOW - 10)
     assert meter.seconds == 80.0
     meter.take(memory(record(lacked)), NOW + 30, later=60)
@@ -72,14 +73,14 @@ def counted_without(held: Memory, allowed: Limits) -> Memory:
     """Memory once its machine is gone, and its usage counted."""
     draft = Draft(held, {}, allowed, NOW)
     (record_,) = held.requests.values()
-    draft.put(REQUEST, evolve(record_.slots[1], gone=True))
+    draft.put(REQUEST, alter(record_.slots[1], gone=True))
     count_usage(draft)
     return draft.memory()
 
 
 def test_costs_are_told_where_something_has_a_price() -> None:
     meter = Meter()
-    held = memory(record(evolve(RAN, submitted=NOW - 3600.0)))
+    held = memory(record(alter(RAN, submitted=NOW - 3600.0)))
     meter.take(held)
     assert meter.value("cost_per_hour") is None
     budget = Budget(per_hour=7.0, per_month=90.0)

@@ -81,13 +81,13 @@ def ran(name: str, zone: str, uid: str) -> dict[str, Observed]:
 )
 def test_which_end_was_a_preemption(before: dict[str, Observed], taken: bool) -> None:
     seen = Preemptions("m", read)
-    assert seen.explain(before, {}, zones=["y", "z"], expected=()) == {}
+    assert seen.explain(before, {}, (), ["y", "z"]) == {}
     assert seen.causes() == dict.fromkeys(before if taken else (), LossCause.PREEMPTED)
 
 
 def test_what_went_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Preemptions("m", read)
-    seen.explain(ran("a", "z", "1"), {}, zones=(), expected=())
+    seen.explain(ran("a", "z", "1"), {}, (), ())
     assert seen.causes() == {"a": LossCause.PREEMPTED}
     monkeypatch.setattr(preemptions, "CAUSE_SECONDS", -1.0)
     assert seen.causes() == {}
