@@ -297,9 +297,14 @@ class IntentStore(IntentFile):
         """Write the tables with their changes, and with what all who wait have posted."""
         generation = generation_of(tables) + 1
         joined = self._join(waiting(self.path, about(tables)), tables)
+
+        def check_wanted() -> None:
+            if not all(posting.wanted() for posting in joined):
+                raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
+
         for last in [False] * WITHDRAWALS + [True]:
             try:
-                self._save(tables, lock, generation, lambda: self._check_wanted(joined))
+                self._save(tables, lock, generation, check_wanted)
                 break
             except Disturbed:
                 if last:
@@ -309,11 +314,6 @@ class IntentStore(IntentFile):
                 self._drop(tables, [key for _, key, _ in self._rows(posting)])
         for posting in joined:
             posting.granted()
-
-    def _check_wanted(self, joined: Iterable[Posting]) -> None:
-        for posting in joined:
-            if not posting.wanted():
-                raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Trim requests and return requests; ids that are not there (any more) are skipped.

@@ -12,7 +12,7 @@ from typing import Any
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Memory
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state import batched_writes
+from provisioner.state import atomic, batched_writes
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import LockFile
 
@@ -20,6 +20,11 @@ from provisioner.state.locks import LockFile
 def add(state: StateDir, template: str = "T1") -> str:
     """Record a request as a script does; returns its id."""
     return add_request(state, template, 2, created_wall=5.0, create_for="demo")
+
+
+def pauses() -> list[float]:
+    """Seconds between the looks at a file that may be served from a cache."""
+    return [atomic.FIRST_PAUSE * 2**turn for turn in range(atomic.OPEN_AGAIN)]
 
 
 def add_request(state: StateDir, template: str, count: int, *, created_wall: float, **options: Any) -> str:

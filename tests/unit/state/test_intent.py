@@ -16,11 +16,10 @@ from provisioner.model import Memory
 from provisioner.names import name_pattern
 from provisioner.state import atomic, batched_writes
 from provisioner.state import intent as intent_file
-from provisioner.state.atomic import pauses
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateError, StateExists, StateMissing, StateStale, StateUnwritable
 from provisioner.state.locks import DataLock
-from tests.support.stores import add, add_request, add_return, contents
+from tests.support.stores import add, add_request, add_return, contents, pauses
 from tests.support.waiting import PATIENCE
 
 # --- creating ---------------------------------------------------------------------------------------------------------
