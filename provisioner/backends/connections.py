@@ -232,7 +232,7 @@ class _Bounded(urllib3.connection.HTTPConnection):
         lookup = _lookup(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
         try:
             found = lookup.result(self._allowance.seconds())
-        except TimeoutError as error:
+        except (TimeoutError, LateResponse) as error:
             text = f"{self.host}: the time of the call has ended before an address of this name was found"
             raise urllib3.exceptions.ConnectTimeoutError(self, text) from error
         except socket.gaierror as error:

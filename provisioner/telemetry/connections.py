@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -130,7 +130,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
     async def _take(self, server: HTTPServer) -> None:
         """Take one connection after the other; those that are there already have their turn in between."""
         while True:
-            line: socket.socket | IOStream | None = None
+            line: socket.socket | _Stream | None = None
             pause = 0.0
             try:
                 line, address = await asyncio.get_running_loop().sock_accept(self._socket)
@@ -147,14 +147,20 @@ class Connections(httputil.HTTPServerConnectionDelegate):
                     pause = PAUSE_SECONDS
             await asyncio.sleep(pause)
 
-    def _stream(self, connection: socket.socket) -> IOStream:
+    def _stream(self, connection: socket.socket) -> _Stream:
         if (context := self._tls()) is None:
             return _Stream(connection)
         return _TlsStream(context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
 
 
 class _Stream(IOStream):
-    """Ends with what was sent, also where the client has sent more than was read."""
+    """A connection. It ends with what was sent, also where the client has sent more than was read."""
+
+    client = ""
+    since = 0.0
+    """When it was taken, by the monotonic clock."""
+    held = 0
+    """Bytes of its response."""
 
     def close_fd(self) -> None:
         """Send the end before the socket is closed, which would reset it."""
@@ -167,61 +173,48 @@ class _TlsStream(_Stream, SSLIOStream):
     """The same by TLS."""
 
 
-@dataclass(slots=True)
-class _Line:
-    """An open connection."""
-
-    client: str
-    since: float
-    held: int = 0
-    """Bytes of its response."""
-
-
 class _Open:
     """The open connections, the oldest first. For a new one the oldest of the client that has most is closed."""
 
     def __init__(self, rejected: Callable[[str], None]) -> None:
         self._rejected = rejected
-        self._open: dict[IOStream, _Line] = {}
+        self._streams: list[_Stream] = []
         self._most = most_connections()
 
     async def make_room(self) -> None:
         """Wait until another connection may be open; close one for it if there are too many."""
         while True:
-            self._open = {stream: line for stream, line in self._open.items() if not stream.closed()}
-            if len(self._open) < self._most:
+            self._streams = [stream for stream in self._streams if not stream.closed()]
+            if len(self._streams) < self._most:
                 return
-            if time.monotonic() - self._open[self._next(self._open)].since >= LEAST_SECONDS:
-                self._close_one(self._open)
+            if time.monotonic() - _next(self._streams).since >= LEAST_SECONDS:
+                self._close_one(self._streams)
             else:
                 await asyncio.sleep(0.01)
 
-    def add(self, stream: IOStream, host: str) -> None:
+    def add(self, stream: _Stream, host: str) -> None:
         """Take a connection."""
-        self._open[stream] = _Line(network_of(host), time.monotonic())
+        stream.client, stream.since = network_of(host), time.monotonic()
+        self._streams.append(stream)
 
-    def client(self, stream: IOStream) -> str:
-        """The client of a connection; empty where that was closed."""
-        return self._open[stream].client if stream in self._open else ""
-
-    def hold(self, stream: IOStream, size: int) -> None:
+    def hold(self, stream: _Stream, size: int) -> None:
         """Let a connection send a response of this size."""
-        if stream in self._open:
-            self._open[stream].held = size
-        held = {other: line for other, line in self._open.items() if line.held and not other.closed()}
-        while sum(line.held for line in held.values()) > HELD_BYTES and len(held) > 1:
-            del held[self._close_one(held)]
+        stream.held = size
+        held = [other for other in self._streams if other.held and not other.closed()]
+        while sum(other.held for other in held) > HELD_BYTES and len(held) > 1:
+            held.remove(self._close_one(held))
 
-    def _next(self, among: Mapping[IOStream, _Line]) -> IOStream:
-        """The connection that is to be closed first."""
-        ((greediest, _),) = Counter(line.client for line in among.values()).most_common(1)
-        return next(stream for stream, line in among.items() if line.client == greediest)
-
-    def _close_one(self, among: Mapping[IOStream, _Line]) -> IOStream:
-        stream = self._next(among)
+    def _close_one(self, among: Sequence[_Stream]) -> _Stream:
+        stream = _next(among)
         stream.close()
         self._rejected("room")
         return stream
+
+
+def _next(among: Sequence[_Stream]) -> _Stream:
+    """Return the connection that is to be closed first."""
+    ((greediest, _),) = Counter(stream.client for stream in among).most_common(1)
+    return next(stream for stream in among if stream.client == greediest)
 
 
 def most_connections() -> int:
@@ -243,7 +236,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
 
     def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection
-        self._stream: IOStream = connection.stream
+        self._stream: _Stream = connection.stream
 
     async def headers_received(self, start_line: Any, headers: httputil.HTTPHeaders) -> None:
         """Answer a request by its head."""
@@ -282,7 +275,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
     async def _response(self, target: str, headers: httputil.HTTPHeaders) -> Response:
         path, _, query = target.partition("?")
         accept, authorization, host = (headers.get(name, "") for name in ("Accept", "Authorization", "Host"))
-        question = Question(path, query, accept, authorization, host, self._shared.open.client(self._stream))
+        question = Question(path, query, accept, authorization, host, self._stream.client)
         if path in self._shared.prompt and not authorization:  # a failed login is logged, which may take time
             return self._made(question)
         return await asyncio.get_running_loop().run_in_executor(self._shared.workers, self._made, question)

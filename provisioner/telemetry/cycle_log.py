@@ -20,7 +20,6 @@ from provisioner.model import (
     Outcome,
     PendingReason,
     Snapshot,
-    Transition,
     Unobserved,
     format_utc,
 )
@@ -55,10 +54,11 @@ class CycleLog:
 
     def _log_cycle(self, report: CycleReport) -> None:
         """INFO for a cycle that did something or met something new, DEBUG for a quiet one."""
-        standing = _standing(report)
-        quiet = _is_quiet(report) and standing == self._standing
+        # Deferrals and unseen pools may stay for many cycles, and are news only when they change.
+        standing = dict(report.deferred), {pool: failure.error for pool, failure in report.unseen.items()}
+        news = report.closes or _outcomes(report) or standing != self._standing
         self._standing = standing
-        level = logging.DEBUG if quiet else logging.INFO
+        level = logging.INFO if news else logging.DEBUG
         if log.isEnabledFor(level):
             log.log(level, "Cycle", extra=facts(report))
 
@@ -104,16 +104,6 @@ class CycleLog:
 # --- the line ``Cycle`` -----------------------------------------------------------------------------------------------
 
 
-def _is_quiet(report: CycleReport) -> bool:
-    """True when no call and no slot has ended in this cycle or the one before."""
-    return not (report.closes or any(done.outcomes for done in report.results))
-
-
-def _standing(report: CycleReport) -> object:
-    """The deferrals and unseen pools, which may stay for many cycles and are news only when they change."""
-    return dict(report.deferred), {pool: failure.error for pool, failure in report.unseen.items()}
-
-
 def facts(report: CycleReport) -> Mapping[str, object]:
     """The line's numbers. ``creates`` and ``deletes`` were accepted, ``failures`` refused; ``closes`` are slots."""
     outcomes = _outcomes(report)
@@ -133,8 +123,16 @@ def facts(report: CycleReport) -> Mapping[str, object]:
 def _causes(report: CycleReport) -> Iterator[str]:
     """Each cause once, with its count."""
     counts = Counter[str]()
-    counts.update(cause for outcome in _outcomes(report) if (cause := _cause_of_outcome(outcome)))
-    counts.update(map(_cause_of_close, report.closes))
+    for outcome in _outcomes(report):
+        action, verb = outcome.action, "deleted" if isinstance(outcome.action, Delete) else "created"
+        if outcome.failure is not None:
+            counts[f"not {verb} in {action.pool}: {outcome.failure.error}"] += 1
+        elif isinstance(action, Delete):
+            counts[f"deleted in {action.pool}: {action.reason}"] += 1
+    for close in report.closes:
+        slot = close.slot
+        cause = slot.observed.cause or (slot.failure.error if slot.failure else None)
+        counts[f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")] += 1
     for (pool, template, reason), machines in report.deferred.items():
         counts[f"deferred in {pool}: {_deferral(report, pool, template, reason)}"] += machines
     yield from (f"{count} {cause}" for cause, count in counts.items())
@@ -143,20 +141,6 @@ def _causes(report: CycleReport) -> Iterator[str]:
 
 def _outcomes(report: CycleReport) -> list[Outcome]:
     return [outcome for done in report.results for outcome in done.outcomes]
-
-
-def _cause_of_outcome(outcome: Outcome) -> str:
-    """The cause of a delete or of a refused create; empty for a create that was accepted."""
-    action = outcome.action
-    if outcome.failure is not None:
-        return f"not {'deleted' if isinstance(action, Delete) else 'created'} in {action.pool}: {outcome.failure.error}"
-    return f"deleted in {action.pool}: {action.reason}" if isinstance(action, Delete) else ""
-
-
-def _cause_of_close(close: Transition) -> str:
-    slot = close.slot
-    cause = slot.observed.cause or (slot.failure.error if slot.failure else None)
-    return f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")
 
 
 def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
@@ -170,8 +154,6 @@ def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReas
 # --- machines that their places refuse --------------------------------------------------------------------------------
 
 
-log = logging.getLogger(__name__)
-
 AGAIN_SECONDS = 600.0
 """Seconds between two lines of the same pool, template and class while its refusals last."""
 
@@ -179,18 +161,13 @@ Key = tuple[str, str, ErrorClass]
 """Pool, template and class."""
 
 
-class Sums(dict[Key, Refusal]):
-    """Refusals added up by pool, template and class, each with its newest words."""
-
-    def add(self, refusals: Iterable[Refusal]) -> None:
-        """Add these."""
-        for one in refusals:
-            key = one.pool, one.template, one.error
-            self[key] = one._replace(machines=self.of(key).machines + one.machines)
-
-    def of(self, key: Key) -> Refusal:
-        """What they add up to; no machines where there is none."""
-        return self.get(key) or Refusal(*key, text="", machines=0)
+def _sums(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
+    """Return the refusals added up by pool, template and class, each with its newest words."""
+    sums: dict[Key, Refusal] = {}
+    for one in refusals:
+        key = one.pool, one.template, one.error
+        sums[key] = one._replace(machines=one.machines + (sums[key].machines if key in sums else 0))
+    return sums
 
 
 class RefusalLog:
@@ -204,9 +181,9 @@ class RefusalLog:
         """The refused machines that were waiting in the cycle before, by name."""
         self._snapshots: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool; a pool that cannot be seen keeps its own."""
-        self._waiting = Sums()
+        self._waiting: Mapping[Key, Refusal] = {}
         """Machines that wait because their place refused them, or another machine before them."""
-        self._unsaid = Sums()
+        self._unsaid: dict[Key, Refusal] = {}
         """Refusals since the last line that told of them."""
         self._said: dict[Key, float] = {}
         """Loop time of the last line, by pool, template and class."""
@@ -224,12 +201,11 @@ class RefusalLog:
         held = waiting(memory, self._snapshots)
         if self._begun:
             new = list(news(report.transitions, self._refused_before, held))
-            self._unsaid.add(new)
+            self._unsaid = _sums([*self._unsaid.values(), *new])
             for refusal in new:
                 self._metrics.refusals.labels(refusal.pool, refusal.error).inc()
         self._begun, self._refused_before = True, held
-        self._waiting = Sums()
-        self._waiting.add([*held.values(), *held_back(memory, report.deferred)])
+        self._waiting = _sums([*held.values(), *held_back(memory, report.deferred)])
         self._metrics.refused.replace({key: one.machines for key, one in self._waiting.items()})
 
     def _say(self, now: float) -> None:
@@ -237,12 +213,13 @@ class RefusalLog:
             if now - self._said.get(key, LONG_AGO) < AGAIN_SECONDS:
                 continue
             self._said[key] = now
-            refused, waits = self._unsaid.of(key), self._waiting.of(key)
-            self._unsaid.pop(key, None)
+            pool, template, error = key
+            waits = self._waiting.get(key, Refusal(*key, text="", machines=0))
+            refused = self._unsaid.pop(key, waits._replace(machines=0))
             facts = {
-                "pool": waits.pool,
-                "template": waits.template,
-                "error": str(waits.error),
+                "pool": pool,
+                "template": template,
+                "error": str(error),
                 "refused": refused.machines,
                 "waiting": waits.machines,
                 "text": refused.text or waits.text,

@@ -8,6 +8,7 @@ import sys
 import time
 
 from provisioner.loop.clock import CYCLE
+from provisioner.utc import format_utc
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes every record has; the others are the caller's facts."""
@@ -39,7 +40,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         line: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": format_utc(record.created, milliseconds=True),
             "severity": record.levelname,
             "message": record.getMessage(),
             **facts(record),

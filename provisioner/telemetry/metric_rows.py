@@ -50,10 +50,6 @@ class Table(Collector, Generic[Key]):
         """Take the values from now on, by label values."""
         self._values = {(key,) if isinstance(key, str) else key: value for key, value in values.items()}
 
-    def describe(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Name and type, without the values."""
-        yield self._empty_family()
-
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """All series as they are now."""
         family = self._empty_family()

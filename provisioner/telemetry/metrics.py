@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from functools import partial
 from typing import Literal, get_args
 
@@ -35,8 +35,6 @@ Operation = Literal["observe", "create", "delete"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 RESULTS = ("ok", "failed")
 """Results of one create or delete."""
-WORTHS = ("notice", "wake_up", "repeated", "foreign", "malformed")
-"""What a Pub/Sub message was good for (``events.Worth``, whose module loads Pub/Sub's client)."""
 LOGIN_REJECTIONS = ("token", "rate")
 """Reasons of the HTTP server to refuse a login: a wrong token, and one of a client that sent many before."""
 
@@ -53,11 +51,16 @@ class EventMetrics(Group):
     """What became of Pub/Sub messages. Only where a subscription is configured: no other loop needs the series."""
 
     # fmt: off
-    events = Metric(Counter, "hf_provisioner_events_total", {"worth": WORTHS},
+    events = Metric(Counter, "hf_provisioner_events_total", {"worth": CONFIGURED},
         "Pub/Sub messages, by what they were good for.")
     breaks = Metric(Counter, "hf_provisioner_event_stream_breaks_total", {},
         "How often the Pub/Sub stream ended by itself and was opened again.")
     # fmt: on
+
+    def __init__(self, registry: CollectorRegistry, worths: Iterable[str] = ()) -> None:
+        """``worths``: those of ``events.Worth``, whose module loads Pub/Sub's client."""
+        super().__init__(registry)
+        self._begin({("worth",): [(worth,) for worth in worths]})
 
 
 class Metrics(Group):

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from provisioner.model import (
@@ -24,7 +25,6 @@ from provisioner.state.interfaces import State
 from provisioner.state.markers import UNSEEN
 
 if TYPE_CHECKING:
-    from provisioner.loop.actors import Results
     from provisioner.loop.cycle import CycleReport
 
 log = logging.getLogger(__name__)
@@ -113,9 +113,9 @@ class Notebook:
         self._refused = refused
         self._problem: LastingFailure | None = None
         self._configuration: LastingFailure | None = None
-        self._creates: dict[tuple[str, str], LastingFailure] = {}
+        self._creates: dict[tuple[str, str], StandingRefusal] = {}
         """Refused creates, by pool and template."""
-        self._deletes: dict[str, dict[str, LastingFailure]] = {}
+        self._deletes: dict[tuple[str, str], StandingRefusal] = {}
         """Refused deletes, by pool and machine."""
         self._places: dict[str, str] = {}
         """In which pool each orphan was seen last."""
@@ -127,14 +127,8 @@ class Notebook:
         """Take in one cycle, which ended at ``wall`` (epoch seconds)."""
         self._problem = _lasting(self._problem, report.problem, wall)
         self._configuration = _lasting(self._configuration, self._refused(), wall)
-        refused = refused_creates(report.memory, limits) if report.memory else {}
-        self._creates = {
-            pair: LastingFailure(self._creates[pair].since if pair in self._creates else wall, text)
-            for pair, text in refused.items()
-        }
-        for done in report.results:
-            self._judge_deletes(done, wall)
-        self._forget_deletes(report.shown)
+        self._take_creates(report.memory or Memory(""), limits, wall)
+        self._take_deletes(report, wall)
         notes = Notes(
             pools={
                 **{name: (UNSEEN + failure.text,) for name, failure in report.unseen.items()},
@@ -166,57 +160,46 @@ class Notebook:
             return read_notes(self._state).unmet
         return {}
 
-    def _judge_deletes(self, done: Results, wall: float) -> None:
-        """A delete that a pool takes ends the refusal of its deletes."""
-        deletes = [outcome for outcome in done.outcomes if isinstance(outcome.action, Delete)]
-        if any(outcome.failure is None for outcome in deletes):
-            self._deletes.pop(done.pool, None)
-            return
-        held = self._deletes.setdefault(done.pool, {})
-        for outcome in deletes:
-            if outcome.failure is not None and outcome.failure.error.needs_operator:
-                held.setdefault(outcome.action.name, LastingFailure(wall, outcome.failure.text))
-
-    def _forget_deletes(self, shown: Mapping[str, Snapshot]) -> None:
-        """The refusals without those of deletes of machines that are gone."""
-        for pool, held in self._deletes.items():
-            if pool in shown:
-                for name in held.keys() - shown[pool].machines.keys():
-                    del held[name]
-
-    def _refusals(self) -> tuple[StandingRefusal, ...]:
-        refusals = [
-            StandingRefusal(pool, "create", template, trouble.since, trouble.text)
-            for (pool, template), trouble in self._creates.items()
-        ]
-        for pool, held in sorted(self._deletes.items()):
-            if held:
-                first = min(held.values(), key=lambda trouble: trouble.since)
-                refusals.append(StandingRefusal(pool, "delete", "", first.since, first.text))
-        return tuple(refusals)
-
-    def _orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
-        """Orphans by pool. The orphans of a pool that cannot be seen are kept where they were seen last."""
-        names = memory.orphans.since if memory else {}
-        self._places = {name: _place(name, shown) or self._places.get(name, "") for name in names}
-        return {
-            pool: tuple(sorted(name for name, place in self._places.items() if place == pool))
-            for pool in sorted(set(self._places.values()) - {""})
+    def _take_creates(self, memory: Memory, limits: Limits, wall: float) -> None:
+        """Note the pools that refuse creates of a template, by the outcome of the last create."""
+        named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
+        since = {pair: refusal.since for pair, refusal in self._creates.items()}
+        self._creates = {
+            pair: StandingRefusal(pair[0], "create", pair[1], since.get(pair, wall), failure.text)
+            for pair, window in sorted(memory.pressures.items())
+            if pair in named and (failure := window.backs_off_from) and failure.error.needs_operator and not window.boot
         }
 
+    def _take_deletes(self, report: CycleReport, wall: float) -> None:
+        """Note refused deletes until their pool takes one, or their machine is gone."""
+        deletes = [
+            (done.pool, one) for done in report.results for one in done.outcomes if isinstance(one.action, Delete)
+        ]
+        for pool, outcome in deletes:
+            if outcome.failure is not None and outcome.failure.error.needs_operator:
+                refusal = StandingRefusal(pool, "delete", "", wall, outcome.failure.text)
+                self._deletes.setdefault((pool, outcome.action.name), refusal)
+        takes = {pool for pool, outcome in deletes if outcome.failure is None}
+        self._deletes = {
+            (pool, name): refusal
+            for (pool, name), refusal in self._deletes.items()
+            if pool not in takes and (pool not in report.shown or name in report.shown[pool].machines)
+        }
 
-def refused_creates(memory: Memory, limits: Limits) -> Mapping[tuple[str, str], str]:
-    """The pools that refuse creates of a template, and why, by the outcome of the last create. Pure."""
-    named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
-    return {
-        pair: failure.text
-        for pair, window in sorted(memory.pressures.items())
-        if pair in named and (failure := window.backs_off_from) and failure.error.needs_operator and not window.boot
-    }
+    def _refusals(self) -> tuple[StandingRefusal, ...]:
+        """Return the refused creates, and of each pool the first refused delete."""
+        first: dict[str, StandingRefusal] = {}
+        for refusal in sorted(self._deletes.values(), key=lambda one: (one.pool, one.since)):
+            first.setdefault(refusal.pool, refusal)
+        return (*self._creates.values(), *first.values())
 
-
-def _place(name: str, shown: Mapping[str, Snapshot]) -> str:
-    return next((pool for pool, snapshot in shown.items() if name in snapshot.machines), "")
+    def _orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
+        """Return the orphans by pool. Those of a pool that cannot be seen are kept where they were seen last."""
+        names = memory.orphans.since if memory else {}
+        now = {name: pool for pool, snapshot in shown.items() for name in names if name in snapshot.machines}
+        self._places = {name: pool for name, pool in (self._places | now).items() if name in names}
+        places = sorted(self._places.items(), key=lambda one: (one[1], one[0]))
+        return {pool: tuple(name for name, _ in some) for pool, some in groupby(places, key=lambda one: one[1])}
 
 
 def _lasting(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:

@@ -12,7 +12,7 @@ from functools import cache
 from http import HTTPStatus
 from importlib import resources
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,7 +27,7 @@ from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.overview_part import narrowed
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
-from provisioner.telemetry.samples import HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
+from provisioner.telemetry.samples import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.server import JSON
 from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
@@ -57,18 +57,40 @@ FRESH = 1.0
 Told = tuple[str, str]
 """The time of an event in words, and the event."""
 
-KINDS = {"pool": Kind.POOL, "request": Kind.REQUEST, "machine": Kind.MACHINE}
+
+class Visit(NamedTuple):
+    """A page that a person asks for, and what is there to show."""
+
+    facts: Facts
+    seen: Overview
+    subject: PlottedSubject
+    """The kind of the page and the name in its path; two empty words for the first page."""
+    query: str
+
+    @property
+    def name(self) -> str:
+        """The name in the path."""
+        return self.subject[1]
+
+    @property
+    def find(self) -> str:
+        """The filter that a person has entered."""
+        return parse_qs(self.query).get("find", [""])[0].strip()
+
+    def when(self, at: float | None) -> str:
+        """Loop time as people say it: by the clock, and how long ago or in how long."""
+        memory = self.facts.memory
+        if at is None or memory is None:
+            return ""
+        left = at - time_at(memory, self.facts.wall)
+        words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
+        return f"{local(format_utc(memory.wall_of(at)))} ({words})"
 
 
 class StatusPage:
     """Answers the pages' paths, in the server's threads. ``memory`` gives what the loop of this process remembers."""
 
-    def __init__(
-        self,
-        state: State,
-        memory: Callable[[], Memory | None],
-        samples: Samples,
-    ) -> None:
+    def __init__(self, state: State, memory: Callable[[], Memory | None], samples: Samples) -> None:
         self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
         self._seen: tuple[float, Facts, Overview] | None = None
@@ -77,7 +99,7 @@ class StatusPage:
     def respond(self, path: str, query: str) -> Response | None:
         """The page of a path; None where there is none."""
         kind, _, name = path.removeprefix("/").partition("/")
-        pages: Mapping[str, Callable[[Facts, Overview, str, str], Response]] = {
+        pages: Mapping[str, Callable[[Visit], Response]] = {
             "pool": self._pool,
             "template": self._template,
             "request": self._request,
@@ -88,14 +110,12 @@ class StatusPage:
         try:
             facts, seen = self._look()
         except StateError as error:
-            return self._render(
-                "sentence.html", HTTPStatus.SERVICE_UNAVAILABLE, title="Nothing to show", text=str(error)
-            )
+            return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "Nothing to show", str(error))
         if path == "/status.json":
             return Response(HTTPStatus.OK, JSON, f"{json.dumps(seen.document(), indent=2)}\n".encode())
         if path == "/":
-            return self._index(seen, query)
-        return pages[kind](facts, seen, unquote(name), query)
+            return self._index(Visit(facts, seen, ALL, query))
+        return pages[kind](Visit(facts, seen, (kind, unquote(name)), query))
 
     def _look(self) -> tuple[Facts, Overview]:
         """The loop's memory and the files, at most ``FRESH`` seconds old. Raises StateError."""
@@ -108,101 +128,82 @@ class StatusPage:
 
     # --- pages --------------------------------------------------------------------------------------------------------
 
-    def _index(self, seen: Overview, query: str) -> Response:
-        find = _find(query)
-        matching = [one for one in seen.requests if find in one["id"] or find in one["template"]]
+    def _index(self, visit: Visit) -> Response:
+        find = visit.find
+        matching = [one for one in visit.seen.requests if find in one["id"] or find in one["template"]]
         matching.sort(key=lambda one: (one["status"] != "running", one["id"]))
-        return self._show("index.html", seen, query, ("", ""), requests=matching, root="")
+        return self._show("index.html", visit, requests=matching, root="")
 
-    def _pool(self, facts: Facts, seen: Overview, name: str, query: str) -> Response:
-        row = next((row for row in seen.pools if row.pool == name), None)
+    def _pool(self, visit: Visit) -> Response:
+        facts, name, find = visit.facts, visit.name, visit.find
+        row = next((row for row in visit.seen.pools if row.pool == name), None)
         if row is None:
-            return self._unknown("pool", name, [row.pool for row in seen.pools])
-        find = _find(query)
-        slots = (
-            slot for slot in _slots(facts.memory) if slot.pool == name and not slot.deletion.gone and find in slot.name
-        )
+            return _unknown(visit, [row.pool for row in visit.seen.pools])
+        here = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.deletion.gone)
+        slots = (slot for slot in here if find in slot.name)
         limits = facts.notes.pool_limits.get(name)
         return self._show(
             "pool.html",
-            narrowed(seen, pool=name),
-            query,
-            ("pool", name),
+            visit,
+            seen=narrowed(visit.seen, pool=name),
             row=row,
             where=limits.where if limits else "",
             orphans=facts.notes.orphans.get(name, ()),
             machines=_machines(slots),
         )
 
-    def _template(self, facts: Facts, seen: Overview, id_: str, query: str) -> Response:
-        row = next((row for row in seen.templates if row.template == id_), None)
+    def _template(self, visit: Visit) -> Response:
+        row = next((row for row in visit.seen.templates if row.template == visit.name), None)
         if row is None:
-            return self._unknown("template", id_, [row.template for row in seen.templates])
-        find = _find(query)
-        part = narrowed(seen, template=id_)
-        matching = [one for one in part.requests if find in one["id"]]
-        return self._show("template.html", part, query, ("template", id_), row=row, requests=matching)
+            return _unknown(visit, [row.template for row in visit.seen.templates])
+        part = narrowed(visit.seen, template=visit.name)
+        matching = [one for one in part.requests if visit.find in one["id"]]
+        return self._show("template.html", visit, seen=part, row=row, requests=matching)
 
-    def _request(self, facts: Facts, seen: Overview, id_: str, query: str) -> Response:
-        if id_ in {one["id"] for one in seen.returns}:
-            back = facts.memory.returns[id_] if facts.memory else None
-            return self._show("return.html", seen, query, ("request", id_), back=back)
-        request = next((one for one in seen.requests if one["id"] == id_), None)
-        if request is None or facts.memory is None:
-            return self._unknown("request", id_, [one["id"] for one in seen.requests])
-        record, find = facts.memory.requests[id_], _find(query)
-        slots = (slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
-        about = {
-            "HostFactory asked": _when(facts, record.read),
-            "fails what is missing": "" if record.ended else _when(facts, record.deadline),
-            "ended": _when(facts, record.ended_at),
-            "HostFactory knows the end": _when(facts, record.told_at),
-            "account": record.rc_account,
-            "message": record.message,
-        }
-        machines = _machines(slots)
-        return self._show(
-            "request.html", seen, query, ("request", id_), request=request, about=about, machines=machines
-        )
+    def _request(self, visit: Visit) -> Response:
+        memory, id_, find = visit.facts.memory or Memory(""), visit.name, visit.find
+        if id_ in memory.returns:
+            return self._show("return.html", visit, back=memory.returns[id_])
+        if id_ not in memory.requests:
+            return _unknown(visit, list(memory.requests))
+        record = memory.requests[id_]
+        request = next(one for one in visit.seen.requests if one["id"] == id_)
+        machines = _machines(slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
+        return self._show("request.html", visit, request=request, record=record, machines=machines)
 
-    def _machine(self, facts: Facts, seen: Overview, name: str, query: str) -> Response:
-        slot = next((slot for slot in _slots(facts.memory) if slot.name == name), None)
-        waits = next((one for one in seen.waiting if one["machine"] == name), None)
+    def _machine(self, visit: Visit) -> Response:
+        slot = next((slot for slot in _slots(visit.facts.memory) if slot.name == visit.name), None)
+        waits = next((one for one in visit.seen.waiting if one["machine"] == visit.name), None)
         if slot is None and waits is None:
-            return self._unknown("machine", name, [])
-        about = _about(facts, slot) if slot else {}
-        return self._show("machine.html", seen, query, ("machine", name), slot=slot, about=about, waits=waits)
+            return _unknown(visit, [])
+        return self._show("machine.html", visit, slot=slot, waits=waits)
 
     # --- how they are made --------------------------------------------------------------------------------------------
 
-    def _unknown(self, kind: str, name: str, names: Sequence[str]) -> Response:
-        """The names of all pools or templates in words, or the page that lists them."""
-        there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
-        text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
-        return self._render("sentence.html", HTTPStatus.NOT_FOUND, title=f"No such {kind}", text=text, root="../")
-
-    def _show(self, template: str, seen: Overview, query: str, subject: PlottedSubject, **facts: Any) -> Response:
+    def _show(self, template: str, visit: Visit, **facts: Any) -> Response:
         shown = {
-            "seen": seen,
-            "find": _find(query),
-            "still": "still" in parse_qs(query, keep_blank_values=True),
+            "seen": visit.seen,
+            "find": visit.find,
+            "still": "still" in parse_qs(visit.query, keep_blank_values=True),
             "refresh": REFRESH,
-            "subject": subject,
+            "subject": visit.subject,
             "limit": SHOWN,
-            "plot": self._plot(subject, seen),
+            "plot": self._plot(visit.subject, visit.seen),
             "width": WIDTH,
             "height": HEIGHT,
-            "timeline": self._timeline(*subject, memory=self._memory()),
+            "timeline": self._timeline(visit),
+            "when": visit.when,
             "root": "../",
         }
-        return self._render(template, HTTPStatus.OK, **(shown | facts))
+        return _render(template, HTTPStatus.OK, **(shown | facts))
 
-    def _timeline(self, kind: str, name: str, memory: Memory | None) -> Sequence[Told]:
+    def _timeline(self, visit: Visit) -> Sequence[Told]:
         """The events of a subject in order, from the journal's newest file alone. ``explain`` reads all files."""
-        if kind not in KINDS:
+        kind, name = visit.subject
+        if kind not in ("pool", "request", "machine"):
             return ()
         given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
-        whose = Subject(Kind.RETURN if given_back else KINDS[kind], name)
+        whose, memory = Subject(Kind.RETURN if given_back else Kind(kind), name), visit.facts.memory
         most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's timeline counts every line
         lines = self._state.find_history(*needles(whose, memory), newest=True, most=most).lines
         told = timeline(whose, lines, memory)[-MOST_TOLD:]
@@ -219,10 +220,26 @@ class StatusPage:
         now = Moment(max(time.time(), held[-1].wall), Point(row.wanted, row.running, row.pending))
         return plot([*held, now], f"{kind} {clip(name)}" if kind else "all pools")
 
-    def _render(self, template: str, status: HTTPStatus, **facts: Any) -> Response:
-        text = printable_lines(templates().get_template(template).render({"root": "", **facts}))
-        headers = {"Content-Security-Policy": _policy(str(templates().globals["style"]))}
-        return Response(status, HTML, text.encode("utf-8", "backslashreplace"), headers)
+
+def _unknown(visit: Visit, names: Sequence[str]) -> Response:
+    """The names of all pools or templates in words, or the page that lists them."""
+    kind, name = visit.subject
+    there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
+    text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
+    return _sentence(HTTPStatus.NOT_FOUND, f"No such {kind}", text, root="../")
+
+
+def _sentence(status: HTTPStatus, title: str, text: str, root: str = "") -> Response:
+    return _render("sentence.html", status, title=title, text=text, root=root)
+
+
+def _render(template: str, status: HTTPStatus, **facts: Any) -> Response:
+    text = printable_lines(templates().get_template(template).render(facts))
+    # A browser may load our own style, by its digest, and nothing else.
+    digest = base64.b64encode(hashlib.sha256(str(templates().globals["style"]).encode()).digest()).decode()
+    own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
+    policy = f"default-src 'none'; {own}; base-uri 'none'; frame-ancestors 'none'"
+    return Response(status, HTML, text.encode("utf-8", "backslashreplace"), {"Content-Security-Policy": policy})
 
 
 @cache
@@ -244,7 +261,7 @@ def templates() -> Environment:
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
     lines = {"unmet_lines": unmet_lines, "pool_line": pool_line, "spending_lines": spending_lines}
-    environment.globals |= {**lines, "style": style}
+    environment.globals |= {**lines, "state_of": _state, "style": style}
     return environment
 
 
@@ -252,18 +269,6 @@ def clip(text: object, longest: int = LONGEST) -> str:
     """A text on one line, no longer than so many characters."""
     line = printable(str(text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
-
-
-def _policy(style: str) -> str:
-    """What a browser may load: our own style, by its digest, and nothing else."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
-    return f"default-src 'none'; {own}; base-uri 'none'; frame-ancestors 'none'"
-
-
-def _find(query: str) -> str:
-    """The filter that a person has entered."""
-    return parse_qs(query).get("find", [""])[0].strip()
 
 
 def _slots(memory: Memory | None) -> Iterator[Slot]:
@@ -278,7 +283,7 @@ def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
     for slot in slots:
         (waiting if slot.verdict in DESIRED and slot.ran is None else others).append(slot)
     shown = islice((*waiting, *others), SHOWN)
-    return {"shown": [(slot, _state(slot)) for slot in shown], "count": len(waiting) + len(others)}
+    return {"shown": list(shown), "count": len(waiting) + len(others)}
 
 
 def _state(slot: Slot) -> str:
@@ -290,32 +295,3 @@ def _state(slot: Slot) -> str:
     if slot.verdict in DESIRED:
         return "running" if slot.ran is not None else "pending" if slot.submitted is not None else "not asked for yet"
     return f"{slot.verdict}, gone" if slot.deletion.gone else f"{slot.verdict}, ending"
-
-
-def _about(facts: Facts, slot: Slot) -> dict[str, str]:
-    """What memory holds of a machine: no secret and nothing of its spec."""
-    failure = slot.failure or slot.tries.failure
-    return {
-        "state": _state(slot),
-        "address": slot.observed.ip,
-        "public address": slot.observed.public_ip,
-        "slot opened": _when(facts, slot.opened),
-        "create sent": _when(facts, slot.submitted),
-        "runs since": _when(facts, slot.ran),
-        "closed": _when(facts, slot.deletion.closed),
-        "deleted because": f"{slot.deletion.reason}" if slot.deletion.reason else "",
-        "delete sent": _when(facts, slot.deletion.sent),
-        "error": f"{failure.error}: {failure.text}" if failure else "",
-        "cause of its end": f"{slot.observed.cause}" if slot.observed.cause else "",
-        "offered to be given back": _when(facts, slot.life.retiring_at),
-        "tries before this": str(slot.tries or ""),
-    }
-
-
-def _when(facts: Facts, at: float | None) -> str:
-    """Loop time as people say it: by the clock, and how long ago or in how long."""
-    if at is None or facts.memory is None:
-        return ""
-    left = at - time_at(facts.memory, facts.wall)
-    words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
-    return f"{local(format_utc(facts.memory.wall_of(at)))} ({words})"

@@ -174,90 +174,60 @@ def sentences(facts: Iterable[Fact]) -> list[Sentence]:
             names.append(list(fact.machines))
             merged.append(fact._replace(until=until))
     whole = [fact._replace(machines=tuple(own)) for fact, own in zip(merged, names, strict=True)]
-    return [Sentence(fact.at, fact.until, fact.event, _SENTENCES.get(fact.event, _any)(fact)) for fact in whole]
+    return [Sentence(fact.at, fact.until, fact.event, _text(fact)) for fact in whole]
 
 
-def _who(fact: Fact) -> str:
-    if 0 < len(fact.machines) <= FEW and fact.number == len(fact.machines):
-        return ", ".join(fact.machines)
-    return _many(fact.number, "machine")
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
-def _do(fact: Fact, one: str, many: str) -> str:
-    return one if fact.number == 1 else many
-
-
-def _in(fact: Fact) -> str:
-    return f" in pool {fact.pool}" if fact.pool else ""
-
-
-def _because(fact: Fact) -> str:
-    """Class or cause, and the cloud's words."""
-    return (f": {fact.about}" if fact.about else "") + _quoted(fact)
-
-
-def _quoted(fact: Fact) -> str:
-    said = " ".join(fact.words.split())
-    return f": “{said}”" if said else ""
-
-
-def _refused(fact: Fact, word: str) -> str:
-    who = f" of {fact.machines[0]}" if fact.number == len(fact.machines) == 1 else ""
-    return f"Pool {fact.pool} refused {_many(fact.number, word)}{who}{_because(fact)}."
-
-
-def _taken(fact: Fact, word: str) -> str:
-    why = f" ({fact.about})" if fact.about else ""
-    return f"Pool {fact.pool} took the {_do(fact, word, f'{word}s')} of {_who(fact)}{why}."
-
-
-def _ended(fact: Fact) -> str:
-    return f"{_who(fact)} {_do(fact, 'was', 'were')} {fact.event}{_in(fact)}{_because(fact)}."
-
-
-def _waits(fact: Fact) -> str:
-    return f"{_many(fact.number, 'machine')} {_do(fact, 'waits', 'wait')}{_in(fact)}{_because(fact)}."
-
-
-def _answer(fact: Fact) -> str:
-    run = f"{_many(fact.number, 'machine')} {_do(fact, 'runs', 'run')}"
-    if fact.about == RequestStatus.RUNNING:
-        return f"HostFactory is told that {run}."
-    return f"HostFactory is told the end: {fact.about}{f'; {run}' if fact.number else ''}."
-
-
-def _any(fact: Fact) -> str:
-    who = f" {_who(fact)}" if fact.machines else ""
-    return f"{fact.event.replace('_', ' ').capitalize()}{who}{_in(fact)}{fact.about}."
-
-
-_SENTENCES: Mapping[str, Callable[[Fact], str]] = {
-    "asked": lambda fact: f"HostFactory asked for {_many(fact.number, 'machine')} {fact.about}.",
-    "deferred": _waits,
-    "opened": lambda fact: f"{_many(fact.number, 'slot')} opened{_in(fact)}.",
-    "create": lambda fact: _taken(fact, "create"),
-    "create refused": lambda fact: _refused(fact, "create"),
-    "troubled": lambda fact: f"The cloud says of {_who(fact)}{_in(fact)}{_because(fact)}.",
-    "running": lambda fact: f"{_who(fact)} {_do(fact, 'runs', 'run')}{_in(fact)}.",
-    "milestone": lambda fact: f"{fact.words}: {fact.about}.",
-    "told": _answer,
-    "heard": lambda fact: f"HostFactory has heard the end: {fact.about}.",
-    "lost": _ended,
-    "told lost": lambda fact: f"HostFactory is told that {_who(fact)} {fact.about}.",
-    "back": lambda fact: f"HostFactory gave back {_who(fact)} (return request {fact.about}).",
-    "failed": lambda fact: f"{_who(fact)} failed{_in(fact)}{_because(fact)}.",
-    "withdrawn": _ended,
-    "returned": _ended,
-    "cancelled": _ended,
-    "delete": lambda fact: _taken(fact, "delete"),
-    "delete refused": lambda fact: _refused(fact, "delete"),
-    "gone": lambda fact: f"Nothing is left of {_who(fact)}.",
-    "window": lambda fact: f"The window of template {fact.about}{_quoted(fact)}.",
+_SENTENCES: Mapping[str, str] = {
+    "asked": "HostFactory asked for {n} machine{s} {about}.",
+    "deferred": "{n} machine{s} wait{es}{in_pool}{because}.",
+    "opened": "{n} slot{s} opened{in_pool}.",
+    "create": "Pool {pool} took the create{s} of {who}{in_brackets}.",
+    "create refused": "Pool {pool} refused {n} create{s}{of_one}{because}.",
+    "troubled": "The cloud says of {who}{in_pool}{because}.",
+    "running": "{who} run{es}{in_pool}.",
+    "milestone": "{words}: {about}.",
+    "told": "HostFactory is told the end: {about}{and_run}.",
+    "told running": "HostFactory is told that {n} machine{s} run{es}.",
+    "heard": "HostFactory has heard the end: {about}.",
+    "lost": "{who} {were} lost{in_pool}{because}.",
+    "told lost": "HostFactory is told that {who} {about}.",
+    "back": "HostFactory gave back {who} (return request {about}).",
+    "failed": "{who} failed{in_pool}{because}.",
+    "withdrawn": "{who} {were} withdrawn{in_pool}{because}.",
+    "returned": "{who} {were} returned{in_pool}{because}.",
+    "cancelled": "{who} {were} cancelled{in_pool}{because}.",
+    "delete": "Pool {pool} took the delete{s} of {who}{in_brackets}.",
+    "delete refused": "Pool {pool} refused {n} delete{s}{of_one}{because}.",
+    "gone": "Nothing is left of {who}.",
+    "window": "The window of template {about}{quoted}.",
 }
 """The order is that in which events of one moment are told."""
 
 _ORDER = {event: place for place, event in enumerate(_SENTENCES)}
+
+
+def _text(fact: Fact) -> str:
+    names, about, said = fact.machines, fact.about, " ".join(fact.words.split())
+    n, s, es, were = f"{fact.number:,}", *(("", "s", "was") if fact.number == 1 else ("s", "", "were"))
+    who = ", ".join(names) if 0 < len(names) <= FEW and fact.number == len(names) else f"{n} machine{s}"
+    quoted = f": “{said}”" if said else ""
+    is_running = (fact.event, about) == ("told", RequestStatus.RUNNING)
+    form = _SENTENCES.get("told running" if is_running else fact.event, "{event}{of_who}{in_pool}{about}.")
+    return form.format(
+        n=n,
+        s=s,
+        es=es,
+        were=were,
+        who=who,
+        quoted=quoted,
+        about=about,
+        pool=fact.pool,
+        words=fact.words,
+        event=fact.event.replace("_", " ").capitalize(),
+        in_pool=f" in pool {fact.pool}" if fact.pool else "",
+        in_brackets=f" ({about})" if about else "",
+        because=(f": {about}" if about else "") + quoted,
+        of_who=f" {who}" if names else "",
+        of_one=f" of {names[0]}" if fact.number == len(names) == 1 else "",
+        and_run=f"; {n} machine{s} run{es}" if fact.number else "",
+    )

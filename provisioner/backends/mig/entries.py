@@ -51,21 +51,20 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An entry of instances.list."""
+    """An entry of instances.list; by its defaults, that of no instance."""
 
-    name: str
-    id: str
-    status: str
-    created: str
-    started: str
-    ip: str
+    id: str = ""
+    status: str = ""
+    created: str = ""
+    started: str = ""
+    ip: str = ""
     """Empty where it has none that may be used."""
-    ipv6: str
-    public_ip: str
-    spot: bool
-    grace: float
+    ipv6: str = ""
+    public_ip: str = ""
+    spot: bool = False
+    grace: float = SPOT_GRACE_SECONDS
     """Seconds that it has when Compute takes it away."""
-    expires: float | None
+    expires: float | None = None
     """Epoch seconds at which Compute ends it; None: as long as it likes."""
 
 
@@ -100,7 +99,6 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
     scheduling = item.get("scheduling") or {}
     notice = (scheduling.get("preemptionNoticeDuration") or {}).get("seconds")
     return Instance(
-        name=text(item["name"]),
         id=text(str(item.get("id", ""))),
         status=text(item.get("status", "")),
         created=text(item.get("creationTimestamp", "")),

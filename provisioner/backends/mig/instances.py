@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from provisioner.backends import SPOT_GRACE_SECONDS
 from provisioner.backends.mig.entries import Instance, Json, Member, epoch, read_instance
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
@@ -42,23 +41,24 @@ class Observed:
     """A machine, and the two entries that it was read from."""
 
     member: Member
-    entry: Json | None
+    entry: Json
+    """Empty while no list shows the instance."""
     machine: Machine
 
     @property
     def may_be_spot(self) -> bool:
         """False only if its entry says that it is no Spot instance."""
-        return self.entry is None or read_instance(self.entry).spot
+        return not self.entry or read_instance(self.entry).spot
 
 
-def machine(member: Member, instance: Instance | None, before: Machine | None, began: float) -> Machine:
+def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
     """What the two entries say of one machine; ``before`` itself when that is what was known.
 
     ``began``: the loop time of the look.
     ``instance``: not used where its id is not the member's: it is another incarnation, or outside the group.
     """
-    if instance and instance.id != member.id:
-        instance = None
+    if instance.id != member.id:
+        instance = Instance()
     phase = _phase(member, instance)
     cause = _cause(member, instance, before) if phase in (Phase.STOPPING, Phase.GONE) else None
     failure = _failure(member, instance, phase, cause, before)
@@ -66,22 +66,22 @@ def machine(member: Member, instance: Instance | None, before: Machine | None, b
         name=member.name,
         phase=phase,
         fingerprint=_fingerprint(member, instance),
-        ip=instance.ip if instance else "",
-        public_ip=instance.public_ip if instance else "",
-        launched=epoch(instance.created) if instance else 0,
+        ip=instance.ip,
+        public_ip=instance.public_ip,
+        launched=epoch(instance.created),
         failure=failure,
         cause=cause,
-        notice=_notice(phase, cause, instance.grace if instance else SPOT_GRACE_SECONDS, before, began),
+        notice=_notice(phase, cause, instance.grace, before, began),
         no_room=phase is Phase.PENDING and failure is not None and failure.error.has_no_room,
         strayed=member.action == "ABANDONING",
         state=_state(member, phase),
-        expires=(instance.expires if instance else None) or member.expires,
+        expires=instance.expires or member.expires,
         hindrance=member.hindrance,
     )
     return before if made == before and before is not None else made
 
 
-def _phase(member: Member, instance: Instance | None) -> Phase:
+def _phase(member: Member, instance: Instance) -> Phase:
     """The states least likely to be outdated are tested first, so that no end is taken back."""
     statuses = _statuses(member, instance)
     if member.action == "RECREATING":
@@ -92,7 +92,7 @@ def _phase(member: Member, instance: Instance | None) -> Phase:
         return Phase.GONE
     if statuses & ENDING_STATUSES:
         return Phase.STOPPING
-    if member.action in STAYING_ACTIONS and statuses == {"RUNNING"} and instance and instance.ip:
+    if member.action in STAYING_ACTIONS and statuses == {"RUNNING"} and instance.ip:
         return Phase.RUNNING
     return Phase.PENDING
 
@@ -102,11 +102,11 @@ def _state(member: Member, phase: Phase) -> str:
     return "/".join(sorted({member.status, member.action} - {"", "NONE"})) if phase is Phase.PENDING else ""
 
 
-def _statuses(member: Member, instance: Instance | None) -> set[str]:
-    return {member.status, instance.status if instance else ""} - {""}
+def _statuses(member: Member, instance: Instance) -> set[str]:
+    return {member.status, instance.status} - {""}
 
 
-def _cause(member: Member, instance: Instance | None, before: Machine | None) -> LossCause:
+def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCause:
     """Why it ends. What was known stays: the last entry of a preempted instance says less than the first."""
     if before and before.cause:
         return before.cause
@@ -114,19 +114,17 @@ def _cause(member: Member, instance: Instance | None, before: Machine | None) ->
         return LossCause.DELETED
     if member.action in LEAVING_ACTIONS:
         return LossCause.UNKNOWN
-    return LossCause.PREEMPTED if instance and instance.spot else LossCause.UNKNOWN
+    return LossCause.PREEMPTED if instance.spot else LossCause.UNKNOWN
 
 
-def _fingerprint(member: Member, instance: Instance | None) -> Fingerprint:
+def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
     """What tells it from another of its name. Its start counts once it runs: until then it may be started again."""
-    if instance is None:
-        return Fingerprint(uid=member.id)
     started = instance.started if instance.status == "RUNNING" else ""
     return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
 
 
 def _failure(
-    member: Member, instance: Instance | None, phase: Phase, cause: LossCause | None, before: Machine | None
+    member: Member, instance: Instance, phase: Phase, cause: LossCause | None, before: Machine | None
 ) -> Failure | None:
     """Why it does not run, as far as that is known. A reason with a class of its own outlives one without."""
     if phase is Phase.RUNNING:
@@ -141,9 +139,9 @@ def _failure(
     return Failure(ErrorClass.OTHER, f"The instance is {status}, the group's action {member.action}.")
 
 
-def _unusual(member: Member, instance: Instance | None) -> Failure | None:
+def _unusual(member: Member, instance: Instance) -> Failure | None:
     """A word that Compute learned after us, or REPAIRING: it does not run, and nobody can say until when."""
-    if instance and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
+    if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         return Failure(ErrorClass.OTHER, IPV6_ONLY if instance.ipv6 else "The instance runs, and has no address.")
     if member.action == "VERIFYING":
         return Failure(ErrorClass.OTHER, "The instance runs; its group waits for its health check (VERIFYING).")

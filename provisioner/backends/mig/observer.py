@@ -16,7 +16,6 @@ from provisioner.backends.dns import Resolver
 from provisioner.backends.mig.checks import Problems, missing, missing_place
 from provisioner.backends.mig.entries import (
     Entries,
-    Instance,
     Json,
     Member,
     counted,
@@ -81,6 +80,7 @@ class GroupObserver:
 
         ``refused`` are machines that no list will ever show.
         """
+        ipv6 = self._pool.ipv6
         deadline, wall = time.monotonic() + self._project.api.times.look, self._project.api.clock.now()
         groups = self._groups(now, deadline)
         group = groups.items.get(self._pool.group)
@@ -91,7 +91,7 @@ class GroupObserver:
         self._follow(group, entries, standing, now, deadline)
         self.outside = _let_go(sought, self.members.keys() | self._leaving, entries)
         strayed = {
-            name: machine(member, self._instance(entries[member.zone][name]), self._machines.get(name), now)
+            name: machine(member, read_instance(_entry(entries, member), ipv6=ipv6), self._machines.get(name), now)
             for name, member in self.outside.items()
         }
         began = min(groups.began, *(listed.began for listed in lists.values()))
@@ -196,16 +196,13 @@ class GroupObserver:
         count = counted(group) if self.members and not members else resting(group)
         return count if count > len(members) else 0
 
-    def _observed(self, member: Member, entry: Json | None, now: float) -> Observed:
+    def _observed(self, member: Member, entry: Json, now: float) -> Observed:
         """Return what the two entries say; the very same as before if neither changed."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before
-        instance = self._instance(entry) if entry is not None else None
+        instance = read_instance(entry, ipv6=self._pool.ipv6)
         return Observed(member, entry, machine(member, instance, before.machine if before else None, now))
-
-    def _instance(self, entry: Json) -> Instance:
-        return read_instance(entry, ipv6=self._pool.ipv6)
 
     def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
         """Our machines by name; the very mapping of the look before when nothing changed."""
@@ -244,8 +241,7 @@ def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entrie
     }
 
 
-def _entry(entries: Entries, member: Member) -> Json | None:
-    """A member's own instance. Names are unique in a zone only: another may have one of this name."""
-    if member.zone:
-        return entries.get(member.zone, {}).get(member.name)
-    return next((instances[member.name] for instances in entries.values() if member.name in instances), None)
+def _entry(entries: Entries, member: Member) -> Json:
+    """A member's own instance, or empty. Names are unique in a zone only: another may have one of this name."""
+    where = [member.zone] if member.zone else [*entries]
+    return next((entries[zone][member.name] for zone in where if member.name in entries.get(zone, {})), {})

@@ -18,7 +18,7 @@ from provisioner.backends.gke.api import KubeError, refusal
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.gke.pods import Identity, altered
-from provisioner.backends.mig.entries import Member, instance_url, read_instance, read_member
+from provisioner.backends.mig.entries import Instance, Member, instance_url, read_instance, read_member
 from provisioner.backends.mig.errors import ComputeError, operation_error
 from provisioner.backends.mig.instances import machine
 from provisioner.lab.cloud.compute import operations
@@ -222,7 +222,8 @@ class DirectMig(Direct):
             if name not in members and name in instances and instances[name].id == uid:
                 ours[name] = Member(name, uid, self._mig.spec.zone, "", "ABANDONING", None)
         machines = {
-            name: machine(member, instances.get(name), self._machines.get(name), now) for name, member in ours.items()
+            name: machine(member, instances.get(name, Instance()), self._machines.get(name), now)
+            for name, member in ours.items()
         }
         if machines != self._machines:
             self._machines = machines

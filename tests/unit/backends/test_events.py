@@ -16,7 +16,6 @@ from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.commands import events as command
 from provisioner.commands.events import message_document, message_text
 from provisioner.settings.tree import Events
-from provisioner.telemetry.metrics import WORTHS
 
 NAME = "hf-abcde01234-000007"
 
@@ -244,10 +243,6 @@ def test_each_message_is_worth_something_else() -> None:
     ]
     assert [message.news.instance if message.news else None for message in judged] == [NAME, None, NAME, *[None] * 4]
     assert judged[-1].problem.startswith("JSONDecodeError")
-
-
-def test_every_worth_is_a_series() -> None:
-    assert tuple(Worth) == WORTHS
 
 
 def test_only_so_many_entries_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_names_types_and_labels_are_those_that_the_page_promises(metrics: Metrics) -> None:
-    EventMetrics(metrics.registry)
+    EventMetrics(metrics.registry, ("notice",))
     metrics.configure(LIMITS)
     work(metrics, "a", "T")
     families = {}
@@ -121,7 +121,7 @@ def test_a_pool_that_a_template_names_second_has_its_series_once_it_is_used(metr
 
 def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscription(metrics: Metrics) -> None:
     assert value(metrics, "hf_provisioner_events_total", worth="notice") is None
-    events = EventMetrics(metrics.registry)
+    events = EventMetrics(metrics.registry, ("notice", "malformed"))
     events.events.labels("notice").inc()
     events.breaks.inc()
     assert value(metrics, "hf_provisioner_events_total", worth="notice") == 1

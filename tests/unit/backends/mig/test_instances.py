@@ -45,7 +45,7 @@ NO_VM: dict[str, Any] = {"id": None, "instanceStatus": None}
 
 
 def seen(member_entry: dict[str, Any], instance_entry: dict[str, Any] | None, before: Machine | None = None) -> Machine:
-    vm = read_instance(instance_entry) if instance_entry else None
+    vm = read_instance(instance_entry or {})
     return machine(read_member(member_entry, ""), vm, before, BEGAN)
 
 
@@ -278,9 +278,8 @@ def test_the_address_of_a_member() -> None:
 
 
 def test_reading_an_instance_that_shows_almost_nothing() -> None:
-    assert read_instance({"name": NAME}) == Instance(
-        NAME, "", "", "", "", "", "", "", spot=False, grace=30.0, expires=None
-    )
+    assert read_instance({"name": NAME}) == Instance()
+    assert (Instance().spot, Instance().grace, Instance().expires) == (False, 30.0, None)
 
 
 def test_a_group_counts_members_whatever_they_do() -> None:

@@ -65,7 +65,7 @@ def read(zone: str, _until: float) -> list[Json]:
 def ran(name: str, zone: str, uid: str) -> dict[str, Observed]:
     """One machine that runs, by name."""
     machine = Machine(name, Phase.RUNNING, Fingerprint(uid=uid))
-    return {name: Observed(Member(name, uid, zone, "RUNNING", "NONE", None), None, machine)}
+    return {name: Observed(Member(name, uid, zone, "RUNNING", "NONE", None), {}, machine)}
 
 
 @pytest.mark.parametrize(
