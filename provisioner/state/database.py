@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
 from tinydb.storages import Storage
-from tinydb.table import Table
 
 from provisioner.files.regular import open_own
 from provisioner.state.atomic import parse, read_whole, replace
@@ -32,37 +31,16 @@ RECOVER = "Restore it from a backup, or run `provisioner recover`."
 Tables = dict[str, dict[str, Any]]
 
 
-class StateTable(Table):
-    """A TinyDB table whose document ids are our own strings, so that one document is found without scanning."""
-
-    document_id_class = str  # type: ignore[assignment]  # TinyDB declares int and works with any class
-
-    def pick(self, wanted: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """The documents of those ids that have one."""
-        found = {key: self.get(doc_id=cast(int, key)) for key in wanted}
-        return {key: document for key, document in found.items() if document is not None}
-
-    def by_id(self) -> dict[str, Mapping[str, Any]]:
-        """All documents."""
-        return {cast(str, document.doc_id): document for document in self}
-
-
 class StateStorage(Storage):
-    """TinyDB's two methods on one file, which it never creates when it reads.
+    """TinyDB's two methods on one file, which it never creates when it reads. Ids of documents are texts of ours."""
 
-    ``held``: tables that were read already, of which the tables of TinyDB are views.
-    """
-
-    def __init__(self, path: str, kind: str, advice: str, held: Tables | None = None) -> None:
+    def __init__(self, path: str, kind: str, advice: str) -> None:
         self._path = path
         self._kind = kind
         self._advice = advice
-        self._held = held
 
     def read(self) -> Tables:
         """All tables. Raises StateMissing, StateUnreadable or StateTooNew."""
-        if self._held is not None:
-            return self._held
         return self._checked(parse(self._path, read_whole(self._path, self._advice), self._advice))
 
     def read_before(self, name: str) -> Tables:

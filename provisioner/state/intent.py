@@ -101,7 +101,7 @@ class IntentFile(StateFile):
     def returned_names(self) -> frozenset[str]:
         """Every machine name in a return request. Raises as ``read``; needs no model."""
         try:
-            return frozenset(name for document in self._view("returns") for name in document["names"])
+            return frozenset(name for document in self.load()["returns"].values() for name in document["names"])
         except (KeyError, TypeError) as error:
             raise self._unreadable(f"the names of a return request do not fit: {error}") from error
 

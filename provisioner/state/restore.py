@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from provisioner.hostfactory.templates import higher
-from provisioner.state.archive import ADVICE, TOLD, Dump
+from provisioner.state.archive import ADVICE, Dump
 from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, settle
 from provisioner.state.codec import RecordError, intent_of
 from provisioner.state.database import Tables, encoded, generation_of
@@ -88,7 +88,7 @@ def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Re
             lock.generation = max(lock.generation, generation_of(saved.intent))
             lock.note()  # scripts no longer begin anew where intent is missing
             _outdate(state, saved.memory)
-            told = sum([_told_anew(state, name, one.content) for name, one in dump.told().items()])
+            told = _restore_told(state, dump)
             _restore_signs(state, dump, saved)
             _restore_intent(state, saved, lock, dump.files["intent.json"].mtime_ns)
     finally:
@@ -201,10 +201,10 @@ def _readable(file: StateFile) -> Tables | None:
         return None
 
 
-def _told_anew(state: StateDir, name: str, content: bytes) -> bool:
-    """Put an entry back; False where it is there, or another in its place: HF was told that one later."""
+def _restore_told(state: StateDir, dump: Dump) -> int:
+    """Put back the entries that are missing; one that is there, or another in its place, HF was told later."""
     make_shared_directory(state.told.path)
-    return create_whole(os.path.join(state.told.path, name.removeprefix(TOLD)), content)
+    return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.told().items()])
 
 
 def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from provisioner.state.atomic import create_whole, facts_of, read_whole
 from provisioner.state.database import (
     RECOVER,
     SCHEMA,
     StateStorage,
-    StateTable,
     Tables,
     about,
     generation_of,
@@ -107,16 +107,12 @@ class StateFile:
         """The error for a file that is not there."""
         return missing(self.path, self.advice)
 
-    def _view(self, name: str, tables: Tables | None = None) -> StateTable:
-        """One table as it is in the file now, read once, or as it is in ``tables``."""
-        held = self.load() if tables is None else tables
-        return StateTable(StateStorage(self.path, self.kind, self.advice, held), name)
-
-    def _peek(self, name: str) -> StateTable:
-        """One table as it is in the file now, read without the last one."""
+    def _peek(self, name: str) -> dict[str, Any]:
+        """The documents of one table by id, read without the last one."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
-        return self._view(name, tables if name in tables else storage.read())
+        documents: dict[str, Any] = (tables if name in tables else storage.read()).get(name, {})
+        return documents
 
     def _unreadable(self, problem: str) -> StateUnreadable:
         return unreadable(self.path, problem, self.advice)

@@ -30,24 +30,24 @@ class StatusStore(StateFile):
 
     def read_answers(self, identifiers: Iterable[str]) -> dict[str, Answer]:
         """The answers of those ids that have one. Raises StateMissing, StateUnreadable or StateTooNew."""
-        return self._answers(self._view("answers").pick(identifiers))
+        answers = self.load().get("answers", {})
+        return self._answers({key: answers[key] for key in identifiers if key in answers})
 
     def read_all(self) -> dict[str, Answer]:
         """Every answer. Raises as ``read_answers`` does."""
-        return self._answers(self._view("answers").by_id())
+        return self._answers(self.load().get("answers", {}))
 
     def _answers(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
         return {key: Answer(*self._values(key, each, answer=str, ended=bool)) for key, each in documents.items()}
 
     def read_lost(self) -> dict[str, Loss]:
         """The hosts to report, by short name. Raises as ``read_answers`` does."""
-        documents = self._peek("lost").by_id()
-        return {name: Loss(*self._values(name, each, grace=int, cause=str)) for name, each in documents.items()}
+        lost = self._peek("lost").items()
+        return {name: Loss(*self._values(name, each, grace=int, cause=str)) for name, each in lost}
 
     def read_available(self) -> dict[str, int]:
         """How many more machines each template may have, by id; raises as ``read_answers`` does."""
-        documents = self._peek("available").by_id()
-        return {name: self._values(name, each, machines=int)[0] for name, each in documents.items()}
+        return {name: self._values(name, each, machines=int)[0] for name, each in self._peek("available").items()}
 
     def write(
         self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int] | None = None
