@@ -22,7 +22,8 @@ from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches
 from provisioner.lab.cloud.compute.vms import Vm
 from provisioner.lab.cloud.world import Fault
-from provisioner.loop.cycle import Reconciler
+from provisioner.loop.cycle import Mandate
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
@@ -30,6 +31,7 @@ from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_cloud import EXACT
 from tests.support.clouds.specs import advised
 from tests.support.inline_actors import InlineActors
+from tests.support.stores import add_request, add_return
 
 PROJECT = "demo-project"
 LAG = 30.0
@@ -85,7 +87,12 @@ class Grid:
         projects = Projects("hf", calls_per_minute=1_000_000, times=times)
         self.backends = {spec.name: MigBackend(self._pool(spec), projects) for spec in self.specs}
         self._loop = Reconciler(
-            clock=self, state=self.state, actors=InlineActors(self.backends), limits=self.limits, provisioner="demo"
+            clock=self,
+            state=self.state,
+            actors=InlineActors(self.backends),
+            limits=self.limits,
+            provisioner="demo",
+            mandate=Mandate(),
         )
 
     def now(self) -> float:
@@ -126,12 +133,10 @@ class Grid:
     # --- HostFactory --------------------------------------------------------------------------------------------------
 
     def request(self, count: int) -> str:
-        with self.state.intent.additions() as intent:
-            return intent.add_request("T", count, created_wall=self.wall())
+        return add_request(self.state, "T", count, created_wall=self.wall())
 
     def give_back(self, names: Collection[str]) -> str:
-        with self.state.intent.additions() as intent:
-            return intent.add_return(sorted(names), created_wall=self.wall())
+        return add_return(self.state, sorted(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
         """What getRequestStatus prints of it; a request that no cycle has read is running."""

@@ -22,6 +22,7 @@ from provisioner.backends.mig.api import USUAL_TIMES
 from provisioner.backends.registry import built_in
 from provisioner.interrupts import Latch
 from provisioner.loop import loop as loops
+from provisioner.loop import standby
 from provisioner.loop.cycle import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
@@ -43,7 +44,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.levers import let_go, pulled
 from provisioner.state.loop_lock import LoopLock
 from tests.support.slow_place import SlowPlace
-from tests.support.stores import forgotten
+from tests.support.stores import add_request, forgotten
 from tests.support.waiting import PATIENCE, until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
@@ -96,8 +97,7 @@ class Running:
 
 def ask(state: StateDir, count: int) -> None:
     """Record a request, as a script does."""
-    with state.intent.additions(create_for="demo") as intent:
-        intent.add_request("T", count, created_wall=time.time())
+    add_request(state, "T", count, created_wall=time.time(), create_for="demo")
 
 
 # --- the garbage collector --------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ GONE = 2**22 + 1
     ],
 )
 def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, object], lives: bool) -> None:
-    assert loops._may_live(holder) is lives
+    assert standby._may_live(holder) is lives
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
