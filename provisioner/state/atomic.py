@@ -40,16 +40,11 @@ LEFTOVER_AGE = 600.0
 """Seconds after which a file written aside has no writer any more: replacing takes milliseconds."""
 
 
-def pauses() -> list[float]:
-    """Seconds to wait before each further look at a file that may be served from a cache."""
-    return [FIRST_PAUSE * 2**turn for turn in range(OPEN_AGAIN)]
-
-
 def tries() -> Iterator[bool]:
-    """Yield for each look at such a file, after its pause: True for the last one."""
-    for pause in pauses():
+    """Yield for each look at a file that may be served from a cache, with pauses between: True for the last one."""
+    for turn in range(OPEN_AGAIN):
         yield False
-        time.sleep(pause)
+        time.sleep(FIRST_PAUSE * 2**turn)
     yield True
 
 
@@ -184,7 +179,9 @@ def stop_replacing(path: str) -> None:
 def _asides(path: str) -> Iterator[str]:
     """The files that are written aside to take the place of this one. Raises OSError."""
     directory, name = os.path.split(path)
-    return (os.path.join(directory, entry) for entry in os.listdir(directory) if is_aside(entry, name))
+    for entry in os.listdir(directory):
+        if is_aside(entry, name):
+            yield os.path.join(directory, entry)
 
 
 def _write_aside(aside: str, content: bytes, path: str, *, durable: bool, mode: int) -> None:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from provisioner.files.regular import open_own, read_descriptor
-from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
+from provisioner.names import REQUEST_ID_LENGTH
 from provisioner.state.atomic import FILE_MODE, discard, stop_replacing, tries, write_all
 from provisioner.state.database import are_tables
 from provisioner.state.errors import unwritable
@@ -30,7 +30,7 @@ UNFINISHED = ".new"
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
-Tables = Mapping[str, Mapping[str, dict[str, Any]]]
+Rows = Mapping[str, Mapping[str, dict[str, Any]]]
 """Documents by id, by the name of their table."""
 
 Terms = Mapping[str, Any]
@@ -40,7 +40,7 @@ Terms = Mapping[str, Any]
 class Posting:
     """Documents that are to be added to the data at ``path``."""
 
-    def __init__(self, path: str, tables: Tables, name: str = "") -> None:
+    def __init__(self, path: str, tables: Rows, name: str = "") -> None:
         self.tables = tables
         self._data_path = path
         self._path = os.path.join(os.path.dirname(path), name or f"{_prefix(path)}{os.urandom(8).hex()}")
@@ -135,7 +135,7 @@ def _content_while_owned(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _tables(content: bytes, facts: Terms) -> list[Tables]:
+def _tables(content: bytes, facts: Terms) -> list[Rows]:
     """What the posting would add, if it is one that we understand."""
     match json.loads(content or "null"):
         case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
@@ -154,28 +154,3 @@ def new_id() -> str:
             if byte < 256 - 256 % len(ID_ALPHABET):
                 letters += ID_ALPHABET[byte % len(ID_ALPHABET)]
     return letters[:REQUEST_ID_LENGTH]
-
-
-class Additions:
-    """New requests and return requests, which will be written together."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, dict[str, dict[str, Any]]] = {"requests": {}, "returns": {}}
-
-    def add_request(self, template: str, count: int, *, created_wall: float, rc_account: str = "") -> str:
-        """Record that HF asks for ``count`` machines; returns its new id, which counts once all is written."""
-        document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
-        if rc_account:
-            document["rc_account"] = rc_account
-        return self._insert("requests", "", document)
-
-    def add_return(self, names: Iterable[str], *, created_wall: float) -> str:
-        """Record that HF gives the named machines back (short names); returns its new id."""
-        document = {"names": list(names), "created_wall": created_wall}
-        return self._insert("returns", RETURN_ID_PREFIX, document)
-
-    def _insert(self, table: str, prefix: str, document: dict[str, Any]) -> str:
-        while (identifier := prefix + new_id()) in self.tables[table]:
-            pass
-        self.tables[table][identifier] = document
-        return identifier

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
+from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state import atomic
 from provisioner.state.errors import StateMissing
 
@@ -200,14 +201,19 @@ class StateDir(StateFiles):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str
     ) -> Recorded:
-        """Raises as ``IntentStore.additions``, like ``record_return``."""
-        with self.intent.additions(create_for=provisioner) as additions:
-            id_ = additions.add_request(template, count, created_wall=created_wall, rc_account=rc_account)
-        return Recorded(id_, self.heartbeat.age_against(self.intent.path))
+        """Raises as ``IntentStore.add``, like ``record_return``."""
+        document = {"template": template, "count": count, "created_wall": created_wall}
+        return self._record(provisioner, "requests", "", document | ({"rc_account": rc_account} if rc_account else {}))
 
     def record_return(self, provisioner: str, names: Iterable[str], *, created_wall: float) -> Recorded:
-        with self.intent.additions(create_for=provisioner) as additions:
-            id_ = additions.add_return(names, created_wall=created_wall)
+        document = {"names": list(names), "created_wall": created_wall}
+        return self._record(provisioner, "returns", RETURN_ID_PREFIX, document)
+
+    def _record(self, provisioner: str, table: str, prefix: str, document: dict[str, Any]) -> Recorded:
+        from provisioner.state.batched_writes import new_id
+
+        id_ = prefix + new_id()
+        self.intent.add({table: {id_: document}}, create_for=provisioner)
         return Recorded(id_, self.heartbeat.age_against(self.intent.path))
 
     def poll(self, ids: Iterable[str]) -> Polled:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -18,9 +19,10 @@ from provisioner.state.atomic import facts_of, read_if_present
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import Condition, StateUnreadable
 from provisioner.state.hf_activity import ENTRY
-from provisioner.state.locks import DataLock, now_text
+from provisioner.state.locks import DataLock
 from provisioner.state.markers import names_in
 from provisioner.state.state_file import StateFile
+from provisioner.utc import format_utc
 
 USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
@@ -48,7 +50,7 @@ def _take(state: StateDir) -> tuple[Manifest, bytes]:
         # What HF was told comes last: an answer is published before it is settled.
         held = dict(_read(state, ["intent.json", "memory.json", "levers.json", "status.json", ANNOUNCED_FILE]))
         held |= _read(state, [TOLD + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)])
-    facts = Manifest(FORMAT, __version__, intent.provisioner, now_text())
+    facts = Manifest(FORMAT, __version__, intent.provisioner, format_utc(time.time()))
     return facts, pack(facts, held | dict(_read(state, state.journal.files())))
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from provisioner.state import atomic
 from provisioner.state.atomic import read_if_present, tries
-from provisioner.state.batched_writes import Additions, Posting, waiting
+from provisioner.state.batched_writes import Posting, Rows, waiting
 from provisioner.state.database import RECOVER, SCHEMA, Tables, about, entries, generation_of
 from provisioner.state.errors import (
     Condition,
@@ -171,7 +170,7 @@ class IntentFile(StateFile):
 
 
 class IntentStore(IntentFile):
-    """Writing, each time the whole file: joint additions, the trim, and what ``recover`` puts back."""
+    """Writing, each time the whole file: batched additions, the trim, and what ``recover`` puts back."""
 
     def note_newest(self, generation: int) -> None:
         """Tell writers of a generation that the lock file has lost: an older file they refuse from now on.
@@ -220,20 +219,15 @@ class IntentStore(IntentFile):
             self._check_no_memory()
             self._save(self._new_tables(provisioner), lock, lock.generation + 1)
 
-    @contextmanager
-    def additions(self, *, wait: float = LOCK_WAIT, create_for: str | None = None) -> Iterator[Additions]:
-        """Gather what to add, then lock, read, and write it durably, with what others add at the same time.
+    def add(self, added: Rows, *, create_for: str | None = None, wait: float = LOCK_WAIT) -> None:
+        """Add requests and returns, by table and new id: durably, in one write with what others add at the same time.
 
-        ``create_for``: the provisioner id; the first additions to a new state directory then create the file, and a
-        file of another provisioner is refused. An exception inside writes nothing. Raises StateMissing,
-        StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout, and StateError for another's file.
+        ``create_for``: the provisioner id; the first addition to a new state directory then creates the file, and a
+        file of another provisioner is refused. Raises StateMissing, StateUnreadable, StateTooNew, StateStale,
+        StateUnwritable or LockTimeout, and StateError for another's file.
         """
-        additions = Additions()
-        yield additions
         self._check_ready(create_for)
-        if not any(additions.tables.values()):
-            return
-        posting, lock = Posting(self.path, additions.tables), DataLock(self.lock_path, wait)
+        posting, lock = Posting(self.path, added), DataLock(self.lock_path, wait)
         if lock.try_acquire():
             self._add(posting, lock, create_for)
         else:
@@ -303,9 +297,14 @@ class IntentStore(IntentFile):
         """Write the tables with their changes, and with what all who wait have posted."""
         generation = generation_of(tables) + 1
         joined = self._join(waiting(self.path, about(tables)), tables)
+
+        def check_wanted() -> None:
+            if not all(posting.wanted() for posting in joined):
+                raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
+
         for last in [False] * WITHDRAWALS + [True]:
             try:
-                self._save(tables, lock, generation, lambda: self._check_wanted(joined))
+                self._save(tables, lock, generation, check_wanted)
                 break
             except Disturbed:
                 if last:
@@ -316,15 +315,10 @@ class IntentStore(IntentFile):
         for posting in joined:
             posting.granted()
 
-    def _check_wanted(self, joined: Iterable[Posting]) -> None:
-        for posting in joined:
-            if not posting.wanted():
-                raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
-
     def remove(self, identifiers: Iterable[str]) -> float:
         """Trim requests and return requests; ids that are not there (any more) are skipped.
 
-        Returns the seconds it waited for the lock; raises as ``additions``.
+        Returns the seconds it waited for the lock; raises as ``add``.
         """
         doomed = list(identifiers)
         self._check_ready(None)

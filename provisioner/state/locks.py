@@ -15,6 +15,7 @@ from typing import Any
 
 from provisioner.state.atomic import open_shared, read_if_present
 from provisioner.state.errors import LockTimeout, StateError, StateUnwritable, writing
+from provisioner.utc import format_utc
 
 LOCK_WAIT = 20.0
 """Seconds a script waits for a lock: far below HF's 300 s for a whole call."""
@@ -208,7 +209,7 @@ class DataLock:
     def _signed(self) -> bool:
         try:
             self.generation = whole_number(self._file.record(), "generation")
-            self._file.sign({**identity(), "since": now_text(), "generation": self.generation})
+            self._sign()
         except StateError:
             self._file.release()
             raise
@@ -230,7 +231,11 @@ class DataLock:
     def note(self) -> None:
         """Note the generation durably, before what it is about is written. Raises StateUnwritable."""
         self._file.check_in_place()
-        self._file.sign({**identity(), "since": now_text(), "generation": self.generation}, durable=True)
+        self._sign(durable=True)
+
+    def _sign(self, *, durable: bool = False) -> None:
+        facts = {**identity(), "since": format_utc(time.time()), "generation": self.generation}
+        self._file.sign(facts, durable=durable)
 
     def check(self) -> None:
         """Raises StateUnwritable when the lock is no longer ours to rely on."""
@@ -242,11 +247,6 @@ class DataLock:
 def identity() -> dict[str, Any]:
     """Who we are, as others see us."""
     return {"host": os.uname().nodename[:64], "pid": os.getpid()}
-
-
-def now_text() -> str:
-    """Wall clock for people; never compared."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def describe_holder(path: str, wait: float) -> str:

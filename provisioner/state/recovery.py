@@ -199,17 +199,13 @@ def _wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
 
 def _of_memory(memory: Memory) -> Intent:
     """What intent held when this memory was written. What was leaving the files stays away."""
-
-    def wall(read: float) -> float:
-        return memory.wall_of(read)
-
     requests = {
-        record.id: Request(record.id, record.template, record.count, wall(record.read), record.rc_account)
+        record.id: Request(record.id, record.template, record.count, memory.wall_of(record.read), record.rc_account)
         for record in memory.requests.values()
         if not record.trimmed
     }
     returns = {
-        back.id: ReturnRequest(back.id, back.names, wall(back.read))
+        back.id: ReturnRequest(back.id, back.names, memory.wall_of(back.read))
         for back in memory.returns.values()
         if not back.trimmed
     }

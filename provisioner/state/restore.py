@@ -38,6 +38,7 @@ from provisioner.state.locks import DataLock
 from provisioner.state.markers import make_shared_directory
 from provisioner.state.memory import MemoryCodec
 from provisioner.state.state_file import StateFile
+from provisioner.utc import format_utc
 
 DATABASES = ("intent.json", "memory.json", "status.json", "levers.json")
 
@@ -167,7 +168,8 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
         )
     if not present:
         return ""
-    kept = os.path.join(state.path, time.strftime("before-restore-%Y%m%dT%H%M%SZ", time.gmtime()))
+    now = "".join(filter(str.isalnum, format_utc(time.time())))
+    kept = os.path.join(state.path, f"before-restore-{now}")
     make_shared_directory(kept)
     for name in present:  # one is there already where a restore of this second was interrupted
         create_whole(os.path.join(kept, name), read_whole(os.path.join(state.path, name), ADVICE))

@@ -89,8 +89,6 @@ def size_of(path: str) -> int:
 def leave(directory: Path, machines: int) -> None:
     """The state directory of a loop that has just ended a cycle."""
     state = StateDir(directory)
-    with state.intent.additions(create_for="demoinst"):
-        pass
     state.memory.write(grid(machines))
     limits = Limits("hf", {"a": PoolLimits("a")}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)})
     notes = Notes(limits=limits)

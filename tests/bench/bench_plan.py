@@ -39,6 +39,7 @@ from provisioner.model import (
 from provisioner.planning.plan import World, make_plan
 from provisioner.state.directory import StateDir
 from tests.support.inline_actors import InlineActors
+from tests.support.stores import add_return
 
 SIZES = (1_000, 10_000, 100_000)
 PER_REQUEST = 10_000
@@ -133,8 +134,7 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
     """A whole cycle in which nothing changed: files looked at, nothing planned, nothing written."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
-        with state.intent.additions(create_for="demo") as intended:
-            intended.add_return(["hf-none"], created_wall=0.0)
+        add_return(state, ["hf-none"], created_wall=0.0, create_for="demo")
         wanted = state.intent.read()
         held = replace(settled, provisioner="demo", generation=wanted.generation)
         state.memory.write(held)

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from provisioner.hostfactory import Answer, Loss
 from provisioner.names import machine_name
 from tests.support.hostfactory.provider import COMMANDS, HostFactory
+from tests.support.stores import add_request
 
 SIZES = (0, 100, 1_000, 10_000, 50_000)
 GOALS = {0: 2.0, 100: 2.0, 1_000: 3.0, 10_000: 3.0, 50_000: 4.0}
@@ -70,13 +71,12 @@ def prepare(hf: HostFactory, machines: int) -> dict[str, list[str]]:
     names = []
     answers = {}
     hf.state.intent.create(hf.instance)
-    with hf.state.intent.additions() as intent:
-        for _ in range(max(machines // BATCH, 1)):
-            request = intent.add_request("T2", min(machines, BATCH), created_wall=0.0)
-            entries = [entry(machine_name("hf", request, number)) for number in range(min(machines, BATCH))]
-            text = {"requestId": request, "status": "complete", "message": "", "machines": entries}
-            answers[request] = Answer(json.dumps(text), ended=True)
-            names += [each["name"] for each in entries]
+    for _ in range(max(machines // BATCH, 1)):
+        request = add_request(hf.state, "T2", min(machines, BATCH), created_wall=0.0)
+        entries = [entry(machine_name("hf", request, number)) for number in range(min(machines, BATCH))]
+        text = {"requestId": request, "status": "complete", "message": "", "machines": entries}
+        answers[request] = Answer(json.dumps(text), ended=True)
+        names += [each["name"] for each in entries]
     hf.state.status.write(answers, {str(name): Loss(0) for name in names[:LOSSES]})
     hf.state.heartbeat.touch()
     hosts = [{"name": f"{name}.c.demo.internal", "machineId": name} for name in names]

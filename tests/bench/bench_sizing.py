@@ -96,10 +96,8 @@ def stored(machines: int) -> tuple[int, float]:
         state = StateDir(directory)
         ids = [f"r{number:09d}" for number in range(-(-machines // MACHINES))]
         records, answers = {id_: record(id_) for id_ in ids}, {id_: answer(id_) for id_ in ids}
-        with state.intent.additions(create_for="demo") as intent:
-            intent.tables["requests"] |= {
-                id_: {"template": "T1", "count": MACHINES, "created_wall": 1.0} for id_ in ids
-            }
+        document = {"template": "T1", "count": MACHINES, "created_wall": 1.0}
+        state.intent.add({"requests": dict.fromkeys(ids, document)}, create_for="demo")
         for id_ in ids:
             state.told.tell(id_, answers[id_].text)
         began = time.perf_counter()

@@ -58,8 +58,6 @@ def grid(machines: int) -> Memory:
 def leave(directory: Path, machines: int) -> None:
     """The state directory of a loop that has just ended a cycle."""
     state = StateDir(directory)
-    with state.intent.additions(create_for="demoinst"):
-        pass
     state.memory.write(grid(machines))
     limits = Limits(
         "hf", {"a": PoolLimits("a", max_machines=10_000)}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)}

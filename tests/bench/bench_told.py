@@ -25,6 +25,7 @@ from provisioner.state.atomic import create_whole
 from tests.bench.bench_scripts import call, entry, measure
 from tests.support.hostfactory.in_process import entry as answer_of
 from tests.support.hostfactory.provider import HostFactory
+from tests.support.stores import add_request
 
 GOALS = {1: 2.0, 100: 2.0, 1_000: 2.0, 10_000: 3.0}
 """Most times a later call's wall time, by machines in the answer."""
@@ -35,8 +36,7 @@ def first_and_later(machines: int, rounds: int) -> tuple[float, float, float, in
     with tempfile.TemporaryDirectory() as directory:
         hf = HostFactory(Path(directory))
         hf.state.intent.create(hf.instance)
-        with hf.state.intent.additions() as intent:
-            id_ = intent.add_request("T2", machines, created_wall=0.0)
+        id_ = add_request(hf.state, "T2", machines, created_wall=0.0)
         names = [machine_name("hf", id_, number) for number in range(machines)]
         text = answer_of(id_, "complete", machines=[entry(name) for name in names])
         hf.state.status.write({id_: Answer(text, True)}, {})

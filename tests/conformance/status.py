@@ -22,6 +22,7 @@ from provisioner.names import machine_name
 from provisioner.planning.report import answers as rendering
 from tests.conformance.stage import SECONDS, Cases, Grid, loop_time, names, template
 from tests.support.parts import make_slot
+from tests.support.stores import add_request, add_return
 from tests.support.waiting import until
 
 CASES = Cases()
@@ -256,9 +257,9 @@ def a_thousand(hf: Grid) -> None:
 
 @case(68, "every internal state → only the three words for requests and for results", loop=False)
 def every_state(hf: Grid) -> None:
-    with hf.state.intent.additions(create_for=hf.instance) as intent:
-        ids = [intent.add_request("T2", 1, created_wall=time.time()) for _ in range(4)]
-        backs = [intent.add_return([f"m{number}"], created_wall=time.time()) for number in range(2)]
+    asked = {"created_wall": time.time(), "create_for": hf.instance}
+    ids = [add_request(hf.state, "T2", 1, **asked) for _ in range(4)]
+    backs = [add_return(hf.state, [f"m{number}"], **asked) for number in range(2)]
     ends = (None, RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR, None)
     records = {
         id_: RequestRecord(

@@ -20,6 +20,7 @@ from hf_scripts.host import CheckResult, fine
 from provisioner.files.owners import user_name
 from provisioner.hostfactory.instance import Directories
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
+from tests.support.stores import add_request
 from tests.support.waiting import PATIENCE
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can become another user")
@@ -80,8 +81,7 @@ def test_a_directory_without_any_request_yet_is_fine(tmp_path: Path) -> None:
 def old_copy_of_intent(hf: HostFactory) -> None:
     path = hf.work / "intent.json"
     copy = path.read_bytes()
-    with hf.state.intent.additions() as wanted:
-        wanted.add_request("T", 1, created_wall=0.0)
+    add_request(hf.state, "T", 1, created_wall=0.0)
     path.write_bytes(copy)
 
 

@@ -20,6 +20,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.provider import ROOT, HostFactory
+from tests.support.stores import add_request
 from tests.support.waiting import PATIENCE, until
 
 FORK = multiprocessing.get_context("fork")
@@ -56,8 +57,7 @@ def one_request(directory: str, start: Any, report: Any) -> None:
     """Record one request as a script does, when all start at once."""
     start.wait()
     try:
-        with StateDir(directory).intent.additions(create_for="demo") as intent:
-            request = intent.add_request("T", 1, created_wall=0.0)
+        request = add_request(StateDir(directory), "T", 1, created_wall=0.0, create_for="demo")
         report.put((request, ""))
     except StateError as error:
         report.put(("", str(error)))
@@ -87,11 +87,13 @@ WRITER = """
 import json, random, sys, time
 from provisioner.state.errors import LockTimeout, StateUnwritable
 from provisioner.state.directory import StateDir
+from provisioner.state.batched_writes import new_id
 state, chance, deadline = StateDir(sys.argv[1]), random.Random(int(sys.argv[2])), time.monotonic() + float(sys.argv[3])
 while time.monotonic() < deadline:
+    made = new_id()
+    document = {"template": "T", "count": 1, "created_wall": 0.0}
     try:
-        with state.intent.additions(wait=chance.choice([0.0, 0.01, 0.05, 0.3])) as intent:
-            made = intent.add_request("T", 1, created_wall=0.0)
+        state.intent.add({"requests": {made: document}}, wait=chance.choice([0.0, 0.01, 0.05, 0.3]))
         print(json.dumps([made, True]), flush=True)
     except (LockTimeout, StateUnwritable):
         print(json.dumps([made, False]), flush=True)

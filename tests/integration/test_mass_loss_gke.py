@@ -17,6 +17,7 @@ from provisioner.model import Limits, Memory, PoolLimits, Slot, TemplateLimits, 
 from provisioner.state.directory import StateDir
 from tests.integration.test_gke_backend import NAMESPACE, PODS, Bench
 from tests.support.clients.wire import Wire
+from tests.support.stores import add_request
 from tests.support.waiting import until
 
 POOL = "gke-main"
@@ -40,8 +41,7 @@ class Running:
         self.backend = bench.backend(watched=False)
         path.mkdir()
         state = StateDir(path)
-        with state.intent.additions(create_for="demo") as intent:
-            intent.add_request("T", COUNT, created_wall=time.time())
+        add_request(state, "T", COUNT, created_wall=time.time(), create_for="demo")
         pace = Pace(interval=0.2, floor=0.0, act=5.0, intent_poll=0.01)
         self.reports: list[CycleReport] = []
         self.loop = Loop(Setup(state, {POOL: self.backend}, LIMITS, "demo", pace), self.reports.append)

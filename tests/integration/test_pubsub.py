@@ -27,6 +27,7 @@ from provisioner.state.directory import StateDir
 from tests.support.checks import callers, rights
 from tests.support.hostfactory.sites import small_site, template
 from tests.support.ports import free_ports
+from tests.support.stores import add_request
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.pubsub
@@ -181,8 +182,7 @@ def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Pl
     ) as simulator:
         mig["endpoint"] = simulator.compute
         site.write()
-        with state.intent.additions(create_for="t") as intent:
-            id_ = intent.add_request("T", 2, created_wall=time.time())
+        id_ = add_request(state, "T", 2, created_wall=time.time(), create_for="t")
         with running_loop(site.path, tmp_path) as metrics:
             until(lambda: state.status.exists() and state.status.read_all()[id_].ended, 30, what="two machines")
             names = sorted(machine["name"] for machine in simulator.state()["machines"])

@@ -9,8 +9,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,6 @@ from provisioner.model import (
 )
 from provisioner.state import batched_writes, recovery
 from provisioner.state import intent as intent_file
-from provisioner.state.batched_writes import Additions
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.state.hf_activity import Told
@@ -60,6 +59,7 @@ from provisioner.state.levers import let_go, pulled
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 from tests.support.clouds.specs import advised
+from tests.support.stores import add_request, add_return
 
 PROVISIONER = "demo"
 PREFIX = "hf"
@@ -586,8 +586,9 @@ class Story:
     def request(self, template: str, count: int) -> None:
         """requestMachines."""
         with suppress(*REFUSED):
-            with self._additions() as intent:
-                id_ = intent.add_request(template, count, created_wall=self.world.wall() + self.skew)
+            with self._numbered_ids():
+                asked = self.world.wall() + self.skew
+                id_ = add_request(self.hf, template, count, created_wall=asked, create_for=PROVISIONER)
             self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
 
     def poll(self, id_: str, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -637,8 +638,9 @@ class Story:
         """requestReturnMachines."""
         chosen = list(dict.fromkeys(names))
         with suppress(*REFUSED):
-            with self._additions() as intent:
-                id_ = intent.add_return(chosen, created_wall=self.world.wall() + self.skew)
+            with self._numbered_ids():
+                given = self.world.wall() + self.skew
+                id_ = add_return(self.hf, chosen, created_wall=given, create_for=PROVISIONER)
             self.returns[id_] = None
             self.judge.given_back(id_, chosen)
             self.returned |= dict.fromkeys(chosen, id_)
@@ -661,14 +663,9 @@ class Story:
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
         return command(ScriptCall(Document("the story", json.dumps(document).encode()), Directories(environment), {}))
 
-    @contextmanager
-    def _additions(self) -> Iterator[Additions]:
-        """One script's write; ids count up, so that a story can be told again."""
-        with (
-            patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"),
-            self.hf.intent.additions(create_for=PROVISIONER) as intent,
-        ):
-            yield intent
+    def _numbered_ids(self) -> AbstractContextManager[object]:
+        """Inside, ids count up, so that a story can be told again."""
+        return patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}")
 
     def _stamp(self, path: str) -> None:
         """Set a file's time, so that each write has another one however fast the story runs."""

@@ -26,6 +26,7 @@ from provisioner.model import (
 from provisioner.state.directory import StateDir
 from tests.support.inline_actors import InlineActors
 from tests.support.steered_place import SteeredPlace
+from tests.support.stores import add_request, add_return
 
 LIMITS = Limits(
     "hf",
@@ -127,12 +128,10 @@ class Bench:
 
     def request(self, count: int, template: str = "T", *, skew: float = 0.0) -> str:
         """``skew``: seconds by which the clock of HF's host is ahead of the loop's."""
-        with self.state.intent.additions(create_for="demo") as intent:
-            return intent.add_request(template, count, created_wall=self.clock.time + skew)
+        return add_request(self.state, template, count, created_wall=self.clock.time + skew, create_for="demo")
 
     def give_back(self, *names: str) -> str:
-        with self.state.intent.additions() as intent:
-            return intent.add_return(names, created_wall=self.clock.time)
+        return add_return(self.state, names, created_wall=self.clock.time)
 
     def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:
         for _ in range(times):

@@ -37,6 +37,7 @@ from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.samples import EVERY, Samples
 from provisioner.telemetry.server import Health, Server
+from tests.support.stores import add_request
 from tests.unit.core import BEFORE, NOW, running, slot
 
 SCRIPT = "<script>document.title='owned'</script>"
@@ -99,8 +100,7 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
 
 def leave(state: StateDir, held: Memory, notes: Notes) -> None:
     """What the loop leaves; the words that no file can hold stay in memory alone."""
-    with state.intent.additions(create_for="demoinst") as intent:
-        intent.add_request("T", 1, created_wall=0.0)
+    add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
     state.notes.write(asdict(notes))
     state.heartbeat.touch()
 

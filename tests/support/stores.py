@@ -5,20 +5,42 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import Memory
+from provisioner.names import RETURN_ID_PREFIX
+from provisioner.state import atomic, batched_writes
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import LockFile
 
 
 def add(state: StateDir, template: str = "T1") -> str:
     """Record a request as a script does; returns its id."""
-    with state.intent.additions(create_for="demo") as intent:
-        return intent.add_request(template, 2, created_wall=5.0)
+    return add_request(state, template, 2, created_wall=5.0, create_for="demo")
+
+
+def pauses() -> list[float]:
+    """Seconds between the looks at a file that may be served from a cache."""
+    return [atomic.FIRST_PAUSE * 2**turn for turn in range(atomic.OPEN_AGAIN)]
+
+
+def add_request(state: StateDir, template: str, count: int, *, created_wall: float, **options: Any) -> str:
+    """Record a request; returns its id. ``options``: as of ``IntentStore.add``, and ``rc_account``."""
+    document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
+    if account := options.pop("rc_account", ""):
+        document["rc_account"] = account
+    state.intent.add({"requests": {(id_ := batched_writes.new_id()): document}}, **options)
+    return id_
+
+
+def add_return(state: StateDir, names: Iterable[str], *, created_wall: float, **options: Any) -> str:
+    """Record a return request; returns its id. ``options``: as of ``IntentStore.add``."""
+    id_ = RETURN_ID_PREFIX + batched_writes.new_id()
+    state.intent.add({"returns": {id_: {"names": list(names), "created_wall": created_wall}}}, **options)
+    return id_
 
 
 def fill(state: StateDir) -> None:

@@ -31,6 +31,7 @@ from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_cloud import EXACT
 from tests.support.clouds.specs import advised
 from tests.support.inline_actors import InlineActors
+from tests.support.stores import add_request, add_return
 
 PROJECT = "demo-project"
 LAG = 30.0
@@ -132,12 +133,10 @@ class Grid:
     # --- HostFactory --------------------------------------------------------------------------------------------------
 
     def request(self, count: int) -> str:
-        with self.state.intent.additions() as intent:
-            return intent.add_request("T", count, created_wall=self.wall())
+        return add_request(self.state, "T", count, created_wall=self.wall())
 
     def give_back(self, names: Collection[str]) -> str:
-        with self.state.intent.additions() as intent:
-            return intent.add_return(sorted(names), created_wall=self.wall())
+        return add_return(self.state, sorted(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
         """What getRequestStatus prints of it; a request that no cycle has read is running."""

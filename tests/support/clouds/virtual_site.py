@@ -42,6 +42,7 @@ from provisioner.state.errors import StateMissing
 from tests.support.clouds.specs import advised
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
 from tests.support.inline_actors import InlineActors
+from tests.support.stores import add_request, add_return
 
 if TYPE_CHECKING:
     from provisioner.backends.events import Worth
@@ -219,16 +220,12 @@ class VirtualSite:
 
     def request(self, count: int) -> str:
         """requestMachines."""
-        with (
-            patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"),
-            self.hf.intent.additions() as intent,
-        ):
-            return intent.add_request("T", count, created_wall=self.wall())
+        with patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}"):
+            return add_request(self.hf, "T", count, created_wall=self.wall())
 
     def give_back(self, names: Sequence[str]) -> str:
         """requestReturnMachines."""
-        with self.hf.intent.additions() as intent:
-            return intent.add_return(list(names), created_wall=self.wall())
+        return add_return(self.hf, list(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
         """getRequestStatus."""

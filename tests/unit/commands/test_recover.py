@@ -162,11 +162,8 @@ def test_it_names_the_requests_that_a_release_would_cancel(state: StateDir, caps
     forgotten = RequestRecord("aaaaaaaaaa", "GkePod", 1, 0.0, 1.0, {0: running(0, Verdict.SUCCEEDED)})
     asked = replace(forgotten, id="bbbbbbbbbb", slots={})
     heard = replace(asked, id="cccccccccc")
-    with state.intent.additions() as intent:
-        intent.tables["requests"] |= {
-            one: {"template": "GkePod", "count": 1, "created_wall": 0.0}
-            for one in ("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc")
-        }
+    document = {"template": "GkePod", "count": 1, "created_wall": 0.0}
+    state.intent.add({"requests": dict.fromkeys(("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc"), document)})
     remember(state, replace(LATCHED, requests={one.id: one for one in (forgotten, asked, heard)}))
     state.told.presume("cccccccccc")
     for id_, ago in (("aaaaaaaaaa", 1801), ("bbbbbbbbbb", 0), ("cccccccccc", 1801)):

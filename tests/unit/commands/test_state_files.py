@@ -12,6 +12,7 @@ from provisioner.model import Memory, RequestRecord, RequestStatus
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.sites import example_site
 from tests.support.parts import alter
+from tests.support.stores import add_request
 
 
 @pytest.fixture
@@ -32,8 +33,7 @@ def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
 ) -> None:
     run(["init"])
     state = StateDir(site / "work")
-    with state.intent.additions() as intent:
-        id_ = intent.add_request("GkePod", 1, created_wall=0.0)
+    id_ = add_request(state, "GkePod", 1, created_wall=0.0)
     done = RequestRecord(
         id_, "GkePod", 0, read=0.0, deadline=1.0, ended=RequestStatus.COMPLETE, ended_at=2.0, told_at=3.0
     )

@@ -25,6 +25,7 @@ from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time
 from tests.support.desk import Desk
 from tests.support.parts import alter
+from tests.support.stores import add_request
 from tests.unit.core import NOW, REQUEST, STOCKOUT, limits, memory, name, pool, record, running, slot
 
 HOSTILE = Failure(STOCKOUT.error, "no room\x1b[2J\nin zone " + "x" * 100)
@@ -39,8 +40,7 @@ TWO_POOLS = limits(pool("a", max_machines=500), pool("b"))
 @pytest.fixture
 def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
     made = Desk(tmp_path, capsys)
-    with made.state.intent.additions(create_for="demo") as intent:
-        intent.add_request("T", 1, created_wall=0.0)
+    add_request(made.state, "T", 1, created_wall=0.0, create_for="demo")
     made.leave(PLANNED, TWO_POOLS)
     return made
 
@@ -219,8 +219,7 @@ def test_an_old_copy_of_intent_is_a_problem(desk: Desk, by_memory: bool) -> None
 
 def add_and_read(state: StateDir, *, read: bool = True) -> None:
     """Record a request as HF does, and let the loop read it."""
-    with state.intent.additions() as intent:
-        intent.add_request("T", 1, created_wall=0.0)
+    add_request(state, "T", 1, created_wall=0.0)
     if read:
         state.memory.write(replace(PLANNED, generation=state.intent.read().generation))
 

@@ -24,7 +24,7 @@ from provisioner.state.errors import StateError, StateLinked
 from provisioner.state.locks import DataLock
 from tests.support.hostfactory.in_process import Here
 from tests.support.hostfactory.provider import requesting
-from tests.support.stores import add
+from tests.support.stores import add, pauses
 from tests.support.waiting import until
 
 ID = "abcdefghij"
@@ -211,7 +211,7 @@ def test_a_count_that_a_cache_keeps_for_a_moment_is_awaited(state: StateDir, mon
 
     monkeypatch.setattr(atomic.time, "sleep", pause)
     assert read_whole(str(path), "") == b"whole"
-    assert paused == atomic.pauses()[:3]
+    assert paused == pauses()[:3]
 
 
 def test_a_file_that_is_refused_is_closed(state: StateDir, victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from provisioner.model import (
 from provisioner.state.errors import StateUnwritable
 from tests.support.cycle_bench import LIMITS, Bench, hf_calls
 from tests.support.parts import alter
+from tests.support.stores import add_request
 
 DAY = 86400.0
 SKEWS = {"HF's clock is right": 0.0, "a day behind": -DAY, "a day ahead": DAY}
@@ -563,8 +564,7 @@ def test_a_superseded_loop_neither_writes_nor_acts(bench: Bench) -> None:
 
 
 def test_the_state_directory_of_another_instance_is_refused(bench: Bench) -> None:
-    with bench.state.intent.additions(create_for="somebody") as intent:
-        intent.add_request("T", 1, created_wall=0.0)
+    add_request(bench.state, "T", 1, created_wall=0.0, create_for="somebody")
     report = bench.cycle()
     assert "belongs to HF's provider instance 'somebody'" in report.problem
     assert bench.place.created == []

@@ -44,7 +44,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.levers import let_go, pulled
 from provisioner.state.loop_lock import LoopLock
 from tests.support.slow_place import SlowPlace
-from tests.support.stores import forgotten
+from tests.support.stores import add_request, forgotten
 from tests.support.waiting import PATIENCE, until
 
 LIMITS = Limits("hf", {"pool": PoolLimits("pool")}, {"T": TemplateLimits("T", ("pool",))})
@@ -97,8 +97,7 @@ class Running:
 
 def ask(state: StateDir, count: int) -> None:
     """Record a request, as a script does."""
-    with state.intent.additions(create_for="demo") as intent:
-        intent.add_request("T", count, created_wall=time.time())
+    add_request(state, "T", count, created_wall=time.time(), create_for="demo")
 
 
 # --- the garbage collector --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import LockTimeout, StateUnwritable
 from provisioner.state.locks import DataLock, LockFile
+from tests.support.stores import add_request, add_return
 
 TERMS = {"schema": SCHEMA}
 MINE = {"requests": {"mine000000": {"template": "M", "count": 1, "created_wall": 1.0}}}
@@ -33,8 +34,7 @@ def state(tmp_path: Path) -> StateDir:
 
 
 def add(state: StateDir, template: str = "T", wait: float = 5.0) -> str:
-    with state.intent.additions(wait=wait) as intent:
-        return intent.add_request(template, 1, created_wall=0.0)
+    return add_request(state, template, 1, created_wall=0.0, wait=wait)
 
 
 def recorded(state: StateDir) -> set[str]:
@@ -251,19 +251,19 @@ STRANGE_TEXT = '"it\'s": {"\\ \u00e9 \ud83d\ude00 \udc80'
 
 
 def test_a_posting_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
-    with state.intent.additions() as intent:
-        request = intent.add_request(STRANGE_TEXT, 1, created_wall=1 / 3, rc_account=STRANGE_TEXT)
-        intent.add_return([STRANGE_TEXT, "b"], created_wall=1e300)
-    written = Posting(state.intent.path, intent.tables)
+    asked = {"template": STRANGE_TEXT, "count": 1, "created_wall": 1 / 3, "rc_account": STRANGE_TEXT}
+    back = {"names": [STRANGE_TEXT, "b"], "created_wall": 1e300}
+    added = {"requests": {"asked00000": asked}, "returns": {"ret-back000000": back}}
+    state.intent.add(added)
+    written = Posting(state.intent.path, added)
     for _ in range(2):
         assert state.intent._has_written(written)
         add(state)
-    document = json.dumps(intent.tables["requests"][request], separators=(",", ":"))
-    with state.intent.additions() as quoting:
-        quoting.add_return([f'"other00000":{document}'], created_wall=0.0)
-    other = Posting(state.intent.path, {"requests": {"other00000": intent.tables["requests"][request]}})
+    document = json.dumps(asked, separators=(",", ":"))
+    add_return(state, [f'"other00000":{document}'], created_wall=0.0)
+    other = Posting(state.intent.path, {"requests": {"other00000": asked}})
     assert not state.intent._has_written(other)
-    state.intent.remove([request])
+    state.intent.remove(["asked00000"])
     assert not state.intent._has_written(written)
 
 

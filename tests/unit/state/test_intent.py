@@ -16,11 +16,10 @@ from provisioner.model import Memory
 from provisioner.names import name_pattern
 from provisioner.state import atomic, batched_writes
 from provisioner.state import intent as intent_file
-from provisioner.state.atomic import pauses
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateError, StateExists, StateMissing, StateStale, StateUnwritable
 from provisioner.state.locks import DataLock
-from tests.support.stores import add, contents
+from tests.support.stores import add, add_request, add_return, contents, pauses
 from tests.support.waiting import PATIENCE
 
 # --- creating ---------------------------------------------------------------------------------------------------------
@@ -69,37 +68,20 @@ def test_additions_are_written_once_however_many_they_are(state: StateDir, monke
     renames = []
     real = os.rename
     monkeypatch.setattr(atomic.os, "rename", lambda old, new: (renames.append(new), real(old, new)))
-    with state.intent.additions() as intent:
-        requests = [intent.add_request("T", 1, created_wall=1.0) for _ in range(3)]
-        back = intent.add_return(["a", "b"], created_wall=2.0)
-        assert renames == []
+    asked = {f"asked{number}": {"template": "T", "count": 1, "created_wall": 1.0} for number in range(3)}
+    state.intent.add({"requests": asked, "returns": {"ret-a": {"names": ["a", "b"], "created_wall": 2.0}}})
     assert renames == [state.intent.path]
     now = state.intent.read()
     assert now.generation == 2
-    assert set(requests) < set(now.requests)
-    assert now.returns == {back: model.ReturnRequest(back, ("a", "b"), 2.0)}
+    assert asked.keys() < now.requests.keys()
+    assert now.returns == {"ret-a": model.ReturnRequest("ret-a", ("a", "b"), 2.0)}
 
 
 def test_a_change_that_changes_nothing_writes_nothing(state: StateDir) -> None:
     add(state)
     before = state.intent.signature()
     state.intent.remove(["unknown", "ret-unknown"])
-    with state.intent.additions():
-        pass
     assert state.intent.signature() == before
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_an_exception_inside_writes_nothing_and_leaves_no_lock(state: StateDir, error: type[BaseException]) -> None:
-    add(state)
-    before = state.intent.signature()
-    with pytest.raises(error), state.intent.additions() as intent:
-        raise error(intent.add_request("T", 1, created_wall=1.0))
-    assert state.intent.signature() == before
-    with state.intent.additions(wait=0) as intent:
-        kept = intent.add_request("T", 1, created_wall=1.0)
-    assert kept in state.intent.read().requests
-    assert len(state.intent.read().requests) == 2
 
 
 def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir, monkeypatch) -> None:
@@ -113,9 +95,8 @@ def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: St
 
 def test_requests_and_returns_are_found_by_id_and_trimmed(state: StateDir) -> None:
     request = add(state)
-    with state.intent.additions() as intent:
-        back = intent.add_return(["a", "b"], created_wall=1.0)
-        kept = intent.add_request("T2", 1, created_wall=1.0, rc_account="\ud800ä")
+    back = add_return(state, ["a", "b"], created_wall=1.0)
+    kept = add_request(state, "T2", 1, created_wall=1.0, rc_account="\ud800ä")
     assert {key: dict(value) for key, value in state.intent.find([request, back, "unknown"]).items()} == {
         request: {"template": "T1", "count": 2, "created_wall": 5.0},
         back: {"names": ["a", "b"], "created_wall": 1.0},
@@ -131,16 +112,13 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
     many = {batched_writes.new_id() for _ in range(2000)}
     assert len(many) == 2000
     assert set("".join(many)) == set(batched_writes.ID_ALPHABET)
-    draws = iter(["same", "same", "other", "same", "same", "third"])
+    draws = iter(["same", "same"])
     monkeypatch.setattr(batched_writes, "new_id", lambda: next(draws))
     assert add(state) == "same"
     before = state.intent.signature()
     with pytest.raises(StateError, match="is taken already; nothing was written"):
         add(state, "T2")
     assert state.intent.signature() == before
-    with state.intent.additions() as intent:
-        assert [intent.add_return([], created_wall=0.0) for _ in range(2)] == ["ret-other", "ret-same"]
-        assert intent.add_return([], created_wall=0.0) == "ret-third"
 
 
 def test_a_random_byte_that_would_favour_some_letters_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

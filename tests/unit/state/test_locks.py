@@ -16,7 +16,7 @@ from provisioner.state.errors import LockTimeout, StateUnwritable
 from provisioner.state.locks import DataLock, LockFile, describe_holder, read_record, whole_number
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import requesting
-from tests.support.stores import add, failing, forgotten
+from tests.support.stores import add, add_request, failing, forgotten
 
 
 def test_a_lock_admits_one_and_then_the_next(tmp_path: Path) -> None:
@@ -138,9 +138,8 @@ def test_a_writer_that_waits_too_long_names_the_holder_and_writes_nothing(state:
     with (
         DataLock(state.intent.lock_path),
         pytest.raises(LockTimeout) as caught,
-        StateDir(state.path).intent.additions(wait=0.05) as intent,
     ):
-        intent.add_request("T", 1, created_wall=0.0)
+        add_request(StateDir(state.path), "T", 1, created_wall=0.0, wait=0.05)
     said, host = str(caught.value), os.uname().nodename
     assert said.startswith(f"{state.intent.lock_path}: another process held this lock for 0.05 s; nothing was written.")
     assert f"Signed by process {os.getpid()} on host {host}" in said

@@ -21,7 +21,7 @@ from provisioner.state.errors import Condition, StateMissing, StateTooNew, State
 from provisioner.state.intent import IntentStore
 from provisioner.state.memory import MemoryStore
 from provisioner.state.recovery import UNKNOWN_MOMENT, Recovery, apply, read_files, recovery
-from tests.support.stores import altered, outdate
+from tests.support.stores import add_request, altered, outdate
 from tests.unit.core import NOW, OTHER, PREFIX, REQUEST, TEMPLATE, giving_back, memory, name, record, running
 
 RETURN = "ret-aaaaaaaaaa"
@@ -43,8 +43,7 @@ def memory_of_one() -> Memory:
 def state(tmp_path: Path) -> StateDir:
     """An intent that lost what memory knows, and what HF was told."""
     made = StateDir(tmp_path)
-    with made.intent.additions(create_for="demo") as intent:
-        intent.add_request(TEMPLATE, 9, created_wall=WALL)
+    add_request(made, TEMPLATE, 9, created_wall=WALL, create_for="demo")
     remembered = memory_of_one()
     made.memory.write(remembered)
     answers = {id_: request_answer(one) for id_, one in remembered.requests.items()}
@@ -95,8 +94,7 @@ def test_intent_is_made_again_from_memory_without_what_was_leaving(
     assert made.unknown == (name(1, OTHER),)
     assert len(moved) == (wrong is break_off)
     assert not state.recovery_asked(), "the brake is a person's to release"
-    with state.intent.additions() as intent:  # HF's scripts go on
-        intent.add_request(TEMPLATE, 1, created_wall=WALL)
+    add_request(state, TEMPLATE, 1, created_wall=WALL)
 
 
 @pytest.mark.parametrize("noted", ["by its lock file", "by memory"])
@@ -106,8 +104,7 @@ def test_an_older_intent_gives_way_and_is_kept(state: StateDir, noted: str) -> N
         state.memory.write(replace(memory_of_one(), generation=9))
         os.unlink(state.intent.lock_path)
     else:
-        with state.intent.additions() as intent:
-            intent.add_request(TEMPLATE, 1, created_wall=WALL)
+        add_request(state, TEMPLATE, 1, created_wall=WALL)
         Path(state.intent.path).write_bytes(copy)
     (kept,) = apply(state, plan(state))
     assert Path(kept).read_bytes() == copy
@@ -151,8 +148,7 @@ def test_the_brake_may_be_released_once_nothing_is_to_be_written(state: StateDir
 def test_without_memory_an_old_intent_what_hf_was_told_and_the_names_that_run_tell_of_requests(state: StateDir) -> None:
     (old,) = state.intent.read().requests
     copy = Path(state.intent.path).read_bytes()
-    with state.intent.additions() as intent:
-        intent.add_request(TEMPLATE, 1, created_wall=WALL)
+    add_request(state, TEMPLATE, 1, created_wall=WALL)
     Path(state.intent.path).write_bytes(copy)
     lose(state, "memory")
     made = plan(state, name(0, THIRD), name(1, THIRD), "hf-no-name-of-ours")
@@ -231,8 +227,7 @@ def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> Non
     """Recover looks first and writes later; HF's scripts do not wait for it."""
     own = state.intent.read().requests
     made = plan(state)
-    with state.intent.additions() as intent:
-        late = intent.add_request(TEMPLATE, 1, created_wall=WALL)
+    late = add_request(state, TEMPLATE, 1, created_wall=WALL)
     apply(state, made)
     now = state.intent.read().requests
     assert set(now) == {*own, late, REQUEST}
@@ -290,8 +285,7 @@ def test_an_intent_that_scripts_write_while_the_files_are_read_is_not_taken_for_
 
     def beside_a_script() -> Memory:
         monkeypatch.undo()
-        with state.intent.additions() as intent:
-            intent.add_request(TEMPLATE, 1, created_wall=WALL)
+        add_request(state, TEMPLATE, 1, created_wall=WALL)
         return read()
 
     monkeypatch.setattr(state.memory, "read", beside_a_script)
@@ -330,9 +324,7 @@ def test_a_request_that_leaves_while_the_files_are_read_is_not_brought_back(
     ],
 )
 def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_stay(state: StateDir, count: object, words: str) -> None:
-    with state.intent.additions(create_for="demo") as intent:
-        sound = intent.add_request(TEMPLATE, 3, created_wall=WALL)
-        wrong = intent.add_request(TEMPLATE, 4, created_wall=WALL)
+    sound, wrong = (add_request(state, TEMPLATE, count, created_wall=WALL, create_for="demo") for count in (3, 4))
     path = Path(state.intent.path)
     document = json.loads(path.read_text())
     document["requests"][wrong]["count"] = count

@@ -24,7 +24,7 @@ from provisioner.state.locks import DataLock
 from provisioner.state.loop_lock import LoopLock
 from provisioner.state.restore import Restored, restore
 from tests.support.hostfactory.provider import GOLDEN
-from tests.support.stores import altered, contents, outdate
+from tests.support.stores import add_request, altered, contents, outdate
 
 SUCCEEDED, UNHEARD = "gacmtgfnyp", "ihsc3p23q5"
 ALL_STOPPED = Lever(LeverKind.STOP_ALL, who="ann", reason="the cloud is ill")
@@ -96,8 +96,7 @@ def test_what_was_leaving_the_files_stays_away(site: Site) -> None:
 
 def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site: Site) -> None:
     site.dump()
-    with site.state.intent.additions() as intent:
-        later = intent.add_request("T", 1, created_wall=0.0)
+    later = add_request(site.state, "T", 1, created_wall=0.0)
     site.state.told.tell(later, "{}")
     entry = site.work / "seen" / f"{UNHEARD}.told-0"
     entry.write_bytes(b"told\nlater")
@@ -307,8 +306,7 @@ def _is_interrupted(site: Site, step: int, error: BaseException = KILLED) -> boo
 def test_a_dump_of_a_directory_in_which_no_loop_has_run_yet_comes_back(tmp_path: Path) -> None:
     state = StateDir(tmp_path / "before")
     os.mkdir(state.path)
-    with state.intent.additions(create_for="demo") as intent:
-        id_ = intent.add_request("T", 3, created_wall=1.0)
+    id_ = add_request(state, "T", 3, created_wall=1.0, create_for="demo")
     files = {"intent.json": Saved(Path(state.intent.path).read_bytes(), 5)}
     new = StateDir(tmp_path / "after")
     os.mkdir(new.path)

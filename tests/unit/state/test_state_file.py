@@ -39,6 +39,7 @@ from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateError, StateMissing
 from provisioner.state.locks import DataLock
+from tests.support.stores import add_request
 from tests.support.waiting import PATIENCE, until
 
 CALLS = ("open", "close", "read", "pread", "write", "pwrite", "fsync", "fstat", "lstat", "fchmod", "rename", "listdir")
@@ -143,11 +144,8 @@ def add(state: StateDir) -> None:
     """Add one more request, under the same id in each run, so that states can be compared."""
     file = Path(state.intent.path)
     number = len(json.loads(file.read_text())["requests"]) if file.exists() else 0
-    with (
-        patch.object(batched_writes, "new_id", lambda: f"request{number:03d}"),
-        state.intent.additions(wait=0, create_for="demo") as intent,
-    ):
-        intent.add_request("T", 1, created_wall=1.0)
+    with patch.object(batched_writes, "new_id", lambda: f"request{number:03d}"):
+        add_request(state, "T", 1, created_wall=1.0, wait=0, create_for="demo")
 
 
 def add_after_waiting(state: StateDir) -> None:
@@ -204,7 +202,7 @@ def played(system: System) -> Iterator[None]:
             owners.setattr(module, "os", system)
         for module in (locks, batched_writes):
             owners.setattr(module, "fcntl", system)
-        owners.setattr(locks, "now_text", lambda: "now")
+        owners.setattr(locks, "format_utc", lambda _: "now")
         yield
 
 
@@ -360,7 +358,7 @@ RENAME = atomic._rename
 
 def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     """Whether one who waits beside such a writer is told that he is recorded, while the system does that to him."""
-    state = StateDir(directory)
+    state, id_ = StateDir(directory), batched_writes.new_id()
     writer = Writer(directory, slowly=slowly)
     if slowly:
         system.renamed = lambda: writer.in_hand.wait(60 * PATIENCE)  # the posting has its name
@@ -368,8 +366,8 @@ def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
         writer.start()
         assert writer.held.wait(60 * PATIENCE)
         try:
-            with played(system), state.intent.additions(wait=wait) as intent:
-                intent.add_request("T", 1, created_wall=0.0)
+            with played(system):
+                state.intent.add({"requests": {id_: {"template": "T", "count": 1, "created_wall": 0.0}}}, wait=wait)
             answer = True
         except StateError:
             answer = False
@@ -377,7 +375,7 @@ def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
             system.end()
             writer.ended.set()
             writer.join()
-    recorded = {*intent.tables["requests"]} <= {*state.intent.read().requests}
+    recorded = id_ in state.intent.read().requests
     assert answer == recorded, f"told {answer}, recorded {recorded}: {system.calls[-1:]}"
     return answer
 
