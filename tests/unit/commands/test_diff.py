@@ -32,6 +32,7 @@ GONE = {"gone": True}
         pytest.param(False, slot(), NOWHERE, "on its way", False, id="not made yet"),
         pytest.param(False, running(), THERE, "on its way", False, id="runs, and is not told yet"),
         pytest.param(True, running(), THERE, "before its request", True, id="HF knows too early"),
+        pytest.param(True, slot(), NOWHERE, "before its request", True, id="HF knows one too early that is not made"),
         pytest.param(True, running(0, Verdict.LOST, **GONE), NOWHERE, "asked to give it back", True, id="lost"),
         pytest.param(False, running(0, Verdict.RETURNED), THERE, "on its way out", False, id="being deleted"),
         pytest.param(True, running(0, Verdict.RETURNED, **GONE), NOWHERE, "still lists", True, id="closed, listed"),

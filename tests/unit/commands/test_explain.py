@@ -221,7 +221,7 @@ def test_the_journal_tells_of_what_has_left_the_other_files(desk: Desk, life: Li
         assert desk.now(id_) == ["It has left the state files; the journal alone tells of it."]
     assert f"{life.lost} runs in pool pool." in desk.told(life.lost)
     Path(desk.state.memory.path).write_text("{")
-    assert desk.told(life.back) == before[life.back]
+    assert (desk.told(life.back), desk.now(life.back)) == (before[life.back], [])
     assert "not valid JSON" in desk.says(life.back)
 
 

@@ -126,6 +126,18 @@ def test_of_many_names_some_are_shown(state: StateDir, capsys: pytest.CaptureFix
     assert ("pool-00" in text, "pool-25" in text, "and more. Nothing" in text) == (True, False, True)
 
 
+def test_it_says_if_there_is_no_name_at_all(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    state.memory.write(Memory("demoinst"))
+    assert f"is named 'zz'; there is none. {UNUSED}" in called(capsys, "cancel", "zz", "--reason", "x")[1]
+
+
+def test_a_cancel_stays_while_memory_is_missing(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, "cancel", name(1), "--reason", "no")[0] == 0
+    Path(state.memory.path).unlink()
+    assert called(capsys, "pause", "a")[0] == 0
+    assert [target for _, target, _, _ in held(state)] == [name(1), "a"]
+
+
 def test_a_request_that_no_loop_has_read_can_be_cancelled(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     id_ = state.record_request("demoinst", "T", 2, created_wall=0.0, rc_account="").id
     assert called(capsys, "cancel", id_, "--reason", "no")[0] == 0

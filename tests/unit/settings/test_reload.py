@@ -195,3 +195,4 @@ def test_whatever_breaks_while_files_are_read_the_limits_stay(
     assert site.refresh(site.limits, None) is site.limits
     assert site.judged == [False]
     assert REFUSED in caplog.text
+    assert "MemoryError" in (caplog.records[-1].exc_text or "")
