@@ -1,1 +1,1 @@
-"""One module for each command of ``provisioner``: its options, and what it does. ``cli`` assembles them."""
+"""The commands of ``provisioner``, each a module with its options and its work. ``cli`` assembles them."""

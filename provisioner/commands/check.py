@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,11 @@ from provisioner.backends import (
     Severity,
     Sized,
     Timed,
+    place_clock,
 )
 from provisioner.backends.network import ending_authorities
-from provisioner.backends.place_clock import clock_findings
-from provisioner.backends.registry import kind
+from provisioner.backends.registry import close, kind, usable_backends
+from provisioner.commands.offline import CHECK_SECONDS, ask_all, live_findings, look
 from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.extras import extra, needing
 from provisioner.hostfactory import templates
@@ -43,7 +44,7 @@ WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which configuration, and whether the clouds are asked."""
+    """Add the arguments and options."""
     command.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="provisioner.yaml or its directory")
     command.add_argument("--live", action="store_true", help="also ask the clouds whether machines can be made there")
     add_shared(command, "output")
@@ -61,13 +62,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"The configuration changed while it was checked; check it again. ({error})") from error
     if options.live:
         document["findings"] = findings_document(check_live(configuration, provider.templates))
-    return show(options, document, check_text, fine=check_is_fine(document))
+    return show(options, document, check_lines, fine=check_is_fine(document))
 
 
 def otherwise_read(provider: Provider) -> list[str]:
-    """Of which of HF's two files the scripts, or the loop, have read another content than is here.
+    """Return a warning for each of HF's two files of which the scripts, or the loop, have read another content.
 
-    Nothing where no state directory is known, or nobody has left a mark there.
+    Empty if no state directory is known, or it holds no mark.
     """
     read: Mapping[Side, Sequence[ReadContent]] = {}
     with suppress(DirectoryError, StateError):
@@ -86,63 +87,61 @@ def otherwise_read(provider: Provider) -> list[str]:
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> list[Finding]:
-    """Whether machines can be made in each pool's place as it is now, as big as promised; touches nothing.
+    """Ask if machines can be made in each pool's place as it is now, as big as promised; change nothing.
 
     A pool of which something is wrong is asked no more; the others are.
     """
-    from provisioner.backends.registry import close, usable_backends
-    from provisioner.commands.offline import look
-    from provisioner.commands.service import CHECK_SECONDS, live_findings
-
     backends, unusable = usable_backends(settings.pools, settings.site)
     findings = [Finding(name, Severity.ERROR, text.removeprefix(f"pool {name}: ")) for name, text in unusable.items()]
     try:
-        findings += live_findings(backends, CHECK_SECONDS, "pools")
-        findings += rehearsal_findings(_right(backends, findings), settings)
-        findings += [
-            finding
-            for name, backend in _right(backends, findings).items()
-            if isinstance(backend, Timed)
-            for finding in clock_findings(name, backend.ahead())
-        ]
-        findings += size_findings(_right(backends, findings), settings, templates, CHECK_SECONDS)
-        right = _right(backends, findings)
-        looks = look({name: one for name, one in right.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
+        findings += live_findings(backends, "pools")
+        for question in (rehearsal_findings, clock_findings, partial(size_findings, templates), unseen_findings):
+            wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
+            findings += question(settings, {name: one for name, one in backends.items() if name not in wrong})
     finally:
         close(backends)
-    findings += event_findings(settings)
-    unseen = [one for one in looks.values() if isinstance(one, Unobserved)]
-    return findings + [Finding(one.pool, Severity.ERROR, one.failure.text) for one in unseen]
+    return findings + event_findings(settings)
 
 
-def _right(backends: Mapping[str, Backend], findings: Sequence[Finding]) -> dict[str, Backend]:
-    """The pools of which nothing worse than a warning was found."""
-    wrong = {finding.pool for finding in findings if finding.severity is not Severity.WARNING}
-    return {name: backend for name, backend in backends.items() if name not in wrong}
-
-
-def rehearsal_findings(backends: Mapping[str, Backend], settings: Settings) -> list[Finding]:
+def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
     """The findings of a rehearsal of one create, with the first template that names each pool."""
-    from provisioner.commands.service import ask_all
+    last_first = reversed([*settings.template_limits.items()])
+    first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
+    rehearsing = {name: backend for name, backend in backends.items() if isinstance(backend, Rehearsing)}
+    questions = {name: partial(one.rehearse, first.get(name, NO_TEMPLATE)) for name, one in rehearsing.items()}
+    return ask_all(questions, "pools")
 
-    first: dict[str, str] = {}
-    for id_, limits in settings.template_limits.items():
-        for pool in limits.pools:
-            first.setdefault(pool, id_)
-    return ask_all(
-        {
-            name: partial(backend.rehearse, first.get(name, NO_TEMPLATE))
-            for name, backend in backends.items()
-            if isinstance(backend, Rehearsing)
-        },
-        "pools",
-    )
+
+def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
+    """Places whose clock is not this host's."""
+    timed = {name: backend for name, backend in backends.items() if isinstance(backend, Timed)}
+    return [finding for name, backend in timed.items() for finding in place_clock.clock_findings(name, backend.ahead())]
+
+
+def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
+    """Templates that promise more than the machines have that these places make."""
+    sizes: dict[str, MachineSize] = {}
+    unknown = []
+    for name, backend in backends.items():
+        try:
+            if isinstance(backend, Sized) and (size := backend.size(CHECK_SECONDS)):
+                sizes[name] = size
+        except BackendError as error:
+            text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"
+            unknown.append(Finding(name, Severity.WARNING, text))
+    return unknown + size_advice(settings, templates, sizes)
+
+
+def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
+    """Pools that cannot be looked at, of the kinds that check nothing by themselves."""
+    looks = look({name: one for name, one in backends.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
+    return [
+        Finding(one.pool, Severity.ERROR, one.failure.text) for one in looks.values() if isinstance(one, Unobserved)
+    ]
 
 
 def event_findings(settings: Settings) -> list[Finding]:
     """Findings on the Pub/Sub subscription, if one is configured. Raises MissingExtra."""
-    from provisioner.commands.service import CHECK_SECONDS
-
     if settings.events is None:
         return []
     with needing(extra("events")):
@@ -151,27 +150,11 @@ def event_findings(settings: Settings) -> list[Finding]:
     return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
 
 
-def size_findings(
-    backends: Mapping[str, Backend], settings: Settings, templates: Sequence[Template], seconds: float
-) -> list[Finding]:
-    """Templates that promise more than the machines have that these places make."""
-    sizes: dict[str, MachineSize] = {}
-    unknown = []
-    for name, backend in backends.items():
-        try:
-            if isinstance(backend, Sized) and (size := backend.size(seconds)):
-                sizes[name] = size
-        except BackendError as error:
-            text = f"how big its machines are cannot be read, so it was not checked: {error.failure.text}"
-            unknown.append(Finding(name, Severity.WARNING, text))
-    return unknown + size_advice(settings, templates, sizes)
-
-
 # --- documents and text -----------------------------------------------------------------------------------------------
 
 
 def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
-    """What the configuration comes to, and what to look at."""
+    """The pools and templates that follow from the configuration, and warnings."""
     return {
         "id": settings.id,
         "name_prefix": settings.name_prefix,
@@ -185,7 +168,7 @@ def check_document(settings: Settings, advice: Sequence[str]) -> dict[str, Any]:
 
 
 def findings_document(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    """What the clouds say about the pools, the worst first."""
+    """The findings on the pools, the worst first."""
     ordered = sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
     return [{"pool": one.pool, "severity": str(one.severity), "text": one.text} for one in ordered]
 
@@ -203,22 +186,18 @@ def _verdict(document: Document) -> str:
     return f"Usable, with {warnings} warning{'s' * (warnings > 1)} below" if warnings else "Fine"
 
 
-def check_text(document: Document) -> str:
-    """The document as text for a terminal."""
-    lines = [f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"]
-    lines += [
-        f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
-        for name, pool in document["pools"].items()
-    ]
+def check_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal."""
+    yield f"{_verdict(document)}: provisioner {document['id']}, machines named {document['name_prefix']}-…"
+    pools, findings = document["pools"], document.get("findings")
+    for name, pool in pools.items():
+        yield f"  pool {name}: {' '.join(part for part in (pool['kind'], *pool['place'][1:]) if part)}"
     for id_, limits in document["templates"].items():
         most = "any number" if limits["max_machines"] is None else limits["max_machines"]
-        lines.append(f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}")
-    lines += [f"  WARNING {text}" for text in document["warnings"]]
-    findings = document.get("findings")
-    whose = {name: f"pool {name}" for name in document["pools"]}
-    lines += [
-        f"  {one['severity'].upper()} {whose.get(one['pool'], one['pool'])}: {one['text']}" for one in findings or ()
-    ]
+        yield f"  template {id_}: {' → '.join(limits['pools'])}, at most {most}"
+    yield from (f"  WARNING {text}" for text in document["warnings"])
+    for one in findings or ():
+        whose = f"pool {one['pool']}" if one["pool"] in pools else one["pool"]
+        yield f"  {one['severity'].upper()} {whose}: {one['text']}"
     if findings == []:
-        lines.append("  every pool's place is as it should be")
-    return "\n".join(lines)
+        yield "  every pool's place is as it should be"

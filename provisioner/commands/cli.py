@@ -11,11 +11,9 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import ModuleType
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from provisioner import __version__
 from provisioner.backends import BackendError
@@ -32,28 +30,35 @@ log = logging.getLogger(__name__)
 STDOUT, STDERR = 1, 2
 """Descriptors that every process is given, the last of them."""
 
+WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra)
+"""Errors of the call or the configuration; a BackendError is one of a pool that names no cluster or group."""
+
 EXIT_CODES = "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C."
 
 
-@dataclass(frozen=True)
-class CommandEntry:
+AddOptions = Callable[[argparse.ArgumentParser], None]
+Run = Callable[[argparse.Namespace], int]
+
+
+class CommandEntry(NamedTuple):
     """A command as ``provisioner --help`` lists it."""
 
     name: str
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """Module that holds several commands; empty if the command has a module of its own name."""
+    """Module that holds several commands, in its ``COMMANDS``; empty if the command has a module of its own name."""
     extra: str = "loop"
     """Extra that the command's packages come with."""
     is_in_lab: bool = False
     """True for a command of the laboratory, which no other module of the product imports."""
 
-    def load(self) -> ModuleType:
-        """Import the module that holds the command: its ``add_options`` and ``run``. Raises MissingExtra."""
+    def load(self) -> tuple[AddOptions, Run]:
+        """Import the module that holds the command; return its ``add_options`` and ``run``. Raises MissingExtra."""
         package = "provisioner.lab.commands" if self.is_in_lab else "provisioner.commands"
         with needing(extra(self.extra)):
-            return import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
+            module: Any = import_module(f"{package}.{self.home or self.name.replace('-', '_')}")
+        return module.COMMANDS[self.name] if self.home else (module.add_options, module.run)
 
 
 COMMANDS = (
@@ -82,14 +87,14 @@ COMMANDS = (
     CommandEntry(
         "diff", "Compare HostFactory's last list, the memory and the clouds, machine by machine; touches nothing."
     ),
-    CommandEntry("pause", "Keep new machines from a pool.", home="levers"),
-    CommandEntry("resume", "Let go of what pauses or drains a pool.", home="levers"),
+    CommandEntry("pause", "Keep new machines from a pool.", home="holds"),
+    CommandEntry("resume", "Let go of what pauses or drains a pool.", home="holds"),
     CommandEntry(
-        "drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="levers"
+        "drain", "Keep new machines from a pool, and ask HostFactory to give its machines back.", home="holds"
     ),
-    CommandEntry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="levers"),
-    CommandEntry("stop-all", "Make and delete no machine; the scripts answer on.", home="levers"),
-    CommandEntry("start-all", "Let go of stop-all.", home="levers"),
+    CommandEntry("cancel", "End an open request with what it got, or ask HostFactory for one machine.", home="holds"),
+    CommandEntry("stop-all", "Make and delete no machine; the scripts answer on.", home="holds"),
+    CommandEntry("start-all", "Let go of stop-all.", home="holds"),
     CommandEntry(
         "events",
         "Print the messages of the Pub/Sub subscription and what each is good for. What is printed is taken: a loop "
@@ -107,10 +112,11 @@ COMMANDS = (
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
     CommandEntry("completion", "Print what a shell needs to complete commands, options and files."),
     CommandEntry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
-    CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on."),
+    CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on.", home="backup"),
     CommandEntry(
         "restore",
         "Put a dump back where the state directory was lost. The next loop begins with the brake latched.",
+        home="backup",
     ),
     CommandEntry(
         "recover",
@@ -137,9 +143,9 @@ class Command(argparse.ArgumentParser):
         """The command's options, which its module has added."""
         if self.entry is not None:
             entry, self.entry = self.entry, None
-            module = entry.load()
-            module.add_options(self)
-            self.set_defaults(command=module.run, extra=entry.extra)
+            add_options, run = entry.load()
+            add_options(self)
+            self.set_defaults(command=run, extra=entry.extra)
         return self._actions
 
 
@@ -149,11 +155,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout, sys.stderr = _screen(sys.stdout), _screen(sys.stderr)
     try:
         code = run(sys.argv[1:] if arguments is None else arguments)
-    except OSError as error:
-        code = _refused(error)
     except Exception as error:  # no traceback reaches a person: the sentence tells what to do
-        log.debug("Internal error", exc_info=True)
-        code = _broken(error)
+        code = PROBLEM
+        if isinstance(error, OSError):
+            _discard_output()
+            print(_refused_message(error), file=sys.stderr)
+        else:
+            log.debug("Internal error", exc_info=True)
+            print(_broken_message(error), file=sys.stderr)
     sys.exit(code)
 
 
@@ -169,15 +178,10 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has closed it
         _discard_output()
         return FINE
-    except (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra) as error:
-        print(error, file=sys.stderr)
-        return WRONG
-    except BackendError as error:  # a pool whose configuration names no cluster or group
-        print(*error.lines, sep="\n", file=sys.stderr)
-        return WRONG
-    except StateError as error:
-        print(error, file=sys.stderr)
-        return PROBLEM
+    except (*WRONG_ERRORS, BackendError, StateError) as error:
+        lines = error.lines if isinstance(error, BackendError) else [error]
+        print(*lines, sep="\n", file=sys.stderr)
+        return PROBLEM if isinstance(error, StateError) else WRONG
     return code
 
 
@@ -215,29 +219,23 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _refused(error: OSError) -> int:
-    """Print what the operating system refused. Where no file is named, it is our output, to a disk that is full."""
-    _discard_output()
-    what = error.filename or "a write to our output"
-    print(
-        f"The operating system refused {what}: {error.strerror or error}. See to disk space, rights and mounts there, "
-        "then try again.",
-        file=sys.stderr,
+def _refused_message(error: OSError) -> str:
+    """Return the refusal of the operating system; without a file's name it is of our output, as on a full disk."""
+    return (
+        f"The operating system refused {error.filename or 'a write to our output'}: {error.strerror or error}. See to "
+        "disk space, rights and mounts there, then try again."
     )
-    return PROBLEM
 
 
-def _broken(error: Exception) -> int:
-    """Print where this program has a mistake; the traceback is logged at DEBUG."""
+def _broken_message(error: Exception) -> str:
+    """Return the place of a mistake in this program, and what to do."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(str(error).split())
-    print(
+    return (
         f"Internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {words}. State files are written "
         "whole, so they are as they were; try again. If it comes again, report this line, and what "
-        "`provisioner --log-level DEBUG …` logs.",
-        file=sys.stderr,
+        "`provisioner --log-level DEBUG …` logs."
     )
-    return PROBLEM
 
 
 def parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which shell."""
+    """Add the arguments and options."""
     command.add_argument("shell", choices=SHELLS, help='e.g. eval "$(provisioner completion bash)"')
 
 

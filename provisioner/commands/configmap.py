@@ -14,6 +14,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from provisioner.commands.options import FINE, UsageError, add_shared, config_file, settings
 from provisioner.files.regular import read_regular
 from provisioner.files.yaml_text import join, reason_of
@@ -23,16 +25,26 @@ LARGEST = 1_048_576
 """Bytes of all that a ConfigMap holds."""
 
 PUBLIC = frozenset({"ca_file", "ca_bundle"})
-"""What may be named besides that is no secret; other files that a pool may leave out are logins and keys."""
+"""Optional settings that name a file without a secret; other files that a pool may leave out are logins and keys."""
 
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 Place = tuple[str, ...]
-"""Where a setting stands in provisioner.yaml: the names that lead to it."""
+"""The names that lead to a setting in provisioner.yaml."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Print texts of several lines as blocks."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """From which directory, and under which name."""
+    """Add the arguments and options."""
     add_shared(command, "config")
     command.add_argument("--name", default="provisioner-config", help="name of the ConfigMap; default %(default)s")
     command.add_argument("--namespace", default="hostfactory", help="its namespace; default %(default)s")
@@ -40,8 +52,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print it. Raises ConfigError, TemplatesError, DirectoryError, UsageError."""
-    import yaml
-
     file = config_file(options.config)
     provider = templates.load(file.parent, os.environ)
     named, secret = _named(options.config)
@@ -63,12 +73,12 @@ def run(options: argparse.Namespace) -> int:
     print(f"# HostFactory's instance {provider.name}: the pod's HF_PROVIDER_NAME. Made from {file.parent.resolve()}")
     for place, path in named.items():
         if place[-1] in PUBLIC:
-            print(f"# With {path.name}, the {_called(place)}.")
+            print(f"# With {path.name}, the {_setting_words(place)}.")
     for place, path in secret.items():
-        print(f"# Without {path}, the {_called(place)}, which may hold a key: give it to the pod as a Secret.")
+        print(f"# Without {path}, the {_setting_words(place)}, which may hold a key: give it to the pod as a Secret.")
     metadata = {"name": options.name, "namespace": options.namespace}
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-    print(yaml.dump(manifest, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=1000), end="")
+    print(yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000), end="")
     return FINE
 
 
@@ -87,15 +97,13 @@ def _named(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
     return carried, secret
 
 
-def _called(place: Place) -> str:
+def _setting_words(place: Place) -> str:
     """A setting in words."""
     return f"{place[-1]} of pool {place[1]}" if len(place) > 1 else place[0]
 
 
 def _renamed(file: Path, text: str, names: Mapping[Place, str]) -> str:
     """The text of provisioner.yaml with other values of these settings, and all else as it is. Raises UsageError."""
-    import yaml
-
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     spans = {}
     for place, name in names.items():
@@ -126,17 +134,3 @@ def _text(path: Path) -> str:
     if KEY.search(text):
         raise UsageError(f"{path}: it holds a private key, and a ConfigMap is no place for one: take it out")
     return text
-
-
-def _dumper() -> type:
-    """Prints texts of several lines as blocks."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """With a way of its own for texts."""
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-    Dumper.add_representer(str, text)
-    return Dumper

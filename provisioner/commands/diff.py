@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from provisioner.commands.offline import look_once
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Look, Memory, Phase, Slot, Snapshot, Unobserved, Verdict
 from provisioner.names import short_name, split_name
@@ -20,7 +20,7 @@ NONE, ABSENT, UNSEEN, STRAYED_PHASE = "none", "absent", "unseen", "strayed"
 
 
 class View(NamedTuple):
-    """What the three say of one machine."""
+    """A machine as HostFactory, memory and cloud show it."""
 
     listed: bool
     """HostFactory's last list names it."""
@@ -31,8 +31,7 @@ class View(NamedTuple):
     not be looked at."""
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(NamedTuple):
     """A combination of what HostFactory, memory and cloud say, and whether it is wrong."""
 
     text: str
@@ -57,17 +56,34 @@ NOBODYS = Meaning("nobody has it: HostFactory is asked to give it back")
 STRAYED = Meaning("it runs on without our labels, or outside its group: somebody else's doing")
 FOREIGN = Meaning("a name of somebody else's", differs=False)
 
+MEANINGS = {
+    (None, True, True): KEPT,
+    (None, False, True): ORPHAN,
+    (Verdict.OPEN, True, True): EARLY,
+    (Verdict.OPEN, True, False): EARLY,
+    (Verdict.OPEN, False, True): BEING_MADE,
+    (Verdict.OPEN, False, False): BEING_MADE,
+    (Verdict.SUCCEEDED, True, True): AGREE,
+    (Verdict.SUCCEEDED, False, True): UNLISTED,
+    (Verdict.SUCCEEDED, True, False): VANISHED,
+    (Verdict.SUCCEEDED, False, False): VANISHED,
+    (Verdict.LOST, True, True): LOST,
+    (Verdict.LOST, True, False): LOST,
+}
+"""By the slot's verdict (None: no slot), whether HostFactory lists the machine, and whether it stands."""
+
+WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
+"""The meaning of phases in which no machine that HostFactory was told of should be."""
+
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose machines, and how to print them."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir", "output")
     command.add_argument("--machines", action="store_true", help=f"name all machines of a group, not only {SHOWN}")
 
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM where the three differ or a pool was not seen. Raises StateError, BackendError."""
-    from provisioner.commands.offline import look_once
-
     given = settings(options.config)
     state = state_directory(options.state_dir)
     names, written = state.listed_hosts() or (None, 0)
@@ -76,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     document = diff_document(memory, names, looks, given.name_prefix)
     document["listed_at"] = None if names is None else written / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
-    return show(options, document, partial(diff_text, every=options.machines), fine=fine)
+    return show(options, document, partial(diff_lines, every=options.machines), fine=fine)
 
 
 def diff_document(
@@ -107,60 +123,37 @@ def diff_document(
         "groups": [
             view._asdict() | {"meaning": judgement.text, "differs": judgement.differs, "machines": machines}
             for (view, judgement), machines in sorted(
-                groups.items(), key=lambda item: (not item[0][1].differs, item[0][0])
+                groups.items(), key=lambda one: (not one[0][1].differs, one[0][0])
             )
         ],
     }
 
 
 def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
-    """What the clouds show, by machine."""
-    seen = [look.machines for look in looks.values() if isinstance(look, Snapshot)]
+    """The phase that the clouds show, by machine."""
     return {
         name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
-        for machines in seen
-        for name, machine in machines.items()
+        for look in looks.values()
+        if isinstance(look, Snapshot)
+        for name, machine in look.machines.items()
     }
 
 
 def meaning(view: View, slot: Slot | None, *, ours: bool) -> Meaning:
     """The meaning of a view; ``ours``: the machine's name has our shape."""
-    if view.cloud == UNSEEN and (slot is None or not slot.deletion.gone):
+    if view.cloud == UNSEEN and not (slot and slot.deletion.gone):
         return UNKNOWN if slot or ours else FOREIGN
-    there = view.cloud not in (ABSENT, UNSEEN)
-    if slot is None:
-        return _of_a_stranger(view.listed, there=there, ours=ours)
-    match slot.verdict:
-        case Verdict.OPEN:
-            return EARLY if view.listed else BEING_MADE
-        case Verdict.SUCCEEDED:
-            return _of_a_reported_one(view, there=there)
-        case Verdict.LOST if view.listed:
-            return LOST
-    if there:
-        return BEING_DELETED
-    return STILL_LISTED if view.listed else OVER
+    verdict, stands = slot and slot.verdict, view.cloud not in (ABSENT, UNSEEN)
+    if verdict is None and not stands:
+        return NOBODYS if ours else FOREIGN
+    if verdict is Verdict.SUCCEEDED and view.cloud in WRONG_PHASES:
+        return WRONG_PHASES[view.cloud]
+    closed = BEING_DELETED if stands else STILL_LISTED if view.listed else OVER
+    return MEANINGS.get((verdict, view.listed, stands), closed)
 
 
-def _of_a_reported_one(view: View, *, there: bool) -> Meaning:
-    special = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
-    if view.cloud in special:
-        return special[view.cloud]
-    return (AGREE if view.listed else UNLISTED) if there else VANISHED
-
-
-def _of_a_stranger(listed: bool, *, there: bool, ours: bool) -> Meaning:
-    if there:
-        return KEPT if listed else ORPHAN
-    return NOBODYS if ours else FOREIGN
-
-
-def diff_text(document: Document, *, every: bool = False) -> str:
-    """The document as text for a terminal; ``every``: with all machines of each group."""
-    return "\n".join(_lines(document, every))
-
-
-def _lines(document: Document, every: bool) -> Iterator[str]:
+def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:
+    """The document as lines for a terminal; ``every``: with all machines of each group."""
     said = "has sent no list yet" if document["listed_at"] is None else f"lists {document['hostfactory']}"
     yield f"HostFactory {said}, memory has {document['memory']}, the clouds {document['clouds']} machines."
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())

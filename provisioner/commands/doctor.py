@@ -14,11 +14,11 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import yaml
 
@@ -30,14 +30,7 @@ from provisioner.commands.options import Document, UsageError, add_shared, show
 from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without
 from provisioner.files.regular import read_regular
 from provisioner.files.yaml_text import LARGEST, parse
-from provisioner.hostfactory.instance import (
-    SCRIPTS,
-    Directories,
-    DirectoryError,
-    TemplatesError,
-    load_config,
-    read_json,
-)
+from provisioner.hostfactory.instance import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
 from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS
 from provisioner.schema.problems import Section
 from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
@@ -45,7 +38,7 @@ from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import is_denied, what_to_do
 
 SECONDS = 300.0
-"""How long one part may take: a live check waits for the slowest cloud."""
+"""Seconds that a part may take: a live check waits for the slowest cloud."""
 
 SHOWN = 25
 """Lines of a part that are shown; the bundle has them all."""
@@ -63,27 +56,28 @@ TEMPLATE_KEYS |= OWN_FIELDS | NUMERIC_ATTRIBUTES
 """Fields and attributes of HostFactory's templates that hold no secret."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A question, and the command that answers it: its exit code says whether all is well."""
+PARTS = {
+    "configuration and clouds": "check --live",
+    "state files": "recover",
+    "loop, requests and pools": "status",
+    "HostFactory, memory and clouds": "diff",
+    "next cycle": "plan",
+}
+"""Each part and the command that answers it, in the order in which the answers are read."""
 
-    name: str
-    command: Sequence[str]
-    seen_as: str
-    """The command as people call it."""
 
+class Answer(NamedTuple):
+    """The answer of one part."""
 
-@dataclass(frozen=True)
-class Result:
-    """The result of a part."""
-
-    part: Part
+    part: str
+    command: str
+    """The command that gives the same answer."""
     fine: bool
     text: str
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which installation, and whether a bundle is made."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument(
         "--bundle",
@@ -100,17 +94,16 @@ def run(options: argparse.Namespace) -> int:
     if options.bundle and os.path.lexists(options.bundle):
         raise UsageError(f"--bundle {options.bundle}: it exists; name a file that does not")
     environment = surroundings(options)
-    asked = all_at_once({part.name: partial(ask, part, environment) for part in parts()}, "parts")
-    results = [*asked.values(), disk(environment), clock(environment)]
-    document: dict[str, Any] = {
-        "parts": [
-            {"part": one.part.name, "command": one.part.seen_as, "fine": one.fine, "text": one.text} for one in results
-        ],
-        "bundle": str(options.bundle or ""),
-    }
+    install = os.path.join(SCRIPTS, "check_install.sh")
+    questions = {"installation": partial(ask, "installation", install, [install], environment)}
+    for part, words in PARTS.items():
+        command = [sys.executable, "-m", "provisioner", *words.split()]
+        questions[part] = partial(ask, part, f"provisioner {words}", command, environment)
+    answers = [*all_at_once(questions, "parts").values(), disk(environment), clock(environment)]
+    document = {"parts": [answer._asdict() for answer in answers], "bundle": str(options.bundle or "")}
     if options.bundle:
-        write_bundle(options.bundle, results, environment)
-    return show(options, document, doctor_text, fine=all(one.fine for one in results))
+        write_bundle(options.bundle, answers, environment)
+    return show(options, document, doctor_lines, fine=all(answer.fine for answer in answers))
 
 
 def surroundings(options: argparse.Namespace) -> dict[str, str]:
@@ -124,76 +117,53 @@ def surroundings(options: argparse.Namespace) -> dict[str, str]:
     return environment
 
 
-def parts() -> list[Part]:
-    """The questions, in the order in which their answers are read."""
-    ours = [sys.executable, "-m", "provisioner"]
-    install = os.path.join(SCRIPTS, "check_install.sh")
-    return [
-        Part("installation", [install], install),
-        Part("configuration and clouds", [*ours, "check", "--live"], "provisioner check --live"),
-        Part("state files", [*ours, "recover"], "provisioner recover"),
-        Part("loop, requests and pools", [*ours, "status"], "provisioner status"),
-        Part("HostFactory, memory and clouds", [*ours, "diff"], "provisioner diff"),
-        Part("next cycle", [*ours, "plan"], "provisioner plan"),
-    ]
-
-
-def ask(part: Part, environment: Mapping[str, str]) -> Result:
-    """The result of a part; one that does not end in time has a problem, too."""
+def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> Answer:
+    """The answer of a command by its exit code; one that does not end in time has a problem, too."""
+    said = partial(Answer, part, seen_as)
     try:
         done = subprocess.run(
-            part.command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
+            command, env=environment, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return Result(part, False, f"no answer within {SECONDS:.0f} s")
+        return said(False, f"no answer within {SECONDS:.0f} s")
     except OSError as error:
-        return Result(part, False, f"it did not start: {error.strerror}")
-    said = [line for line in done.stderr.splitlines() if not line.startswith(WAITING)]
-    return Result(part, done.returncode == 0, (done.stdout + "\n".join(said)).strip())
+        return said(False, f"it did not start: {error.strerror}")
+    errors = [line for line in done.stderr.splitlines() if not line.startswith(WAITING)]
+    return said(done.returncode == 0, (done.stdout + "\n".join(errors)).strip())
 
 
-def disk(environment: Mapping[str, str]) -> Result:
-    """Whether the state directory's disk has room."""
-    part = Part("disk", (), "df")
+def disk(environment: Mapping[str, str]) -> Answer:
+    """Check that the state directory's disk has room."""
+    said = partial(Answer, "disk", "df")
     try:
         path = Directories(environment).state
         free = shutil.disk_usage(path).free
     except (DirectoryError, OSError) as error:
-        return Result(part, False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
+        return said(False, f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error))
     if (refusal := StateDir(path).refusal()) and not is_denied(refusal):
-        return Result(part, False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
+        return said(False, f"{path}: cannot be written: {refusal.strerror}. {what_to_do(refusal)}")
     enough = free >= LEAST_FREE
     advice = "" if enough else f"; make room: below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
-    return Result(part, enough, f"{path}: {free / 1e6:.0f} MB free{advice}")
+    return said(enough, f"{path}: {free / 1e6:.0f} MB free{advice}")
 
 
-def clock(environment: Mapping[str, str]) -> Result:
-    """Whether this host and the state directory's file system agree on the time; ``check --live`` asks the clouds."""
-    part = Part("clock", (), "date")
+def clock(environment: Mapping[str, str]) -> Answer:
+    """Compare the clocks of this host and the state directory's file system; ``check --live`` asks the clouds."""
+    said = partial(Answer, "clock", "date")
     try:
         path = Directories(environment).state
         ahead = StateDir(path).now() - time.time()
     except DirectoryError as error:
-        return Result(part, False, str(error))
+        return said(False, str(error))
     except OSError as error:
-        return Result(part, is_denied(error), f"{path}: what time it is there cannot be found: {error.strerror}")
+        return said(is_denied(error), f"{path}: what time it is there cannot be found: {error.strerror}")
     text = f"{path}: its file system's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
     agrees = abs(ahead) <= MOST_SECONDS
-    return Result(part, agrees, text if agrees else f"{text}; synchronize both (chronyc tracking)")
+    return said(agrees, text if agrees else f"{text}; synchronize both (chronyc tracking)")
 
 
-def doctor_text(document: Document) -> str:
-    """The document as text for a terminal: a line for each part that is fine, all words of any other."""
-    return "\n".join(_lines(document))
-
-
-def _lines(document: Document) -> Iterator[str]:
+def doctor_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal: one for each part that is fine, all words of any other."""
     for one in document["parts"]:
         lines = [line for line in one["text"].splitlines() if not line.startswith("fine: ")]
         if one["fine"]:
@@ -210,25 +180,22 @@ def _lines(document: Document) -> Iterator[str]:
 # --- the bundle -------------------------------------------------------------------------------------------------------
 
 
-def write_bundle(path: Path, results: Sequence[Result], environment: Mapping[str, str]) -> None:
+def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str, str]) -> None:
     """Write the answers and the files behind them, without secrets, for their owner alone. Raises UsageError."""
     taken: set[str] = set()
     contents = dict(files(environment, taken))
     clear = without(taken)
-    contents |= {re.sub(r"\W+", "-", one.part.name) + ".txt": clear(masked(one.text)) for one in results}
+    contents |= {re.sub(r"\W+", "-", answer.part) + ".txt": clear(masked(answer.text)) for answer in answers}
+    contents["versions.txt"] = versions()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, BUNDLE_MODE)
         with open(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
-            for name, text in (contents | {"versions.txt": versions()}).items():
-                _add(bundle, name, text.encode())
+            for name, text in contents.items():
+                content, entry = text.encode(), tarfile.TarInfo(f"doctor/{name}")
+                entry.size, entry.mtime, entry.mode = len(content), int(time.time()), BUNDLE_MODE
+                bundle.addfile(entry, io.BytesIO(content))
     except OSError as error:
         raise UsageError(f"--bundle {path}: {error.strerror}") from error
-
-
-def _add(bundle: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(f"doctor/{name}")
-    entry.size, entry.mtime, entry.mode = len(content), int(time.time()), BUNDLE_MODE
-    bundle.addfile(entry, io.BytesIO(content))
 
 
 def files(environment: Mapping[str, str], taken: set[str]) -> Iterator[tuple[str, str]]:
@@ -246,9 +213,9 @@ def _paths(directories: Directories, taken: set[str]) -> Iterator[tuple[Path, Ca
     try:
         state, conf = Path(directories.state), Path(directories.conf)
         of_hf = conf / f"{directories.name}prov_config.json"
-        yield conf / "provisioner.yaml", partial(configuration, known=setting_names(), taken=taken)
-        yield of_hf, partial(configuration, known=config_keys(str(of_hf)), taken=taken)
-        yield conf / f"{directories.name}prov_templates.json", partial(configuration, known=TEMPLATE_KEYS, taken=taken)
+        templates = conf / f"{directories.name}prov_templates.json"
+        known = {conf / "provisioner.yaml": setting_names(), of_hf: config_keys(str(of_hf)), templates: TEMPLATE_KEYS}
+        yield from ((path, partial(configuration, known=names, taken=taken)) for path, names in known.items())
     except DirectoryError:
         return
     ours = [state / name for name in (*STATE_FILES, "loop.lock") if (state / name).exists()]
@@ -292,11 +259,10 @@ def setting_names() -> set[str]:
 
 def config_keys(path: str) -> set[str]:
     """Return the keys of HostFactory's configuration of the instance that connectors know."""
-    try:
-        document = read_json(path)
-        return set(document).difference(load_config(path)[0].unknown) if isinstance(document, dict) else set()
-    except TemplatesError:
-        return set()
+    with suppress(TemplatesError):
+        config, _, document = load_config(path)
+        return document.keys() - {*config.unknown}
+    return set()
 
 
 def versions() -> str:

@@ -21,7 +21,7 @@ COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{more}"
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose subscription, for how long, and how to print it."""
+    """Add the arguments and options."""
     add_shared(command, "config")
     command.add_argument("--seconds", type=float, metavar="N", help="end after so long; default: when interrupted")
     add_shared(command, "output")
@@ -48,10 +48,9 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
     from provisioner.backends.events import EventStream
 
     ended, printing = Latch(), threading.Lock()
-    reasons: list[str] = []
-    unread: list[BrokenPipeError] = []
+    reasons: list[str | BrokenPipeError] = []
 
-    def broke(reason: str) -> None:
+    def end(reason: str | BrokenPipeError) -> None:
         reasons.append(reason)
         ended.set()
 
@@ -62,21 +61,21 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
             with printing:  # messages come in several threads
                 print(line, flush=True)
         except BrokenPipeError as error:
-            unread.append(error)
-            ended.set()
+            end(error)
 
-    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=broke)
+    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=taken, broke=end)
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     stream.start()
     ended.wait(seconds)
     stream.close()
-    if unread:
-        raise unread[0]
-    return "".join(reasons[:1])
+    reason = reasons[0] if reasons else ""
+    if isinstance(reason, BrokenPipeError):
+        raise reason
+    return reason
 
 
 def message_document(message: Judged) -> dict[str, Any]:
-    """One message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
+    """A message as it is printed. ``grace_seconds``: what a preempted machine had left; null for anything else."""
     hint = message.hint
     return {
         "worth": str(message.worth),

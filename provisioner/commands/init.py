@@ -8,7 +8,7 @@ from provisioner.commands.options import FINE, add_shared, settings, state_direc
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose state directory it is, and which."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
 
 

@@ -1,30 +1,30 @@
-"""Looks at all pools and the loop's decisions for a command: without a loop, and without sending an action."""
+"""Questions that a command asks the pools' places, all at once: what they hold, and what is wrong with them."""
 
 from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
-from provisioner.backends import Backend, BackendError
-from provisioner.loop.actors import ThreadedActors
+from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
+from provisioner.backends.registry import close, make_backends
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import Mandate, Reconciler
 from provisioner.model import ErrorClass, Failure, Look, Memory, Snapshot, Unobserved
 from provisioner.settings.tree import Settings
-from provisioner.state.errors import StateMissing
-from provisioner.state.interfaces import State
 
 NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 LOOK_SECONDS = 30.0
 """Seconds that a command tries to observe the pools."""
+CHECK_SECONDS = 10.0
+"""Seconds for which a place is asked about its settings. A start waits no longer: what is wrong shows itself later."""
+ANSWER_SECONDS = 2.0
+"""Seconds for which the findings of a place are waited for after its own time is over: one may forbid the start."""
 SAY_SECONDS = 5.0
 """Seconds between two messages of a command about what it waits for."""
 WAITING = "Waiting"
@@ -58,9 +58,9 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float 
 
     Standard error says now and then what is waited for; ``what``: the plural of its kind, empty to be silent.
     """
-    begun, futures = time.monotonic(), {name: Future[T]() for name in calls}
-    for name, call in calls.items():
-        threading.Thread(target=_settle, args=(futures[name], call), name=f"call {name}", daemon=True).start()
+    begun, threads = time.monotonic(), ThreadPoolExecutor(max(1, len(calls)), "call")
+    futures = {name: threads.submit(call) for name, call in calls.items()}
+    threads.shutdown(wait=False)
     passed = 0.0
     while left := wait(futures.values(), min(SAY_SECONDS, seconds - passed)).not_done:
         passed = time.monotonic() - begun
@@ -73,11 +73,30 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float 
     return {name: future.result() for name, future in futures.items() if future.done()}
 
 
-def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    try:
-        future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - who waits raises it
-        future.set_exception(error)
+def live_findings(backends: Mapping[str, Backend], what: str = "") -> list[Finding]:
+    """Return the findings on the pools' places; ``what`` as of ``all_at_once``."""
+    checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
+    questions = {name: partial(backend.check, CHECK_SECONDS) for name, backend in checkable.items()}
+    return ask_all(questions, what, CHECK_SECONDS + ANSWER_SECONDS)
+
+
+def ask_all(
+    questions: Mapping[str, Callable[[], list[Finding]]], what: str = "", seconds: float = math.inf
+) -> list[Finding]:
+    """Findings on all pools by name, asked at the same time; one on each that does not answer, too.
+
+    ``what`` and ``seconds`` as of ``all_at_once``.
+    """
+
+    def ask(name: str) -> list[Finding]:
+        try:
+            return questions[name]()
+        except BackendError as error:
+            return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
+
+    answers = all_at_once({name: partial(ask, name) for name in questions}, what, seconds)
+    silent = f"cannot be checked: no answer within {seconds:g} s"
+    return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
 
 
 def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Look:
@@ -99,8 +118,6 @@ def look_once(settings: Settings, memory: Memory | None) -> Mapping[str, Look]:
 
     Raises BackendError when a pool's place cannot be reached by its configuration.
     """
-    from provisioner.backends.registry import close, make_backends
-
     backends = make_backends(settings.pools, settings.site)
     try:
         now = LoopClock().now()
@@ -120,23 +137,3 @@ def _lacking(looks: Mapping[str, Look], memory: Memory) -> dict[str, dict[str, s
         if not slot.deletion.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):
             lacking.setdefault(slot.pool, {})[slot.name] = slot.observed.fingerprint.uid
     return lacking
-
-
-def clock_of(state: State) -> LoopClock:
-    """Loop time as the next loop would have it."""
-    try:
-        return LoopClock(state.memory.read())
-    except StateMissing:
-        return LoopClock()
-
-
-def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
-    """A Reconciler that has no pool to act in; it writes as the loop of that ``epoch``."""
-    return Reconciler(
-        clock=clock,
-        state=state,
-        actors=ThreadedActors({}, wake=lambda: None),
-        limits=settings.limits(),
-        provisioner=settings.instance,
-        mandate=Mandate(epoch),
-    )

@@ -1,4 +1,4 @@
-"""What several commands share: options, what those lead to, exit codes, and how a document is printed."""
+"""Options, exit codes and printing that several commands share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,32 +18,29 @@ if TYPE_CHECKING:
 
 FINE, PROBLEM, WRONG = 0, 1, 2
 
-SHARED = {
-    "config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"),
-    "state-dir": ("DIR", "$HF_PROVIDER_WORKDIR"),
-}
+SHARED = {"config": ("FILE", "$HF_PROVIDER_CONFDIR/provisioner.yaml"), "state-dir": ("DIR", "$HF_PROVIDER_WORKDIR")}
 """Metavar and default of options that name a place."""
 
 Document = Mapping[str, Any]
-"""What a command found, as ``-o json`` prints it."""
+"""The result of a command, as ``-o json`` prints it."""
 
 
 class UsageError(Exception):
     """The call or its environment is wrong; the text says what to give."""
 
 
-def add_shared(command: argparse.ArgumentParser, *names: str) -> None:
+def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[str] = ("text", "json")) -> None:
     """Options that several commands have: ``config`` and ``state-dir``, which places they work on, and ``output``."""
     for name in names:
         if name == "output":
-            command.add_argument("-o", "--output", choices=["text", "json"], default="text", help="default text")
+            command.add_argument("-o", "--output", choices=outputs, default="text", help="default text")
         else:
             metavar, default = SHARED[name]
             command.add_argument(f"--{name}", type=Path, metavar=metavar, help=f"default {default}")
 
 
 def _named(directory: Callable[[], str], option: str) -> str:
-    """What the environment says. Raises DirectoryError, which names the option that may be given instead."""
+    """Read the environment. Raises DirectoryError, which names the option that may be given instead."""
     try:
         return directory()
     except DirectoryError as error:
@@ -57,14 +54,14 @@ def config_file(given: Path | None) -> Path:
 
 
 def settings(given: Path | None) -> Settings:
-    """What that file says. Raises ConfigError, DirectoryError."""
+    """Read that file. Raises ConfigError, DirectoryError."""
     from provisioner.settings.loader import load
 
     return load(config_file(given), os.environ)
 
 
 def state_directory(given: Path | None) -> StateDir:
-    """What ``--state-dir`` or HostFactory's environment names; it has to exist. Raises UsageError, DirectoryError."""
+    """The directory that ``--state-dir`` or HostFactory's environment names. Raises UsageError, DirectoryError."""
     from provisioner.state.directory import StateDir
 
     path = given or Path(_named(lambda: Directories(os.environ).state, "--state-dir DIR"))
@@ -85,7 +82,21 @@ def allow_drawing() -> None:
             stream.is_drawn_on = True
 
 
-def show(options: argparse.Namespace, document: Document, text: Callable[[Document], str], *, fine: bool = True) -> int:
-    """Print the document, as ``--output`` asks for it; the exit code says whether all is ``fine``."""
-    print(json.dumps(document, indent=2) if options.output == "json" else text(document))
+def show(
+    options: argparse.Namespace, document: Document, lines: Callable[[Document], Iterable[str]], *, fine: bool = True
+) -> int:
+    """Print the document as ``--output`` asks for it; the exit code says whether all is ``fine``."""
+    print(printed(options.output, document, lines))
     return FINE if fine else PROBLEM
+
+
+def printed(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
+    """The document as JSON, as YAML, or as lines for a terminal."""
+    if output not in ("json", "yaml"):
+        return "\n".join(lines(document))
+    text = json.dumps(document, indent=2)
+    if output == "json":
+        return text
+    import yaml
+
+    return str(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True)).rstrip("\n")

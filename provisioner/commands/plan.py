@@ -8,16 +8,21 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from provisioner.backends.registry import close, make_backends
 from provisioner.commands.offline import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
-from provisioner.model import NEVER, ErrorClass, Failure, Look, Memory, PendingReason, Plan, Transition
+from provisioner.loop.actors import ThreadedActors
+from provisioner.loop.clock import LoopClock
+from provisioner.loop.cycle import Mandate, Reconciler
+from provisioner.model import NEVER, ErrorClass, Failure, Look, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.tree import Settings
+from provisioner.state.errors import StateMissing
 from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Whose next cycle, and how to print it."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir", "output")
     command.add_argument(
         "--machines", action="store_true", help="name each machine, too; with -o json they are always named"
@@ -28,14 +33,11 @@ def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when a pool was not seen, or what was seen is not trusted. Raises StateError, BackendError."""
     looks, plan = preview(settings(options.config), state_directory(options.state_dir))
     document = plan_document(plan, looks)
-    return show(options, document, partial(plan_text, named=options.machines), fine=plan_is_fine(document))
+    return show(options, document, partial(plan_lines, named=options.machines), fine=plan_is_fine(document))
 
 
 def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan | None]:
-    """What the pools hold and what the next cycle would do; touches nothing. Raises StateError, BackendError."""
-    from provisioner.backends.registry import close, make_backends
-    from provisioner.commands.offline import clock_of, reconciler
-
+    """Observe the pools and plan the next cycle; change nothing. Raises StateError, BackendError."""
     backends = make_backends(settings.pools, settings.site)
     clock = clock_of(state)
     try:
@@ -45,8 +47,28 @@ def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan 
         close(backends)
 
 
+def clock_of(state: State) -> LoopClock:
+    """Loop time as the next loop would have it."""
+    try:
+        return LoopClock(state.memory.read())
+    except StateMissing:
+        return LoopClock()
+
+
+def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
+    """A Reconciler that has no pool to act in; it writes as the loop of that ``epoch``."""
+    return Reconciler(
+        clock=clock,
+        state=state,
+        actors=ThreadedActors({}, wake=lambda: None),
+        limits=settings.limits(),
+        provisioner=settings.instance,
+        mandate=Mandate(epoch),
+    )
+
+
 def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """What the next cycle would do.
+    """The actions of the next cycle.
 
     ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty: no request's)
     and ``reason``. ``deferred``: how many ``machines`` of a pool and template. ``text``: the cloud's words, where it
@@ -70,31 +92,22 @@ def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any
             for d in plan.deletes
         ],
         "closes": [_close(close) for close in plan.closes],
-        "deferred": [
-            {
-                "pool": pool,
-                "template": template,
-                "reason": reason,
-                "machines": count,
-                "text": _obstacle(plan.memory, pool, template, reason),
-            }
-            for (pool, template, reason), count in plan.deferred.items()
-        ],
+        "deferred": [_deferred(plan, *key, count) for key, count in plan.deferred.items()],
     }
 
 
 def _close(close: Transition) -> dict[str, Any]:
     slot = close.slot
-    why = slot.observed.cause or (slot.failure.error if slot.failure else "")
-    text = slot.failure.text if slot.failure else ""
+    error, text = (slot.failure.error, slot.failure.text) if slot.failure else ("", "")
     about = {"machine": slot.name, "pool": slot.pool, "template": close.template}
-    return {**about, "verdict": slot.verdict, "reason": why, "text": text}
+    return {**about, "verdict": slot.verdict, "reason": slot.observed.cause or error, "text": text}
 
 
-def _obstacle(memory: Memory, pool: str, template: str, reason: PendingReason) -> str:
-    """What a pool backs off from, in the cloud's words."""
-    window = memory.pressures.get((pool, template))
-    return window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
+def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:
+    """Machines that are held back; of a pool that backs off, with the cloud's words."""
+    window = plan.memory.pressures.get((pool, template))
+    text = window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
+    return {"pool": pool, "template": template, "reason": reason, "machines": count, "text": text}
 
 
 def plan_is_fine(document: Document) -> bool:
@@ -103,23 +116,20 @@ def plan_is_fine(document: Document) -> bool:
 
 
 ACTIONS = {"creates": "create", "deletes": "delete", "closes": "close"}
-"""What of a plan is done to machines, and the word for it."""
+"""The actions of a plan, and the word for each."""
 
 
-def plan_text(document: Document, *, named: bool = False) -> str:
-    """The document as text for a terminal; ``named``: with each machine under its pool, template and reason."""
-    lines = [
-        f"  pool {name}: {seen['machines']} machines"
-        if "machines" in seen
-        else f"  pool {name}: UNSEEN, {seen['text']}"
-        for name, seen in document["pools"].items()
-    ]
-    lines += [f"  pool {name}: {text}" for name, seen in document["pools"].items() for text in seen.get("problems", ())]
-    for action, word in ACTIONS.items():
-        lines += _action_lines(word, document[action], named=named)
-    lines += [_line("defer", entry["machines"], entry) for entry in document["deferred"]]
+def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
+    """The document as lines for a terminal; ``named``: with each machine under its pool, template and reason."""
     acts = any(document[key] for key in (*ACTIONS, "deferred"))
-    return "\n".join(["The next cycle would:" if acts else "The next cycle has nothing to do.", *lines])
+    yield "The next cycle would:" if acts else "The next cycle has nothing to do."
+    for name, seen in document["pools"].items():
+        yield f"  pool {name}: " + (f"{seen['machines']} machines" if "machines" in seen else f"UNSEEN, {seen['text']}")
+    for name, seen in document["pools"].items():
+        yield from (f"  pool {name}: {text}" for text in seen.get("problems", ()))
+    for action, word in ACTIONS.items():
+        yield from _action_lines(word, document[action], named=named)
+    yield from (_line("defer", entry["machines"], entry) for entry in document["deferred"])
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from provisioner.commands.offline import look_once
 from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.instance import DirectoryError
@@ -24,7 +25,7 @@ from provisioner.telemetry.notes import Notes, read_notes
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which files, and what to do with them beside looking."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--apply", action="store_true", help="write the files as shown; the brake stays as it is")
     command.add_argument("--release-brake", action="store_true", help="let the loop release the brake")
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     document["moved"] = recovery.apply(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
     document["outcome"] = recovery.summary(plan, applied=options.apply, release=options.release_brake)
-    show(options, document, recovery_text)
+    show(options, document, recovery_lines)
     sys.stdout.flush()  # read before the release takes effect: it tells what that sets going
     if releases:
         state.ask_recovery()
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
-    """What the loop has left; where none has, the limits are those of the configuration, if it can be read."""
+    """The notes of the loop; without them, the limits of the configuration, if it can be read."""
     try:
         notes = read_notes(state)
     except StateUnreadable:  # a mistake in the configuration must not keep anyone from looking at the state files
@@ -68,9 +69,7 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
 
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
-    """What there is to recover. Pools are looked at, and a configuration is needed, only where intent is lost."""
-    from provisioner.commands.offline import look_once
-
+    """Find what can be recovered. Pools are observed, and a configuration is needed, only if intent is lost."""
     files = recovery.read_files(state)
     if files.fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()
@@ -89,7 +88,7 @@ def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, M
 
 
 def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document) -> dict[str, Any]:
-    """What is wrong with the state files, what would be written, and what a release of the brake sets going.
+    """The state of the files, what would be written, and the effects of a release of the brake.
 
     ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why one is unreadable, by kind.
     ``requests`` and ``returns``: written back; of a ``kept`` one only the machines are left. ``writes``: kinds of files
@@ -115,19 +114,17 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document
     }
 
 
-def recovery_text(document: Document) -> str:
-    """The document as text for a terminal."""
-    lines = [f"  {kind}.json: {condition}" for kind, condition in document["files"].items()]
-    lines += [f"  {reason}" for reason in document["reasons"].values()]
-    lines += [
-        f"  writes back request {request['id']}: {request['count']} of {request['template']}"
-        + ("; only its machines are left, they stay until HostFactory returns them" if request["kept"] else "")
-        for request in document["requests"]
-    ]
-    lines += [f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"]]
-    lines += [f"  moves aside {kind}.json" for kind in document["writes"] if document["files"][kind] == "unreadable"]
-    lines += [f"  pool {pool} cannot be seen" for pool in document["unseen"]]
-    lines += brake_lines(document)
+def recovery_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal."""
+    files = document["files"]
+    yield from (f"  {kind}.json: {condition}" for kind, condition in files.items())
+    yield from (f"  {reason}" for reason in document["reasons"].values())
+    for request in document["requests"]:
+        kept = "; only its machines are left, they stay until HostFactory returns them" if request["kept"] else ""
+        yield f"  writes back request {request['id']}: {request['count']} of {request['template']}{kept}"
+    yield from (f"  writes back return {back['id']}: {', '.join(back['machines'])}" for back in document["returns"])
+    yield from (f"  moves aside {kind}.json" for kind in document["writes"] if files[kind] == "unreadable")
+    yield from (f"  pool {pool} cannot be seen" for pool in document["unseen"])
+    yield from brake_lines(document)
     if document["waiting"] or document["forgotten"]:
-        lines.append("  So it will be if no brake holds from now on, and HostFactory does not list the machine.")
-    return "\n".join(lines)
+        yield "  So it will be if no brake holds from now on, and HostFactory does not list the machine."

@@ -73,7 +73,7 @@ NEVER = re.compile(r"[a-z0-9-]*")
 """Names of machines and pools, and words: most of a journal, and no form of a secret but of one that is ``ISSUED``."""
 
 QUOTED = re.compile(r"(, got |, column [0-9]+: ).*")
-"""What the message of a wrong setting or file quotes of it."""
+"""The quotation in a message about a wrong setting or file."""
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from provisioner.interrupts import orderly
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """From what, to where, and whether in earnest."""
+    """Add the arguments and options."""
     command.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML; docs/render-hf.md has all of it")
     command.add_argument(
         "--out",
@@ -37,7 +37,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was written, or would be. Raises ConfigError, UsageError."""
-    from provisioner.tools.placing import changed, difference, put
+    from provisioner.tools.placing import changes, difference, put
     from provisioner.tools.render import disabled_messages, render, unregistered
 
     try:
@@ -45,16 +45,17 @@ def run(options: argparse.Namespace) -> int:
             conf = _conf(options.out, os.environ)
             files = (unregistered if options.uninstall else render)(options.settings, conf)
             messages = [] if options.uninstall else list(disabled_messages(options.settings, files))
+            due = changes(files)
             if options.dry_run:
-                lines = list(difference(files))
+                lines = list(difference(due))
                 print("\n".join([*(lines or ["Nothing would change."]), *messages]))
                 return PROBLEM if lines else FINE
-            written = list(changed(files))
-            kept = put(files, conf, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+            kept = put(due, conf, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     except OSError as error:
         raise UsageError(str(error)) from error
+    written = [str(change.path) for change in due] or ["Nothing was to be changed."]
     replaced = [f"What was there before is kept in {kept}"] if kept else []
-    print("\n".join([*(map(str, written) if written else ["Nothing was to be changed."]), *replaced, *messages]))
+    print("\n".join([*written, *replaced, *messages]))
     return FINE
 
 

@@ -8,18 +8,15 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from provisioner.commands.options import FINE, PROBLEM, add_shared, config_file, state_directory
 from provisioner.interrupts import INTERRUPTED, end
-
-if TYPE_CHECKING:
-    from provisioner.settings.tree import Settings
-    from provisioner.state.interfaces import State
+from provisioner.settings.tree import Settings
+from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which loop, how long, and whether in earnest."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--once", action="store_true", help="one cycle on complete looks, then end")
     command.add_argument(

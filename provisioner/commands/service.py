@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
+from provisioner.backends import Backend, BackendError, Severity
 from provisioner.backends.registry import longest_call, make_backends
-from provisioner.commands.offline import all_at_once
+from provisioner.commands.offline import live_findings
 from provisioner.commands.options import FINE
 from provisioner.extras import extra, needing
 from provisioner.interrupts import INTERRUPTED, end
@@ -37,40 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS = 10.0
-"""How long the places are asked about their settings. A start waits no longer: what is wrong shows itself later."""
-
-ANSWER_SECONDS = 2.0
-"""Seconds for which the findings of a place are waited for after its own time is over: one may forbid the start."""
-
 END_SECONDS = 9
 """Seconds after SIGTERM or Ctrl-C by which the process ends, also in the midst of a wait that has no other bound."""
-
-
-def live_findings(backends: Mapping[str, Backend], seconds: float, what: str = "") -> list[Finding]:
-    """Return the findings on the pools' places, each asked for so many seconds; ``what`` as of ``ask_all``."""
-    checkable = {name: backend for name, backend in backends.items() if isinstance(backend, Checkable)}
-    questions = {name: partial(backend.check, seconds) for name, backend in checkable.items()}
-    return ask_all(questions, what, seconds + ANSWER_SECONDS)
-
-
-def ask_all(
-    questions: Mapping[str, Callable[[], list[Finding]]], what: str = "", seconds: float = math.inf
-) -> list[Finding]:
-    """Findings on all pools by name, asked at the same time; one on each that does not answer, too.
-
-    ``what`` and ``seconds`` as of ``all_at_once``.
-    """
-
-    def of(name: str) -> list[Finding]:
-        try:
-            return questions[name]()
-        except BackendError as error:
-            return [Finding(name, Severity.ERROR, f"cannot be checked: {error.failure.text}")]
-
-    answers = all_at_once({name: partial(of, name) for name in questions}, what, seconds)
-    silent = f"cannot be checked: no answer within {seconds:g} s"
-    return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
 
 
 def under_way(frame: FrameType | None) -> dict[str, object]:
@@ -83,7 +49,7 @@ def under_way(frame: FrameType | None) -> dict[str, object]:
 
 
 class Service:
-    """One provisioner: loop, metrics, health and status page."""
+    """A provisioner: loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: State, *, listen: str | None = None) -> None:
         """Raises BackendError when a pool's place cannot be reached by its configuration."""
@@ -93,34 +59,26 @@ class Service:
         """True once Ctrl-C has ended the loop."""
         self._begun = False
         self._settings = settings
-        self._state = state
         metrics = Metrics(self.registry, settings.id)
-        pace = settings.loop
         self._backends = make_backends(settings.pools, settings.site)
         backends: Mapping[str, Backend] = {
             name: MeasuredBackend(backend, metrics) for name, backend in self._backends.items()
         }
-        reporter = Reporter(metrics, self._state, configuration)
+        reporter = Reporter(metrics, state, configuration)
         self.loop = Loop(
             Setup(
-                state=self._state,
+                state=state,
                 backends=backends,
                 limits=configuration.limits,
                 provisioner=settings.instance,
-                pace=Pace(
-                    pace.interval_seconds,
-                    pace.floor_seconds,
-                    pace.act_seconds,
-                    pace.intent_poll_seconds,
-                    longest_call(settings.pools.values()),
-                ),
+                pace=settings.loop.as_limits(Pace, longest_call=longest_call(settings.pools.values())),
             ),
             reporter,
             refresh=configuration.refresh,
             count_wake=lambda source: metrics.wakeups.labels(source).inc(),
             hints=self._events(),
         )
-        page = StatusPage(self._state, lambda: reporter.memory, reporter.samples)
+        page = StatusPage(state, lambda: reporter.memory, reporter.samples)
         self.server = Server(
             listen or settings.listen,
             self.registry,
@@ -176,10 +134,9 @@ class Service:
 
     def _check_places(self) -> None:
         """Log what is going to go wrong. Raises BackendError where the loop could touch what is not its own."""
-        findings = live_findings(self._backends, CHECK_SECONDS)
+        findings = live_findings(self._backends)
         for finding in findings:
-            severe = finding.severity is not Severity.WARNING
-            level = logging.ERROR if severe else logging.WARNING
+            level = logging.WARNING if finding.severity is Severity.WARNING else logging.ERROR
             log.log(level, "Pool's place has a problem", extra={"pool": finding.pool, "problem": finding.text})
         if refused := [finding for finding in findings if finding.severity is Severity.REFUSED]:
             words = "; ".join(f"pool {finding.pool}: {finding.text}" for finding in refused)
@@ -187,7 +144,7 @@ class Service:
 
     def _events(self) -> Hints | None:
         """The stream of Pub/Sub hints, if one is configured."""
-        if self._settings.events is None:
+        if (events := self._settings.events) is None:
             return None
         with needing(extra("events")):
             from provisioner.backends.events import EventStream, Worth
@@ -196,15 +153,15 @@ class Service:
 
         def taken(message: Judged) -> None:
             counters.events.labels(message.worth).inc()
-            hint = message.news
-            if hint is not None and hint.grace is not None:
+            if (hint := message.news) is None:
+                return
+            if hint.grace is not None:
                 self.loop.announce(hint.instance, LossCause.PREEMPTED, hint.grace)
-            if hint is not None:
-                self.loop.look_now(Wake.PUBSUB)
+            self.loop.look_now(Wake.PUBSUB)
 
         return EventStream(
-            self._settings.events.project,
-            self._settings.events.subscription,
+            events.project,
+            events.subscription,
             prefix=self._settings.name_prefix,
             taken=taken,
             broke=lambda _: counters.breaks.inc(),

@@ -11,7 +11,7 @@ from provisioner.settings import reference
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Page or schema."""
+    """Add the arguments and options."""
     command.add_argument(
         "-o",
         "--output",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
+from provisioner.commands import options
 from provisioner.commands.options import Document
 from provisioner.names import printable, printable_lines
 from provisioner.telemetry.held_levers import cancel_lines
@@ -23,38 +23,30 @@ SHOWN = 20
 
 def printed(seen: Overview, output: str) -> str:
     """The overview as ``--output`` asks for it. Raises MissingExtra."""
-    if output in ("text", "wide"):
-        return status_text(seen, wide=output == "wide")
-    document = json.dumps(seen.document(), indent=2)
-    if output == "json":
-        return document
-    import yaml
-
-    return str(yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True)).rstrip("\n")
+    lines = status_lines(seen, wide=output == "wide")
+    return options.printed(output, seen.document(), lambda _: map(printable_lines, lines))
 
 
-def status_text(seen: Overview, *, wide: bool = False) -> str:
-    """The overview as text for a terminal."""
-    document = seen.document()
-    lines = [*_head(seen, document), *_tables(seen, wide=wide)]
-    lines += [f"  {line}" for line in spending_lines(seen.budget)]
+def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:
+    """The overview as lines for a terminal."""
+    yield from _head(seen)
+    yield from _tables(seen, wide=wide)
+    yield from (f"  {line}" for line in spending_lines(seen.budget))
     for request in seen.requests:
-        lines += [_request_line(request), *unmet_lines(request, loop_acts=seen.loop_acts)]
-    lines += [
-        f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
-        for back in seen.returns
-    ]
-    lines += cancel_lines(seen.levers)
-    lines += [pool_line(pressure) for pressure in seen.pressure]
-    lines += [f"  pool {pool}: {note}" for pool, notes in seen.problems.items() for note in notes]
-    lines += [f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted]
+        yield _request_line(request)
+        yield from unmet_lines(request, loop_acts=seen.loop_acts)
+    for back in seen.returns:
+        yield f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
+    yield from cancel_lines(seen.levers)
+    yield from map(pool_line, seen.pressure)
+    yield from (f"  pool {pool}: {note}" for pool, notes in seen.problems.items() for note in notes)
+    yield from (f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted)
     if seen.unread:
-        lines.append(f"  not read by a loop yet: {', '.join(seen.unread)}")
-    return printable_lines("\n".join(lines))
+        yield f"  not read by a loop yet: {', '.join(seen.unread)}"
 
 
-def _head(seen: Overview, document: Document) -> Iterator[str]:
-    """Whose files these are, whether the loop runs, and what asks for a person."""
+def _head(seen: Overview) -> Iterator[str]:
+    """The provisioner of these files, the state of the loop, and what an operator must do."""
     loop, silent = seen.loop, seen.loop["silent_seconds"]
     last, host = loop["last_beat"], loop.get("host", "?")
     ran = "has never run" if last is None else f"last ran at {local(last)} on {host}"
@@ -62,7 +54,7 @@ def _head(seen: Overview, document: Document) -> Iterator[str]:
     yield f"Provisioner {seen.provisioner} in {seen.state_directory}"
     yield f"  loop {ran}{ago}, epoch {loop.get('epoch', 0)}; intent generation {seen.generation}"
     yield from ("  " + alarm.replace("\n", "\n    ") for alarm in seen.alarms)
-    yield from brake_lines(document)
+    yield from brake_lines(seen.document())
     if seen.brake:
         yield (
             "  No orphan is deleted, and no request cancelled as forgotten, until a person has looked (provisioner "

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
+from provisioner.commands.plan import clock_of, reconciler
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.tree import Settings
 from provisioner.state.interfaces import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which files, and whether in earnest."""
+    """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--dry-run", action="store_true", help="only show what would leave")
     add_shared(command, "output")
@@ -22,13 +22,17 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show which ids left the files, or would leave them. Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
-    return show(options, trim_document(left, dry_run=options.dry_run), trim_text)
+    document = {
+        "requests": [id_ for id_ in left or () if not id_.startswith(RETURN_ID_PREFIX)],
+        "returns": [id_ for id_ in left or () if id_.startswith(RETURN_ID_PREFIX)],
+        "dry_run": options.dry_run,
+        "loop_runs": left is None,
+    }
+    return show(options, document, trim_lines)
 
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
     """The ids that leave the files, or would; None when a loop runs, which does it itself. Raises StateError."""
-    from provisioner.commands.offline import clock_of, reconciler
-
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):
         return None
@@ -43,22 +47,13 @@ def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] 
         lock.release()
 
 
-def trim_document(left: Sequence[str] | None, *, dry_run: bool) -> dict[str, Any]:
-    """Which ids leave, or left, the files; ``left`` is None where a running loop does it."""
-    ids = left or ()
-    return {
-        "requests": [id_ for id_ in ids if not id_.startswith(RETURN_ID_PREFIX)],
-        "returns": [id_ for id_ in ids if id_.startswith(RETURN_ID_PREFIX)],
-        "dry_run": dry_run,
-        "loop_runs": left is None,
-    }
-
-
-def trim_text(document: Document) -> str:
-    """The document as text for a terminal."""
+def trim_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal."""
     if document["loop_runs"]:
-        return "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
+        yield "A loop runs: it trims the files by itself. To see what is due: provisioner trim --dry-run"
+        return
     word = "would leave" if document["dry_run"] else "left"
-    lines = [f"  request {id_} {word} the files" for id_ in document["requests"]]
-    lines += [f"  return  {id_} {word} the files" for id_ in document["returns"]]
-    return "\n".join(lines or ["  nothing is due"])
+    yield from (f"  request {id_} {word} the files" for id_ in document["requests"])
+    yield from (f"  return  {id_} {word} the files" for id_ in document["returns"])
+    if not (document["requests"] or document["returns"]):
+        yield "  nothing is due"

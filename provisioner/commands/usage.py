@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
-from functools import partial
 from typing import Any
 
-from provisioner.commands.options import FINE, Document, UsageError, add_shared, state_directory
+from provisioner.commands.options import Document, UsageError, add_shared, show, state_directory
 from provisioner.loop.clock import LoopClock
 from provisioner.model import HOUR, Limits, Memory, format_utc
 from provisioner.names import printable
@@ -25,18 +23,18 @@ from provisioner.telemetry.notes import read_notes
 from provisioner.telemetry.spending import of_most
 
 PARTS = ("day", "template", "pool", "account")
-"""What hours can be told by; the order of a group's parts, too."""
+"""Columns by which hours are summed, in the order in which a group has them."""
 
 Group = tuple[str, ...]
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which days, by what, and how to print them."""
+    """Add the arguments and options."""
     add_shared(command, "state-dir")
     command.add_argument("--since", type=first_day, default="7d", metavar="DATE", help="first day, or 7d; default 7d")
     command.add_argument("--until", type=day, metavar="DATE", help="last day, UTC, included; default today")
     command.add_argument("--by", type=parts, default=PARTS, metavar=",".join(PARTS), help="default all four")
-    command.add_argument("-o", "--output", choices=FORMATS, default="text", help="default text")
+    add_shared(command, "output", outputs=("text", "csv", "json"))
 
 
 def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
@@ -67,12 +65,11 @@ def run(options: argparse.Namespace) -> int:
     if options.until and options.until < options.since:
         raise UsageError(f"--since {options.since}: is after {options.until}, the last day")
     document = usage(state_directory(options.state_dir), options.since, options.until, options.by)
-    print(FORMATS[options.output](document))
-    return FINE
+    return show(options, document, usage_csv if options.output == "csv" else usage_lines)
 
 
 def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
-    """What was used from one day to another, both included. Raises StateError.
+    """The usage from one day to another, both included. Raises StateError.
 
     ``rows``: the parts that ``by`` names, ``hours`` and ``cost``, by the present prices; ``total``: of all of them.
     ``cost``: None where no machine of the row has a price; ``unpriced_hours``: of machines without.
@@ -135,25 +132,28 @@ def _present(memory: Memory, limits: Limits, now: float, wall: float) -> dict[st
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def usage_csv(document: Document) -> str:
+def usage_csv(document: Document) -> list[str]:
     """The rows alone, for a spreadsheet; the currency is in the head of its column."""
     text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*document["by"], "hours", f"cost_{document['currency']}"])
-    lines.writerows([*map(row.get, document["by"]), row["hours"], row["cost"]] for row in document["rows"])
-    return text.getvalue().rstrip("\n")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*document["by"], "hours", f"cost_{document['currency']}"])
+    table.writerows([*map(row.get, document["by"]), row["hours"], row["cost"]] for row in document["rows"])
+    return [text.getvalue().rstrip("\n")]
 
 
-def _table(document: Document) -> Iterator[str]:
+def usage_lines(document: Document) -> Iterator[str]:
+    """The document as lines for a terminal: a table, and remarks on it."""
     names = document["by"]
     lines = [[*names, "hours", document["currency"]]]
     lines += [[*(printable(row[name]) or "-" for name in names), *_numbers(row)] for row in document["rows"]]
     lines.append(["total", *[""] * (len(names) - 1), *_numbers(document["total"])])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     yield f"Machine-hours from {document['since']} to {document['until']} (UTC)"
+    sides = ["<"] * len(names) + [">"] * 2
     for line in lines:
-        cells = list(zip(line, widths, strict=True))
-        yield "  " + "  ".join([*(f"{cell:<{w}}" for cell, w in cells[:-2]), *(f"{n:>{w}}" for n, w in cells[-2:])])
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)]
+        yield f"  {'  '.join(cells)}"
+    yield from _remarks(document)
 
 
 def _numbers(sums: Document) -> tuple[str, str]:
@@ -174,10 +174,3 @@ def _remarks(document: Document) -> Iterator[str]:
         f"Now {now['machines']} machines: {now['per_hour']:.2f}{of_most(now['per_hour_budget'])} {currency} per hour; "
         f"{now['month']}: {now['month_cost']:.2f}{of_most(now['month_budget'])} {currency}"
     )
-
-
-FORMATS: Mapping[str, Callable[[Document], str]] = {
-    "text": lambda document: "\n".join([*_table(document), *_remarks(document)]),
-    "csv": usage_csv,
-    "json": partial(json.dumps, indent=2),
-}

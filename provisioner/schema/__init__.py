@@ -1,1 +1,1 @@
-"""What settings are made of: sections, their types in words, and pools. Settings and kinds share it."""
+"""The parts of settings: sections, their types in words, and pools. Settings and kinds share them."""

@@ -16,7 +16,7 @@ from provisioner.model import PoolLimits
 from provisioner.schema.problems import Expects, Section
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-"""What Kubernetes takes as a label's value: ids and names become labels of the pods."""
+"""A label's value as Kubernetes takes it: ids and names become labels of the pods."""
 
 
 def _placed(written: object, info: ValidationInfo) -> object:
@@ -124,7 +124,7 @@ class Pool(Section):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes two pools the same: the kind, then words that tell this place from all others of the kind."""
+        """The kind, then words that distinguish this place from all others of the kind; equal for the same place."""
         return (self.kind, self.name)
 
     def template_problem(self, template: str) -> str:
@@ -132,7 +132,7 @@ class Pool(Section):
         return ""
 
     def limits(self) -> PoolLimits:
-        """What the plan needs to know of this pool. A look is stale after a minute, or six times its pace."""
+        """The limits for the plan. An observation is stale after a minute, or six times its pace."""
         window, stale_after = min(self.initial_window, self.max_pending), max(60.0, 6 * self.observe_seconds)
         return self.as_limits(PoolLimits, initial_window=window, stale_after=stale_after)
 
@@ -148,7 +148,7 @@ class Compute(Section):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Whose machines they are, and what the pools share."""
+    """The owner of the machines, and settings that the pools share."""
 
     id: str
     """The provisioner's id: a label of its pods."""

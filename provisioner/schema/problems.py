@@ -22,6 +22,9 @@ from provisioner.files.yaml_text import join, parse, read_text, reason_of, synta
 LONGEST_QUOTE = 60
 """Characters of a wrong value that are shown: enough to find it, too few to print a whole section or key."""
 
+NAMES_SHOWN = 25
+"""Names that a sentence about an unknown one lists at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expects:
@@ -73,15 +76,15 @@ def expected(words: str, value: object) -> str:
 
 
 def suggestion(word: str, names: Collection[str]) -> str:
-    """What a misspelt word may have meant, as the end of a sentence; what there is when nothing is near."""
-    near = difflib.get_close_matches(word, names, n=1)
-    if near:
+    """The end of a sentence about an unknown word: the name that is near, or else the names that there are."""
+    if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"
-    return f"; there are {', '.join(repr(name) for name in names)}" if names else ""
+    more = " and more" if len(names) > NAMES_SHOWN else ""
+    return f"; there are {', '.join(map(repr, [*names][:NAMES_SHOWN]))}{more}" if names else "; there is none"
 
 
 def words_of(model: type[Section], setting: str) -> str:
-    """What ``model`` expects of a setting, from the ``Expects`` in its type."""
+    """The words of the ``Expects`` in the type of a setting of ``model``."""
     field = model.model_fields[setting]
     notes = [*field.metadata, *_nested_notes(field.annotation)]
     return next((note.words for note in notes if isinstance(note, Expects)), "a mapping of settings")
@@ -147,18 +150,15 @@ def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     """The YAML mapping in a file, with what is wrong with the file as a whole; an empty file is an empty mapping."""
     file = str(path)
     try:
-        text = read_text(path)
+        document, repeated = parse(read_text(path))
     except FileNotFoundError:
         return {}, [Problem(file, "", "no such file")]
     except (OSError, ValueError) as error:
         return {}, [Problem(file, "", f"cannot be read: {reason_of(error)}")]
-    try:
-        document, repeated = parse(text)
     except yaml.YAMLError as error:
         return {}, [Problem(file, "", syntax_text(error))]
     problems = [Problem(file, where, reason) for where, reason in repeated]
-    if document is None:
-        return {}, problems
+    document = {} if document is None else document
     if not isinstance(document, dict):
         return {}, [*problems, Problem(file, "", expected("a mapping of settings", document))]
     odd = [Problem(file, quoted(key), "a setting's name has to be a text") for key in document if type(key) is not str]

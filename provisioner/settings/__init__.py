@@ -1,1 +1,1 @@
-"""What people configure: read, checked, and all that is wrong with it said at once."""
+"""The configuration: read, checked, and all that is wrong with it said at once."""

@@ -1,4 +1,4 @@
-"""What a valid configuration says that its author can hardly mean: of templates, their machines, and pools.
+"""Warnings about a valid configuration that its author can hardly mean: templates, their machines, and pools.
 
 Reads what settings name; no network, no clock, no logger.
 """
@@ -16,7 +16,7 @@ from provisioner.settings.tree import Settings
 
 
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:
-    """One line for each thing to look at; none when all fits. OSError or ValueError for a file that has changed."""
+    """A line for each doubtful setting. OSError or ValueError for a file that has changed."""
     of_templates = [line for template in templates for line in (*_slots(template), *_sizes(settings, template))]
     return [*_idle(settings), *_missing(settings), *_unpriced(settings), *_open(settings), *of_templates]
 
@@ -34,7 +34,7 @@ def size_advice(settings: Settings, templates: Sequence[Template], sizes: Mappin
 
 
 def _open(settings: Settings) -> Iterator[str]:
-    """What the server says may be read by more people than was meant, or cannot be served at all."""
+    """A server that more people can read than was meant, or that cannot serve at all."""
     server = settings.server
     for name in ("token_file", "tls_cert", "tls_key"):
         path = getattr(server, name)
@@ -49,7 +49,7 @@ def _open(settings: Settings) -> Iterator[str]:
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only programs of this host reach the address ``HOST:PORT``."""
+    """Return True if only programs of this host reach the address ``HOST:PORT``."""
     host = listen.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -106,7 +106,7 @@ def _sizes(settings: Settings, template: Template) -> Iterator[str]:
 
 
 def _promises(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
-    """What HF is told of a template against what its machines in a pool have."""
+    """Resources that a template promises and its machines in a pool lack."""
     cores = _number(template, "ncores") * _number(template, "ncpus")
     for attribute, value, has, unit in (
         ("ncores x ncpus", cores, size.cores, "cores"),

@@ -7,7 +7,6 @@ Reads files only; no network, no clock, no logger.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,7 @@ from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import TemplatesError
 from provisioner.schema.pool import Pool
-from provisioner.schema.problems import (
-    ConfigError,
-    Problem,
-    expected,
-    read_mapping,
-    suggestion,
-    validate,
-    words_of,
-)
+from provisioner.schema.problems import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
 from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))
@@ -53,30 +44,33 @@ def load(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         provider = templates.load(path.parent, environment)
     except TemplatesError as error:
-        if not path.parent.is_dir():
-            raise ConfigError(problems) from error
-        advice = "" if Path(error.path).exists() else NO_TEMPLATES
-        raise ConfigError([*problems, Problem(error.path, "", error.reason + advice)]) from error
+        if path.parent.is_dir():
+            advice = "" if Path(error.path).exists() else NO_TEMPLATES
+            problems.append(Problem(error.path, "", error.reason + advice))
+        raise ConfigError(problems) from error
     if not path.exists() and not any(template.pools for template in provider.templates):
         problems = []  # Google's connector has no such file: its templates say where machines are made
     if problems:
         raise ConfigError([*problems, *provider.problems])
-    reader = _Reader(path, environment, provider, document, list(provider.problems))
+    reader = _Reader(path, environment, provider, document)
     settings = reader.settings()
     if settings is None or reader.problems:
         raise ConfigError(sorted(reader.problems, key=lambda problem: problem.file != str(path)))
     return settings
 
 
-@dataclass
 class _Reader:
-    """One reading of a configuration: goes on after each mistake, and gathers them."""
+    """A reading of a configuration: goes on after each mistake, and gathers them."""
 
-    path: Path
-    environment: Mapping[str, str]
-    provider: templates.Provider
-    document: dict[str, Any]
-    problems: list[Problem]
+    def __init__(
+        self, path: Path, environment: Mapping[str, str], provider: templates.Provider, document: dict[str, Any]
+    ) -> None:
+        self.path = path
+        self.provider = provider
+        self.document = document
+        self.around = Surroundings(path.parent, provider.config, environment)
+        """The surroundings that a configuration's meaning depends on."""
+        self.problems = list(provider.problems)
 
     def settings(self) -> Settings | None:
         """The tree, or None; to be used only when ``problems`` is empty afterwards."""
@@ -85,9 +79,11 @@ class _Reader:
         if not pools and not self.document.get("pools"):
             fields = " or ".join(kind.template_field for kind in registry.built_in())
             self.complain("pools", f"none; name one here, or give a template {fields}")
+        prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
+        of_hf = {"id": self.provider.name, "name_prefix": prefix}
         settings, problems = validate(
             Settings,
-            {**self.defaults(), **self.written(made), "pools": pools},
+            {name: value for name, value in of_hf.items() if value} | self.written(made) | {"pools": pools},
             str(self.path),
             "",
             self.around,
@@ -99,13 +95,11 @@ class _Reader:
         if settings is None:
             return None
         self.check_adopted(settings)
-        own = settings.templates
-        limits = {
-            one.id: own.get(one.id, TemplateSettings()).limits(
-                one.id, made[one.id], None if one.max_number == templates.UNLIMITED else one.max_number
-            )
-            for one in self.provider.templates
-        }
+        limits = {}
+        for one in self.provider.templates:
+            most = None if one.max_number == templates.UNLIMITED else one.max_number
+            own = settings.templates.get(one.id, TemplateSettings())
+            limits[one.id] = own.limits(one.id, made[one.id], most)
         return settings.model_copy(update={"template_limits": limits})
 
     def check_adopted(self, settings: Settings) -> None:
@@ -115,11 +109,6 @@ class _Reader:
             if own.startswith(prefix) or prefix.startswith(own):
                 wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} cover one another; choose a name_prefix"
                 self.complain(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
-
-    @property
-    def around(self) -> Surroundings:
-        """What a configuration's meaning depends on besides itself."""
-        return Surroundings(self.path.parent, self.provider.config, self.environment)
 
     def check_order(self, name: str, low: str, high: str) -> None:
         """Settings of a section that are out of order, defaults included; other mistakes in them are told elsewhere."""
@@ -137,14 +126,8 @@ class _Reader:
         """Note a mistake in a field of HF's templates file."""
         self.problems.append(Problem(self.provider.templates_path, join("templates", template.id, name), text))
 
-    def defaults(self) -> dict[str, str]:
-        """Defaults of top-level settings that come from HF."""
-        prefix = self.provider.config.gcp_instance_prefix.lower().rstrip("-")
-        of_hf = {"id": self.provider.name, "name_prefix": prefix}
-        return {name: value for name, value in of_hf.items() if value}
-
     def written(self, ids: Collection[str]) -> dict[str, Any]:
-        """What the file says; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
+        """The settings in the file; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
         body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
         if isinstance(of_templates := body.get("templates") or {}, dict):
             body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
@@ -175,7 +158,7 @@ class _Reader:
         return right
 
     def written_pool(self, name: str, body: object) -> Pool | None:
-        """One pool of the file; None when it is wrong."""
+        """A pool of the file; None if it is wrong."""
         where = join("pools", name)
         if not isinstance(body, dict):
             self.complain(where, expected("a mapping of settings", body))
@@ -199,7 +182,7 @@ class _Reader:
         return pool, [*problems, *kind.problems(body, inherited, self.around)]
 
     def pools_of(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Where a template's machines are made; adds its implicit pool to ``pools`` when it has one."""
+        """The pools that make a template's machines; adds its implicit pool to ``pools`` if it has one."""
         names = template.pools or self.implicit(template, pools)
         bodies = self.document.get("pools")
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
@@ -213,12 +196,13 @@ class _Reader:
 
     def implicit(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
         """The pool that the fields of Google's connector make: one of ``pools`` that is that place, or a new one."""
-        named = [(kind, body) for kind in registry.built_in() if (body := kind.implicit(template))]
+        kinds = registry.built_in()
+        named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]
         if len(named) != 1:
-            words = ", or ".join(["names of pools", *(kind.template_words for kind in registry.built_in())])
+            words = ", or ".join(["names of pools", *(kind.template_words for kind in kinds)])
             self.complain_of_template(template, "pools", f"expected {words}")
             return ()
-        (kind, body), *_ = named
+        [(kind, body)] = named
         pool, problems = self.pool(template.id, kind.name, body)
         called = {"name": "templateId", **kind.template_fields}
         for problem in problems:

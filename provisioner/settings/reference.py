@@ -21,7 +21,7 @@ Json = dict[str, Any]
 SECTION_NAMES = (*SECTIONS, "pools", "templates")
 """Settings that hold others."""
 NOT_WRITTEN = {"name", "template_limits", "instance", "digests"}
-"""What the program fills in itself: as settings of the file these are unknown."""
+"""Fields that the program fills in itself: as settings of the file these are unknown."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HEAD = """# Settings
 
@@ -110,13 +110,13 @@ def _object(model: type[Section]) -> Json:
         "properties": {
             name: one | {"description": _one_line(one.get("description"))} for name, one in properties.items()
         },
-        "required": [name for name in properties if _needed(model.model_fields[name])],
+        "required": [name for name in properties if _is_needed(model.model_fields[name])],
         "additionalProperties": False,
     }
 
 
-def _needed(field: FieldInfo) -> bool:
-    """Whether neither HF's files nor the environment can give it: then its docstring says so."""
+def _is_needed(field: FieldInfo) -> bool:
+    """Return True if neither HF's files nor the environment can give it: its docstring says so."""
     return field.is_required() and "No default." in (field.description or "")
 
 

@@ -45,13 +45,10 @@ class Configuration:
         try:
             settings = load(self._path, self._environment)
             self._check(settings, memory)
-        except (ConfigError, ValueError, OSError) as error:
-            log.error(REFUSED, extra={"error": str(error)})
-            self.refused = str(error)
-            return limits
-        except Exception as error:  # the edge: nothing that people write into a file ends the loop
-            log.exception(REFUSED, extra={"error": repr(error)})
-            self.refused = repr(error)
+        except Exception as error:  # the edge: no file that an operator writes ends the loop
+            is_mistake = isinstance(error, (ConfigError, ValueError, OSError))
+            self.refused = str(error) if is_mistake else repr(error)
+            log.error(REFUSED, extra={"error": self.refused}, exc_info=not is_mistake)
             return limits
         self.settings, self.limits, self.refused = settings, settings.limits(), ""
         log.info("New configuration applied", extra={"file": str(self._path)})
@@ -73,7 +70,7 @@ class Configuration:
                 raise ValueError(f"templates.{record.template}: still has machines; it cannot be removed")
 
     def _waiting(self, new: Settings) -> list[str]:
-        """What is no longer as it was at the start, and stays so until the next one."""
+        """The settings that changed since the start and take effect only with the next one."""
         started = self._started
         changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(started, name)]
         return changed + [

@@ -101,7 +101,7 @@ class Budget(Section):
     """The currency of prices and budgets, as it is shown; default USD. Nothing is converted."""
 
     def limits(self) -> model.Budget:
-        """What the plan needs to know of it."""
+        """The budget as the plan needs it."""
         return self.as_limits(model.Budget)
 
 
@@ -146,7 +146,7 @@ class TemplateSettings(Section):
     templates that share a pool and differ in size."""
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
-        """What the plan needs to know of the template; id, pools and cap are from HF's templates file."""
+        """The limits of the template for the plan; id, pools and cap are from HF's templates file."""
         given = {"id": id_, "pools": pools, "max_machines": max_machines, "straggler_after": self.straggler_seconds}
         return self.as_limits(TemplateLimits, **given)
 
@@ -230,11 +230,11 @@ class Settings(Section):
 
     @property
     def site(self) -> Site:
-        """What the backends of all pools need to know."""
+        """The settings that the backends of all pools share."""
         return Site(self.id, self.name_prefix, self.adopt_prefixes, self.compute, self.ca_bundle)
 
     def limits(self) -> Limits:
-        """What the plan takes from the configuration."""
+        """The limits for the plan."""
         grace, unlisted = 60 * self.orphan_grace_minutes, self.delete_unlisted_after_hours
         return self.as_limits(
             Limits,

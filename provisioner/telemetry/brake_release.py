@@ -5,12 +5,13 @@ Pure. That is a forecast from files alone, for an operator who decides: the loop
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from provisioner.model import DESIRED, HOUR, Limits, Memory, RequestRecord, format_utc
-from provisioner.planning.core.slots import CANCELLED_MESSAGE
+from provisioner.model import DESIRED, NEVER, Limits, Memory, RequestRecord, format_utc
+from provisioner.planning.collect.orphans import delete_allowed_at
+from provisioner.planning.finish.cancellation import is_forgotten
 from provisioner.telemetry.notes import Notes
 
 
@@ -40,21 +41,11 @@ def waiting(memory: Memory, limits: Limits | None, now: float, news: Set[str] = 
     if limits and limits.orphans.unlisted_after is not None:
         ripe += [(since + limits.orphans.unlisted_after, True, name) for name, since in memory.hosts.unlisted.items()]
     ripe.sort()
-    times = _times([at for at, _, _ in ripe], memory.orphans.deletes, limits, now)
-    return tuple(Waiting(name, unlisted, at) for (_, unlisted, name), at in zip(ripe, times, strict=True))
-
-
-def _times(ripe: list[float], before: tuple[float, ...], limits: Limits | None, now: float) -> Iterator[float | None]:
-    """When each goes, of machines in the order of their grace; ``before``: when others went, which the cap counts."""
-    times = [at for at in before if at > now - HOUR]
-    cap = limits.orphans.cap_per_hour if limits else 0
-    for at in ripe:
-        if cap <= 0:
-            yield None
-            continue
-        due = max(at, now)
-        times.append(max(due, times[-cap] + HOUR) if len(times) >= cap else due)
-        yield times[-1]
+    times, waits = [*memory.orphans.deletes], []
+    for at, unlisted, name in ripe:
+        times.append(delete_allowed_at(times, limits.orphans, max(at, now)) if limits else NEVER)
+        waits.append(Waiting(name, unlisted, None if times[-1] == NEVER else times[-1]))
+    return tuple(waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +70,7 @@ def forgotten(memory: Memory, limits: Limits | None, calls: ScriptCalls, now: fl
     return tuple(
         record
         for record in memory.requests.values()
-        if record.told_at is None
-        and record.id not in calls.told
-        and record.message != CANCELLED_MESSAGE
-        and not record.trimmed
-        and _silence(record, calls, now) >= limits.cancel_after
+        if record.id not in calls.told and is_forgotten(record, limits, _silence(record, calls, now))
     )
 
 

@@ -9,7 +9,7 @@ import difflib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from provisioner.state import atomic
 NEW_MODE = 0o644
 """Mode of new files, which HostFactory, its scripts and the loop may read as different users. A copy keeps its mode."""
 NEW_DIRECTORY_MODE = 0o2775
-"""What a new directory may take of the mode of the one above it: the bits of owner and group, and who may look in."""
+"""Bits that a new directory takes of the mode of the one above it: those of owner and group, and who may look in."""
 KEPT = "before-render-hf"
 """Directory of the files that were replaced, below HostFactory's configuration: one below it for each time."""
 PRIVATE = stat.S_IRWXG | stat.S_IRWXO
@@ -33,52 +33,67 @@ class Rendered(NamedTuple):
     mode: int | None = None
 
 
-def changed(files: Mapping[Path, Rendered]) -> dict[Path, Rendered]:
-    """The files that are not there yet, or differ in content or mode. Raises OSError."""
-    return {
-        path: rendered
-        for path, rendered in files.items()
-        if _present(path) != (rendered.content, _mode(rendered, path))
-    }
+class Change(NamedTuple):
+    """A file that is not there yet, or differs in content or mode."""
+
+    path: Path
+    before: bytes | None
+    """Content of the file that is there; None if there is no file."""
+    mode_before: int
+    content: bytes
+    mode: int
 
 
-def difference(files: Mapping[Path, Rendered]) -> Iterator[str]:
-    """The changes as lines of a unified diff; a private file is named without its content. Raises OSError."""
-    for path, rendered in changed(files).items():
-        before, mode = _present(path) or (b"", None)
-        after = _mode(rendered, path)
-        if mode is not None and mode != after:
-            yield f"mode of {path}: {mode:o} to {after:o}"
-        if mode is None or before != rendered.content:
-            yield from _lines(path, before, rendered.content, new=mode is None, private=not after & PRIVATE)
+def changes(files: Mapping[Path, Rendered]) -> list[Change]:
+    """The changes that put ``files`` in place. Raises OSError."""
+    found = []
+    for path, (content, mode) in files.items():
+        before = path.read_bytes() if path.exists() else None
+        mode_before = NEW_MODE if before is None else path.stat().st_mode & 0o777
+        change = Change(path, before, mode_before, content, mode_before if mode is None else mode)
+        if (before, mode_before) != (content, change.mode):
+            found.append(change)
+    return found
 
 
-def put(files: Mapping[Path, Rendered], conf: Path, moment: str) -> Path | None:
-    """Put the files below ``conf`` that differ in place, each in one step; returns where replaced files are kept, None
-    when there were none. A file keeps its owner and group, a new one gets those of its directory.
+def difference(due: Iterable[Change]) -> Iterator[str]:
+    """The changes as lines of a unified diff; a private file is named without its content."""
+    for path, before, mode_before, content, mode in due:
+        if before is not None and mode_before != mode:
+            yield f"mode of {path}: {mode_before:o} to {mode:o}"
+        if before != content and not mode & PRIVATE:
+            word = "new" if before is None else "differs"
+            yield f"{path}: {word}; it is not shown, as only its owner may read it"
+        elif before != content:
+            old, new = (text.decode(errors="backslashreplace").splitlines() for text in (before or b"", content))
+            name = "/dev/null" if before is None else str(path)
+            yield from difflib.unified_diff(old, new, name, str(path), lineterm="")
+
+
+def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
+    """Put the files below ``conf`` in place, each in one step; returns where replaced files are kept, None when there
+    were none. A file keeps its owner and group, a new one gets those of its directory.
 
     Raises OSError before anything is replaced, and StateUnwritable.
     """
-    due = changed(files)
-    for directory in dict.fromkeys(path.parent for path in due):
+    for directory in dict.fromkeys(change.path.parent for change in due):
         _make(directory)
-    for path in due:
-        _may_replace(path)
+    for change in due:
+        _may_replace(change.path)
     kept = conf / KEPT / moment
-    replaced = {path: _present(path) for path in due if os.path.lexists(path)}
-    for path, present in replaced.items():
-        if present is not None:
-            _place(kept / path.relative_to(conf), Rendered(*present))
-    for path, rendered in due.items():
-        _place(path, rendered)
+    replaced = [(change, change.before) for change in due if change.before is not None]
+    for change, before in replaced:
+        _place(kept / change.path.relative_to(conf), before, change.mode_before)
+    for change in due:
+        _place(change.path, change.content, change.mode)
     return kept if replaced else None
 
 
-def _place(path: Path, rendered: Rendered) -> None:
+def _place(path: Path, content: bytes, mode: int) -> None:
     _make(path.parent)
-    real = Path(os.path.realpath(path))
+    real = path.resolve()
     owner = (real if real.exists() else real.parent).stat()
-    atomic.replace(str(real), rendered.content, mode=_mode(rendered, real))
+    atomic.replace(str(real), content, mode=mode)
     if os.geteuid() == 0:
         os.chown(real, owner.st_uid, owner.st_gid)
 
@@ -102,26 +117,3 @@ def _may_replace(path: Path) -> None:
     if os.path.exists(real) and os.geteuid() not in (0, owner := os.stat(real).st_uid):
         words = f"belongs to user {user_name(owner)} (group {group_name(os.stat(real).st_gid)}): run it as that user"
         raise PermissionError(errno.EPERM, words, real)
-
-
-def _present(path: Path) -> tuple[bytes, int] | None:
-    """Content and mode of the file that is there."""
-    try:
-        return path.read_bytes(), path.stat().st_mode & 0o777
-    except FileNotFoundError:
-        return None
-
-
-def _mode(rendered: Rendered, path: Path) -> int:
-    if rendered.mode is not None:
-        return rendered.mode
-    present = _present(path)
-    return NEW_MODE if present is None else present[1]
-
-
-def _lines(path: Path, before: bytes, after: bytes, *, new: bool, private: bool) -> Iterator[str]:
-    if private:
-        yield f"{path}: {'new' if new else 'differs'}; it is not shown, as only its owner may read it"
-        return
-    old, made = (text.decode(errors="backslashreplace").splitlines() for text in (before, after))
-    yield from difflib.unified_diff(old, made, "/dev/null" if new else str(path), str(path), lineterm="")

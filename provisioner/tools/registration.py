@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from provisioner.files.yaml_text import join
 from provisioner.hostfactory.instance import TemplatesError, expected, read_json
 from provisioner.schema.problems import ConfigError, Problem
+from provisioner.tools.settings_file import HostFactorySettings, Requestor
 
 JsonObject = Mapping[str, Any]
 VERSION = 2
-"""Of the registration files, since Symphony 7.3 (docs/hostfactory.md: registration files)."""
+"""Version of the registration files since Symphony 7.3 (docs/hostfactory.md: registration files)."""
 
 
 def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObject:
@@ -32,30 +33,40 @@ def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObj
     return {**document, key: [*kept, *left.values()]}
 
 
-class Asking(NamedTuple):
-    """A requestor that may ask our provider instance."""
-
-    new: JsonObject
-    """Its whole entry, if hostRequestors.json has none of its name."""
-    given: JsonObject
-    """The keys that the settings file sets, for an entry that is there as well."""
+def plugin_entry(settings: HostFactorySettings) -> JsonObject:
+    """Our entry in hostProviderPlugins.json."""
+    name = settings.plugin
+    scripts = settings.scripts or f"${{HF_TOP}}/${{HF_VERSION}}/providerplugins/{name}/scripts/"
+    return {"name": name, "enabled": 1, "scriptPath": scripts}
 
 
-def with_requestors(path: Path, asking: Iterable[Asking], instance: str) -> JsonObject:
-    """The document for hostRequestors.json: ``instance`` is added to what a requestor of the same name has.
+def provider_entry(settings: HostFactorySettings) -> JsonObject:
+    """Our entry in hostProviders.json."""
+    name = settings.instance
+    places = {
+        "confPath": f"${{HF_CONFDIR}}/providers/{name}/",
+        "workPath": f"${{HF_WORKDIR}}/providers/{name}/",
+        "logPath": "${HF_LOGDIR}/",
+    }
+    return {"name": name, "enabled": 1, "plugin": settings.plugin, **places}
+
+
+def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
+    """The document for hostRequestors.json: our instance is added to what a requestor of the same name has.
 
     Raises ConfigError as ``with_entries``, and when a requestor that others use has another mode than ours: it is
     theirs too.
     """
-    ours = {one.new["name"]: one for one in asking}
-    present = {entry["name"]: entry for entry in _read(path, "requestors")["requestors"] if entry["name"] in ours}
-    joined = {name: _joined(entry, ours[name], instance) for name, entry in present.items()}
-    problems = [
-        problem for name, entry in joined.items() for problem in _other_mode(path, present[name], entry, instance)
-    ]
+    entries = {name: _new_requestor(name, settings) for name in settings.requestors}
+    problems: list[Problem] = []
+    for present in _read(path, "requestors")["requestors"]:
+        if (name := present["name"]) in settings.requestors:
+            joined = _joined(present, entries[name], settings)
+            problems += _other_mode(path, present, joined, settings.instance)
+            entries[name] = joined
     if problems:
         raise ConfigError(problems)
-    return with_entries(path, "requestors", {**{name: one.new for name, one in ours.items()}, **joined}.values())
+    return with_entries(path, "requestors", entries.values())
 
 
 def disabled_requestors(document: JsonObject, instance: str) -> list[str]:
@@ -122,18 +133,15 @@ class _Style(NamedTuple):
         """The text of a value at that depth."""
         if not isinstance(value, (dict, list)) or not value:
             return _text(value)
+        parts = [self.written(part, depth + 1) for part in (value.values() if isinstance(value, dict) else value)]
+        inner, end = "\n" + self.indent * (depth + 1), "\n" + self.indent * depth
         if isinstance(value, dict):
-            parts = [f"{_text(key)}{self.colon}{self.written(part, depth + 1)}" for key, part in value.items()]
-            return self._lines("{", parts, "}", depth)
-        parts = [self.written(part, depth + 1) for part in value]
+            pairs = [f"{_text(key)}{self.colon}{part}" for key, part in zip(value, parts, strict=True)]
+            return f"{{{inner}{f',{inner}'.join(pairs)}{end}}}"
         objects = any(isinstance(part, (dict, list)) for part in value)
         if self.hugging if objects else self.inline:
             return f"[{f',{self.space}'.join(parts)}]"
-        return self._lines("[", parts, "]", depth)
-
-    def _lines(self, begin: str, parts: Sequence[str], end: str, depth: int) -> str:
-        inner = "\n" + self.indent * (depth + 1)
-        return f"{begin}{inner}{f',{inner}'.join(parts)}\n{self.indent * depth}{end}"
+        return f"[{inner}{f',{inner}'.join(parts)}{end}]"
 
 
 def _parted(entry: JsonObject, instance: str) -> JsonObject:
@@ -155,16 +163,40 @@ def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str
         yield Problem(str(path), where, f"{text}, which other providers use: give the settings file that mode")
 
 
-def _joined(entry: JsonObject, asking: Asking, instance: str) -> JsonObject:
+def _given(requestor: Requestor) -> JsonObject:
+    """The keys that the settings file sets of a requestor."""
+    enabled = None if requestor.enabled is None else int(requestor.enabled)
+    named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
+    """The entry of a requestor of which hostRequestors.json has none."""
+    requestor = settings.requestors[name]
+    symphony = {
+        "plugin": "symA",
+        "confPath": f"${{HF_CONFDIR}}/requestors/{name}/",
+        "workPath": f"${{HF_WORKDIR}}/requestors/{name}/",
+        "logPath": "${HF_LOGDIR}/",
+    }
+    parameters = {"hostSelectionPolicy": "rank", "typicalHostRetentionTimeMinutes": 60, "fulfillmentType": "partial"}
+    own: JsonObject = {"providers": [settings.instance], "requestMode": "POLL"}
+    if requestor.mode in (None, "POLL"):
+        own = {**symphony, **own, "resourceRequestParameters": parameters}
+    return {"name": name, "enabled": 1, **own, **_given(requestor)}
+
+
+def _joined(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
     """A requestor that is there, with our provider in it and all that the settings file gives.
 
     One without providers is enabled, as ``without_requestor`` has disabled it; else it stays as its site has set it.
     """
     if not entry.get("providers"):
-        entry = {**entry, **asking.new, **entry, "enabled": 1}  # the keys of the entry keep their places
+        entry = {**entry, **new, **entry, "enabled": 1}  # the keys of the entry keep their places
     providers = entry.get("providers", [])
-    joined = {**entry, "providers": providers if instance in providers else [*providers, instance]}
-    return {**joined, "requestMode": joined.get("requestMode", asking.new["requestMode"]), **asking.given}
+    joined = {**entry, "providers": providers if settings.instance in providers else [*providers, settings.instance]}
+    given = _given(settings.requestors[entry["name"]])
+    return {**joined, "requestMode": joined.get("requestMode", new["requestMode"]), **given}
 
 
 def _read(path: Path, key: str) -> JsonObject:

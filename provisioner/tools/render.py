@@ -9,44 +9,30 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
-from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
-from provisioner.files.yaml_text import join
 from provisioner.hostfactory import templates
-from provisioner.hostfactory.instance import TEMPLATE_ID, TemplatesError, expected, read_json
+from provisioner.hostfactory.instance import TemplatesError, load_config, read_json
 from provisioner.schema.pool import Pool
-from provisioner.schema.problems import ConfigError, Expects, Problem, Section, quoted, read_mapping, validate
+from provisioner.schema.problems import ConfigError, Problem, quoted, read_mapping
 from provisioner.settings import loader
 from provisioner.tools.placing import Rendered
 from provisioner.tools.registration import (
-    Asking,
     JsonObject,
     disabled_requestors,
+    plugin_entry,
+    provider_entry,
     registration_text,
     with_entries,
     with_requestors,
     without_entries,
     without_requestor,
 )
-
-HfName = Annotated[
-    str,
-    StringConstraints(pattern=rf"^{TEMPLATE_ID}$"),
-    Expects("1 to 64 letters, digits, '_' or '-'"),
-]
-Mode = Annotated[Literal["POLL", "REST", "REST_MANUAL"], Expects("POLL, REST or REST_MANUAL")]
-
-
-def _with_mode(written: object) -> object:
-    """A requestor of which its mode alone is given."""
-    return {"mode": written} if isinstance(written, str) else written
-
+from provisioner.tools.settings_file import HostFactorySettings, own_problems, read_settings
 
 REGISTRATIONS = {
     "providerplugins": Path("providerplugins", "hostProviderPlugins.json"),
@@ -55,57 +41,8 @@ REGISTRATIONS = {
 }
 """HF's registration files below its conf directory, by what is registered in them."""
 
-
 FILE_KEYS = ("GKE_KUBECONFIG", "GCP_CREDENTIALS_FILE")
 """The keys of the provider config that name a file."""
-
-
-class Requestor(Section):
-    """The settings of a requestor that may ask the instance."""
-
-    mode: Mode | None = None
-    """POLL, REST or REST_MANUAL; default: that of hostRequestors.json, else POLL."""
-    enabled: Annotated[bool | None, Expects("true or false")] = None
-    """False disables, true enables a requestor that is there; default: as it is, and enabled if it is new."""
-    providers: Annotated[list[HfName] | None, Expects("a list of provider instances")] = None
-    """All provider instances that it may ask; default: those that it has, and this one."""
-
-
-class HostFactorySettings(Section):
-    """The settings file of ``render-hf``."""
-
-    instance: HfName
-    """Name of the provider instance: HF_PROVIDER_NAME of its scripts. No default."""
-    plugin: HfName = "provisioner"
-    """Name of the provider plug-in; default provisioner."""
-    scripts: Annotated[str | None, Expects("a path")] = None
-    """Directory of the scripts, as HostFactory finds it; default the plug-in's own below HF_TOP."""
-    requestors: Annotated[
-        Mapping[HfName, Annotated[Requestor, BeforeValidator(_with_mode)]],
-        Expects("requestors, each with POLL, REST or REST_MANUAL, or with mode, enabled and providers"),
-    ] = {"symAinst": Requestor(mode="POLL"), "admin": Requestor(mode="REST_MANUAL")}
-    """Requestors that may ask this instance, each with its mode or a ``Requestor``; default symAinst: POLL, admin:
-    REST_MANUAL."""
-    config: Annotated[Mapping[str, JsonValue], Expects("keys with values of JSON (a date in quotes)")] = Field(
-        default_factory=dict
-    )
-    """Keys of the provider config, as they stand in the file; before those of ``merge``."""
-    templates: Annotated[
-        list[dict[str, JsonValue]], Expects("a list of templates with values of JSON (a date in quotes)")
-    ] = Field(default_factory=list)
-    """HF's templates, as they stand in the file; before those of ``merge`` with the same templateId."""
-    pools: Annotated[Mapping[str, Any], Expects("pools by name")] = Field(default_factory=dict)
-    """Pools of the provisioner.yaml that is made, as they stand in it; before those of ``merge`` with the same name."""
-    provisioner: Annotated[Mapping[str, Any], Expects("a mapping of settings")] = Field(default_factory=dict)
-    """The other settings of the provisioner.yaml that is made; before those of ``merge``. Without these, ``pools`` and
-    ``merge`` none is made, and one that is there stays."""
-    files: Annotated[list[str], Expects("a list of files and directories beside the settings file")] = Field(
-        default_factory=list
-    )
-    """What the pools name, such as pod specs: copied into the instance's directory, by the same relative path."""
-    merge: Annotated[list[str], Expects("a list of directories")] = Field(default_factory=list)
-    """Configuration directories of provider instances that become this one, relative to the settings file. What is
-    registered of those instances stays so: disable them before this one runs."""
 
 
 class Given(NamedTuple):
@@ -120,20 +57,22 @@ class Rendering:
 
     def __init__(self, settings: HostFactorySettings, file: Path) -> None:
         self._settings = settings
-        self._file = file
-        self._problems = list(_own_problems(settings, str(file)))
-        self._config = self._given(settings.config)
-        self._sections = self._given(settings.provisioner)
-        self._templates = self._given({str(entry.get("templateId")): entry for entry in settings.templates})
-        self._pools = self._given(settings.pools)
+        self._file = str(file)
+        self._problems = list(own_problems(settings, self._file))
+        written = {
+            "config": settings.config,
+            "provisioner": settings.provisioner,
+            "templates": {str(entry.get("templateId")): entry for entry in settings.templates},
+            "pools": settings.pools,
+        }
+        self._parts = {
+            part: {name: Given(value, self._file) for name, value in values.items()} for part, values in written.items()
+        }
         self._copies: dict[str, Path] = {}
         for name in settings.files:
-            self._take_files(file.parent, name)
+            self._copy_named(file.parent, name)
         for source in settings.merge:
-            self._take(file.parent / source)
-
-    def _given(self, values: Mapping[str, Any]) -> dict[str, Given]:
-        return {name: Given(value, str(self._file)) for name, value in values.items()}
+            self._merge(file.parent / source)
 
     def files(self, conf: Path) -> dict[Path, Rendered]:
         """Every file below ``conf``, HostFactory's configuration, the registrations last; raises ConfigError."""
@@ -147,30 +86,25 @@ class Rendering:
     def _instance_files(self) -> dict[str, Rendered]:
         """The files of the provider instance, by their path in its directory."""
         name = self._settings.instance
+        config, sections, entries, pools = (
+            {name: given.value for name, given in part.items()} for part in self._parts.values()
+        )
         files = {path: Rendered(file.read_bytes(), file.stat().st_mode & 0o777) for path, file in self._copies.items()}
-        files[f"{name}prov_config.json"] = _json(_values(self._config))
-        files[f"{name}prov_templates.json"] = _json({"templates": list(_values(self._templates).values())})
-        if self._has_own_settings():
-            pools = {"pools": _values(self._pools)} if self._pools else {}
-            text = yaml.safe_dump({**_values(self._sections), **pools}, sort_keys=False)
-            files["provisioner.yaml"] = Rendered(
-                f"# Made by provisioner render-hf: change its settings file.\n{text}".encode()
-            )
+        files[f"{name}prov_config.json"] = _json(config)
+        files[f"{name}prov_templates.json"] = _json({"templates": list(entries.values())})
+        if sections or pools:
+            text = yaml.safe_dump(sections | ({"pools": pools} if pools else {}), sort_keys=False)
+            text = f"# Made by provisioner render-hf: change its settings file.\n{text}"
+            files["provisioner.yaml"] = Rendered(text.encode())
         return files
-
-    def _has_own_settings(self) -> bool:
-        """True when a provisioner.yaml is made."""
-        return bool(self._pools or self._sections)
 
     def _registrations(self, conf: Path) -> dict[Path, Rendered]:
         """The registration files, with what others have there."""
-        instance = self._settings.instance
+        settings = self._settings
         documents: dict[str, Callable[[Path], JsonObject]] = {
-            "providerplugins": lambda path: with_entries(path, "providerplugins", [self.plugin()]),
-            "providers": lambda path: with_entries(path, "providers", [self.provider()]),
-            "requestors": lambda path: with_requestors(
-                path, starmap(self._requestor, self._settings.requestors.items()), instance
-            ),
+            "providerplugins": lambda path: with_entries(path, "providerplugins", [plugin_entry(settings)]),
+            "providers": lambda path: with_entries(path, "providers", [provider_entry(settings)]),
+            "requestors": lambda path: with_requestors(path, settings),
         }
         files = {}
         for name, document in documents.items():
@@ -188,14 +122,14 @@ class Rendering:
                 path = Path(staged, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(rendered.content)
-            problems = self._problems_in(Path(staged))
+            problems = self._problems_in(Path(staged), has_settings="provisioner.yaml" in files)
         if problems:
             raise ConfigError(Problem(*(part.replace(staged, str(conf)) for part in one)) for one in problems)
 
-    def _problems_in(self, directory: Path) -> Sequence[Problem]:
+    def _problems_in(self, directory: Path, *, has_settings: bool) -> Sequence[Problem]:
         environment = {"HF_PROVIDER_NAME": self._settings.instance}
         try:
-            if self._has_own_settings():
+            if has_settings:
                 loader.load(directory / "provisioner.yaml", environment)
             return templates.load(directory, environment).problems
         except TemplatesError as error:
@@ -203,124 +137,71 @@ class Rendering:
         except ConfigError as error:
             return error.problems
 
-    def plugin(self) -> JsonObject:
-        """Our entry in hostProviderPlugins.json."""
-        name = self._settings.plugin
-        scripts = self._settings.scripts or f"${{HF_TOP}}/${{HF_VERSION}}/providerplugins/{name}/scripts/"
-        return {"name": name, "enabled": 1, "scriptPath": scripts}
-
-    def provider(self) -> JsonObject:
-        """Our entry in hostProviders.json."""
-        name = self._settings.instance
-        places = {
-            "confPath": f"${{HF_CONFDIR}}/providers/{name}/",
-            "workPath": f"${{HF_WORKDIR}}/providers/{name}/",
-            "logPath": "${HF_LOGDIR}/",
-        }
-        return {"name": name, "enabled": 1, "plugin": self._settings.plugin, **places}
-
-    def _requestor(self, name: str, requestor: Requestor) -> Asking:
-        """A requestor in hostRequestors.json that may ask our provider."""
-        enabled = None if requestor.enabled is None else int(requestor.enabled)
-        named = {"enabled": enabled, "providers": requestor.providers, "requestMode": requestor.mode}
-        given = {key: value for key, value in named.items() if value is not None}
-        own = {"providers": [self._settings.instance], "requestMode": "POLL"}
-        symphony = {
-            "plugin": "symA",
-            "confPath": f"${{HF_CONFDIR}}/requestors/{name}/",
-            "workPath": f"${{HF_WORKDIR}}/requestors/{name}/",
-            "logPath": "${HF_LOGDIR}/",
-        }
-        parameters = {
-            "hostSelectionPolicy": "rank",
-            "typicalHostRetentionTimeMinutes": 60,
-            "fulfillmentType": "partial",
-        }
-        new = {"name": name, "enabled": 1, **symphony, **own, "resourceRequestParameters": parameters, **given}
-        if requestor.mode not in (None, "POLL"):
-            new = {"name": name, "enabled": 1, **own, **given}
-        return Asking(new, given)
-
     # --- merging ------------------------------------------------------------------------------------------------------
 
-    def _take(self, source: Path) -> None:
+    def _merge(self, source: Path) -> None:
         """Add what another instance's directory holds."""
         file = source / "provisioner.yaml"
         settings = loader.load(file, {})
         provider = templates.load(source, {})
-        self._take_config(provider.config_path, source)
-        self._take_sections(file, provider, settings.name_prefix)
-        for entry in _entries(provider.templates_path):
-            self._take_new(self._templates, "templates", entry["templateId"], Given(entry, provider.templates_path))
-        for name, pool in settings.pools.items():
-            self._take_new(self._pools, "pools", name, Given(_body(pool, source), str(source)))
-        own = {Path(provider.config_path), Path(provider.templates_path), file}
-        for copied in sorted(source.rglob("*")):
-            if copied.is_file() and copied not in own:
-                self._take_file(str(copied.relative_to(source)), copied)
-
-    def _take_config(self, path: str, source: Path) -> None:
-        values = read_json(path) if os.path.exists(path) else {}
-        for key, value in (values if isinstance(values, dict) else {}).items():
+        for key, value in load_config(provider.config_path).document.items():
             if key != "HF_TEMPLATES_FILENAME":
-                copied = _of_copy(value, source) if key in FILE_KEYS else value
-                self._take_same(self._config, "config", key, Given(copied, path))
-
-    def _take_sections(self, file: Path, provider: templates.Provider, name_prefix: str) -> None:
-        """The other sections of a provisioner.yaml. The name prefix counts as one, also where HF's file gives it."""
+                self._take("config", key, _of_copy(value, source) if key in FILE_KEYS else value, provider.config_path)
         sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
-        if provider.config.gcp_instance_prefix:
-            sections.setdefault("name_prefix", Given(name_prefix, provider.config_path))
+        if provider.config.gcp_instance_prefix:  # the name prefix counts as a section, also from HF's file
+            sections.setdefault("name_prefix", Given(settings.name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
             sections.pop("name_prefix", None)
-        for name, section in sections.items():
-            self._take_same(self._sections, "provisioner", name, section)
+        for name, given in sections.items():
+            self._take("provisioner", name, *given)
+        document: Any = read_json(provider.templates_path)
+        for entry in document["templates"] if isinstance(document, dict) else document:
+            self._take("templates", entry["templateId"], entry, provider.templates_path)
+        for name, pool in settings.pools.items():
+            self._take("pools", name, _body(pool, source), str(source))
+        own = {Path(provider.config_path), Path(provider.templates_path), file}
+        for copied in _files_below(source):
+            if copied not in own:
+                self._copy(str(copied.relative_to(source)), copied)
 
-    def _take_same(self, taken: dict[str, Given], where: str, name: str, given: Given) -> None:
-        """Take what the settings file does not give; others that give it have to agree."""
-        first = taken.setdefault(name, given)
-        if first.file != str(self._file) and first.value != given.value:
-            values = f"{quoted(first.value)} in {first.file} and {quoted(given.value)} in {given.file}"
-            self._problems.append(Problem(str(self._file), where, f"{name} is {values}: give it here"))
+    def _take(self, part: str, name: str, value: object, file: str) -> None:
+        """Take what the settings file does not give: a template or pool of one file alone, else values that agree."""
+        first = self._parts[part].setdefault(name, Given(value, file))
+        if first.file in (self._file, file):
+            return
+        if part in ("templates", "pools"):
+            self._complain(part, f"{name!r} is in {first.file} and in {file}: rename one")
+        elif first.value != value:
+            values = f"{quoted(first.value)} in {first.file} and {quoted(value)} in {file}"
+            self._complain(part, f"{name} is {values}: give it here")
 
-    def _take_new(self, taken: dict[str, Given], where: str, name: str, given: Given) -> None:
-        """Take what the settings file does not give; no other may give it too."""
-        first = taken.setdefault(name, given)
-        if first.file not in (str(self._file), given.file):
-            text = f"{name!r} is in {first.file} and in {given.file}: rename one"
-            self._problems.append(Problem(str(self._file), where, text))
-
-    def _take_files(self, base: Path, name: str) -> None:
-        """Add a file, or all files of a directory, that the settings file names."""
+    def _copy_named(self, base: Path, name: str) -> None:
+        """Copy a file, or all files of a directory, that the settings file names."""
         source = base / name
         if os.path.isabs(name) or ".." in Path(name).parts:
-            self._problems.append(
-                Problem(str(self._file), "files", f"{name!r} is not beside the settings file; move it")
-            )
-        elif source.is_dir():
-            for file in sorted(path for path in source.rglob("*") if path.is_file()):
-                self._take_file(str(file.relative_to(base)), file)
-        elif source.exists():
-            self._take_file(str(Path(name)), source)
+            self._complain("files", f"{name!r} is not beside the settings file; move it")
+        elif not source.exists():
+            self._complain("files", f"{source}: no such file; write it or leave it out")
         else:
-            self._problems.append(
-                Problem(str(self._file), "files", f"{source}: no such file; write it or leave it out")
-            )
+            for file in _files_below(source) if source.is_dir() else [source]:
+                self._copy(str(file.relative_to(base)), file)
 
-    def _take_file(self, path: str, file: Path) -> None:
+    def _copy(self, path: str, file: Path) -> None:
         if self._copies.setdefault(path, file).read_bytes() != file.read_bytes():
-            text = f"{file} and {self._copies[path]} differ: rename one"
-            self._problems.append(Problem(str(self._file), "merge", text))
+            self._complain("merge", f"{file} and {self._copies[path]} differ: rename one")
+
+    def _complain(self, where: str, text: str) -> None:
+        self._problems.append(Problem(self._file, where, text))
 
 
 def render(file: Path, conf: Path) -> dict[Path, Rendered]:
     """Every file that ``file`` asks for below ``conf``, by its path. Raises ConfigError, TemplatesError and OSError."""
-    return Rendering(_settings(file), file).files(conf)
+    return Rendering(read_settings(file), file).files(conf)
 
 
 def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[str]:
     """Yield a sentence for each requestor of the instance of ``file`` that is disabled in ``files``."""
-    settings = _settings(file)
+    settings = read_settings(file)
     on_purpose = {name for name, requestor in settings.requestors.items() if requestor.enabled is False}
     for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):
         for name in disabled_requestors(json.loads(files[path].content), settings.instance):
@@ -334,44 +215,13 @@ def unregistered(file: Path, conf: Path) -> dict[Path, Rendered]:
 
     The plug-in stays while another provider uses it. Raises ConfigError and OSError.
     """
-    settings = _settings(file)
+    settings = read_settings(file)
     plugins, providers, requestors = (conf / path for path in REGISTRATIONS.values())
     left = without_entries(providers, "providers", settings.instance)
     documents = {providers: left, requestors: without_requestor(requestors, settings.instance)}
     if all(entry.get("plugin") != settings.plugin for entry in left["providers"]):
         documents[plugins] = without_entries(plugins, "providerplugins", settings.plugin)
     return {path: _registration(path, document) for path, document in documents.items() if path.exists()}
-
-
-def _settings(file: Path) -> HostFactorySettings:
-    """What the settings file says. Raises ConfigError."""
-    document, problems = read_mapping(file)
-    if not document and problems:
-        raise ConfigError(problems)
-    settings, wrong = validate(HostFactorySettings, document, str(file), "")
-    if settings is None or problems or wrong:
-        raise ConfigError([*problems, *wrong])
-    return settings
-
-
-def _own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
-    """The problems that the settings file has by itself."""
-    for requestor, given in settings.requestors.items():
-        if given.providers is not None and settings.instance not in given.providers:
-            words = expected(f"a list that names {settings.instance}", given.providers)
-            yield Problem(file, join("requestors", requestor, "providers"), words)
-    if "pools" in settings.provisioner:
-        yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
-    first: dict[object, int] = {}
-    for index, entry in enumerate(settings.templates):
-        name = entry.get("templateId")
-        if isinstance(name, str) and first.setdefault(name, index) != index:
-            text = f"{name!r} is that of templates.{first[name]} too; rename one"
-            yield Problem(file, join("templates", index, "templateId"), text)
-
-
-def _values(given: Mapping[str, Given]) -> dict[str, Any]:
-    return {name: one.value for name, one in given.items()}
 
 
 def _registration(path: Path, document: JsonObject) -> Rendered:
@@ -382,11 +232,8 @@ def _json(document: object) -> Rendered:
     return Rendered((json.dumps(document, indent=2) + "\n").encode())
 
 
-def _entries(path: str) -> Iterator[dict[str, Any]]:
-    document = read_json(path)
-    entries = document.get("templates") if isinstance(document, dict) else document
-    if isinstance(entries, list):
-        yield from (entry for entry in entries if isinstance(entry, dict))
+def _files_below(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def _body(pool: Pool, source: Path) -> dict[str, Any]:

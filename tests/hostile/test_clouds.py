@@ -28,7 +28,8 @@ from provisioner.backends.gke import api as gke_api
 from provisioner.backends.gke import pod_cache, pod_watch
 from provisioner.backends.gke.api import KubeApi, KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
-from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
+from provisioner.backends.gke.pod_cache import PodCache
+from provisioner.backends.gke.pod_caches import PodCaches, PodList
 from provisioner.backends.gke.pod_watch import PodWatch, events
 from provisioner.backends.gke.pods import Identity
 from provisioner.backends.gke.settings import GkePool
@@ -40,7 +41,7 @@ from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import smaller_page
-from provisioner.commands import service
+from provisioner.commands import offline
 from provisioner.model import Create, ErrorClass
 from tests.conformance.stage import SECONDS, Case, Grid, stage
 from tests.hostile.figures import ATTACK, MEBIBYTES
@@ -520,7 +521,7 @@ def test_a_name_server_that_does_not_answer_holds_up_no_start(
         return resolve(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr(service, "CHECK_SECONDS", SHORT)
+    monkeypatch.setattr(offline, "CHECK_SECONDS", SHORT)
     with Grid(tmp_path, cloud, Case(3, "", lambda _: None, loop=False)) as hf:
         pools = hf.settings["pools"]
         assert isinstance(pools, dict)
@@ -537,14 +538,14 @@ BEGIN = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from provisioner import __main__
-from provisioner.commands import service
+from provisioner.commands import offline, service
 from provisioner.loop.loop import Loop
 {}
 sys.argv = ["provisioner", "run", "--listen", "127.0.0.1:0"]
 __main__.main()
 """
 HELD = {
-    "the questions of the start": "service.CHECK_SECONDS = service.END_SECONDS = 600; print('held', flush=True)",
+    "the questions of the start": "offline.CHECK_SECONDS = service.END_SECONDS = 600; print('held', flush=True)",
     "something without a bound": """
 service.END_SECONDS = 1
 Loop.run = lambda *_, **__: (print("held", flush=True), time.sleep(600))

@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given
 
 from hf_scripts.commands import COMMANDS
-from provisioner.commands.status import printed
+from provisioner.commands.status_text import printed
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import TemplatesError
 from provisioner.settings import loader

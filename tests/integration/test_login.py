@@ -22,7 +22,7 @@ from provisioner.backends.gke import exec_plugin
 from provisioner.backends.gke.api import KubeApi, KubeError, Way
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.exec_plugin import ExecPlugin
-from provisioner.backends.gke.login import RENEW_SECONDS, Kubeconfig, Login, Reading, connect
+from provisioner.backends.gke.login import RENEW_SECONDS, Login, Reading, connect
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.google_auth import FollowedCredentials, GoogleToken
 from provisioner.model import Create, ErrorClass
@@ -337,18 +337,6 @@ def test_credentials_that_the_server_no_longer_takes_are_read_again_though_no_fi
     way, _ = api.access.now()
     assert not ask(api)
     assert api.access.now()[0] is not way, "kept connections are used no more"
-
-
-def test_the_official_client_is_not_asked_at_each_call() -> None:
-    class Counting:
-        asked = 0
-
-        def auth_settings(self) -> dict[str, Any]:
-            self.asked += 1
-            return {"BearerToken": {"value": f"Bearer {self.asked}"}}
-
-    kubeconfig = Kubeconfig(Counting())
-    assert [kubeconfig.header() for _ in range(3)] == ["Bearer 1"] * 3
 
 
 def test_a_server_on_plain_http_that_wants_credentials_is_told_with_what_to_set(guard: Guard, tmp_path: Path) -> None:

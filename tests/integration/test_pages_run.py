@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.commands.levers import VERBS
+from provisioner.commands.holds import VERBS
 from provisioner.lab.playground import Playground
 from provisioner.state.directory import StateDir
 from tests.support.pages import ROOT, Command, commands

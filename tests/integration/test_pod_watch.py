@@ -14,14 +14,16 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi, KubeError, KubeTimes
-from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
-from provisioner.backends.gke.pod_watch import PodWatch, list_pods
-from provisioner.backends.gke.pods import Identity
+from provisioner.backends.gke.pod_cache import PodCache
+from provisioner.backends.gke.pod_caches import PodCaches
+from provisioner.backends.gke.pod_watch import PodWatch
+from provisioner.backends.gke.pods import ID_LABEL, Identity
 from provisioner.model import Create, ErrorClass, Failure
 from tests.support.clients.kube_access import Plain
 from tests.support.waiting import until
 
 IDENTITY = Identity("demo", "gke-main")
+SELECTOR = f"{ID_LABEL}=demo"
 NAME = "hf-abcdefghij-000001"
 OTHER = "hf-abcdefghij-000002"
 THIRD = "hf-abcdefghij-000003"
@@ -149,7 +151,7 @@ def watch(server: Scripted, caches: PodCaches) -> Iterator[Callable[[], PodWatch
     begun: list[PodWatch] = []
 
     def begin() -> PodWatch:
-        begun.append(PodWatch(server.api, "symphony", IDENTITY.selector, caches))
+        begun.append(PodWatch(server.api, "symphony", SELECTOR, caches))
         begun[0].start()
         return begun[0]
 
@@ -179,20 +181,20 @@ def looks_live(watch: PodWatch) -> bool:
         pytest.param(page(None), id="an item that is no pod"),
     ],
 )
-def test_an_incomplete_list_is_a_failed_look(server: Scripted, body: bytes) -> None:
+def test_an_incomplete_list_is_a_failed_look(server: Scripted, caches: PodCaches, body: bytes) -> None:
     server.lists = [body]
     with pytest.raises(BackendError) as caught:
-        list_pods(server.api, "symphony", IDENTITY.selector, PodList([IDENTITY]))
+        PodWatch(server.api, "symphony", SELECTOR, caches).list_pods()
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE
 
 
-def test_every_page_is_read_with_the_token_of_the_page_before(server: Scripted) -> None:
+def test_every_page_is_read_with_the_token_of_the_page_before(server: Scripted, caches: PodCaches) -> None:
     server.lists = [page(pod(5), **{"continue": "next"}), page(pod(6, OTHER), version="10")]
-    pods = PodList([IDENTITY])
-    assert list_pods(server.api, "symphony", IDENTITY.selector, pods) == "10"
+    pods, version = PodWatch(server.api, "symphony", SELECTOR, caches).list_pods()
+    assert version == "10"
     assert [machine.name for machine, _ in pods.readings(IDENTITY)] == [NAME, OTHER]
     assert [query.get("continue") for query in server.seen] == [None, ["next"]]
-    assert all(query["labelSelector"] == [IDENTITY.selector] for query in server.seen)
+    assert all(query["labelSelector"] == [SELECTOR] for query in server.seen)
 
 
 def test_a_watch_resumes_from_the_last_version_it_heard(
@@ -236,6 +238,7 @@ def test_a_stream_that_cannot_be_followed_leads_to_a_new_list(
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
     until(lambda: looks_live(live), 30)
     assert server.count("list") == 2
+    assert [kind_of(query) for query in server.seen][:4] == ["streamed list", "list", "watch", "list"]
 
 
 def test_where_watches_only_err_the_pods_are_listed_again_and_again(
@@ -276,7 +279,7 @@ def test_a_streamed_list_counts_from_its_end_and_the_same_stream_is_followed(
     assert "resourceVersion" not in query, "a list of version 0 may be older than what was seen before"
     assert query["resourceVersionMatch"] == ["NotOlderThan"]
     assert query["allowWatchBookmarks"] == ["true"]
-    assert query["labelSelector"] == [IDENTITY.selector]
+    assert query["labelSelector"] == [SELECTOR]
 
 
 def test_a_broken_stream_is_resumed_after_its_list_and_not_listed_again(

@@ -77,7 +77,7 @@ class Reader:
     def read(self, *names: str) -> list[bool | None]:
         """Meet nodes, read to the end, and say what is known of them."""
         for name in names:
-            self.nodes.meet(name)
+            self.nodes.is_spot(name)
         self.nodes.look()
         self.nodes.close()
         return [self.nodes.is_spot(name) for name in names]
@@ -148,7 +148,9 @@ def test_few_nodes_are_asked_for_seldom(reader: Reader, monkeypatch: pytest.Monk
 
 def test_what_is_remembered_is_bounded(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spot_nodes, "MOST", 2)
-    assert reader.read("one", "two", "three") == [None, False, False]
+    reader.read("one")
+    assert reader.read("two", "three") == [False, False]
     calls = reader.calls
     assert reader.read("two", "three") == [False, False]
     assert reader.calls == calls, "a node that was forgotten is not waited for"
+    assert reader.nodes.is_spot("one") is None

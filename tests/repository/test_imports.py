@@ -52,7 +52,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     ("library", "importers"),
     [
         ("tinydb", {"provisioner.state.database"}),
-        ("kubernetes", {"provisioner.backends.gke.login", "provisioner.backends.gke.pod_fields"}),
+        ("kubernetes", {f"provisioner.backends.gke.{name}" for name in ("credentials", "login", "pod_fields")}),
         ("google.cloud.compute_v1", set()),
         ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
         ("jinja2", {"provisioner.telemetry.page"}),

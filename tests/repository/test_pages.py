@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.commands.cli import COMMANDS, commands_of, parser
 from provisioner.commands.cli import Command as CommandParser
-from provisioner.commands.levers import VERBS
+from provisioner.commands.holds import VERBS
 from provisioner.state.database import SCHEMA
 from tests.support.pages import ROOT, Command, commands, of, pages
 

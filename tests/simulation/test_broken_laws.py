@@ -41,7 +41,6 @@ from provisioner.planning.allocate import capacity
 from provisioner.planning.collect import orphans
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.finish import returns
-from provisioner.planning.observe import observation
 from provisioner.planning.report import answers
 from tests.simulation.laws import Law
 from tests.simulation.story import VirtualClock
@@ -157,14 +156,14 @@ def a_lost_machine_leaves_its_terminal_answer() -> Break:
 
 
 def a_terminal_request_is_opened_again() -> Break:
-    end = observation._end
+    close = Draft.close
 
-    def reopening(draft: Draft, record: RequestRecord, slot: Slot, *rest: Any, **more: Any) -> None:
-        end(draft, record, slot, *rest, **more)
-        if slot.verdict is Verdict.SUCCEEDED:
-            draft.update(record.id, ended=None, ended_at=None)
+    def reopening(draft: Draft, slot: Slot, verdict: Verdict, **more: Any) -> Slot:
+        if verdict is Verdict.LOST:
+            draft.update(slot.request, ended=None, ended_at=None)
+        return close(draft, slot, verdict, **more)
 
-    return patch.object(observation, "_end", reopening)
+    return patch.object(Draft, "close", reopening)
 
 
 def the_epoch_is_ignored() -> Break:

@@ -5,6 +5,7 @@ The official client's typed models would cost three times the processor time of 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,7 @@ METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Asks for the metadata of a list's objects alone."""
 
 Document = dict[str, Any]
+Query = Mapping[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +95,16 @@ class Way:
 
     def __init__(self, host: str, connections: urllib3.PoolManager) -> None:
         """``host``: ``scheme://host[:port]``, perhaps with a path."""
-        self.host, self._prefix, self._connections = host, urlsplit(host).path, connections
-        # Kept, as to look it up would cost a quarter of a call. A proxy wants the whole address of a plain server.
+        self.host = host
+        # A proxy wants the whole address of a plain server.
         by_proxy = connections.proxy is not None and host.startswith("http://")
-        self._pool = None if by_proxy else connections.connection_from_url(host)
+        self._prefix = host if by_proxy else urlsplit(host).path
+        self._pool = connections.connection_from_url(host)
+        """Kept, as to look the pool up would cost a quarter of a call."""
 
     def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
         """Send one request to a path of the server."""
-        if self._pool is None:
-            return self._connections.urlopen(method, self.host + path, **options)
-        return self._pool.urlopen(method, self._prefix + path, **options)
+        return self._pool.urlopen(method, self._prefix + path, assert_same_host=False, **options)
 
 
 class Access(Protocol):
@@ -120,9 +122,6 @@ class Access(Protocol):
     def failed(self, way: Way) -> None:
         """No server could be reached by this way, or it is not the one that it should be."""
 
-    def close(self) -> None:
-        """End the idle connections; a later call makes new ones."""
-
 
 @dataclass(slots=True)
 class KubeApi:
@@ -138,74 +137,66 @@ class KubeApi:
     """False once the server refused to stream a list."""
     clock: PlaceClock = field(default_factory=PlaceClock)
 
-    def get(self, path: str, query: Mapping[str, str | int] | None = None, *, accept: str = JSON) -> Document:
+    def get(self, path: str, query: Query | None = None, *, accept: str = JSON) -> Document:
         """The JSON object at ``path``."""
         return self.send("GET", path, query=query, accept=accept)
 
-    def items(self, path: str, query: Mapping[str, str | int], *, accept: str = JSON) -> Iterator[Any]:
+    def items(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Any]:
         """The items of a list, page by page; each page raises as ``get``."""
         for page in self.pages(path, query, accept=accept):
             yield from page.get("items") or ()
 
-    def pages(self, path: str, query: Mapping[str, str | int], *, accept: str = JSON) -> Iterator[Document]:
+    def pages(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Document]:
         """The pages of a list, each of which raises as ``get``; BackendError for a list without an end.
 
         A page that is too large is asked for again by half of its objects.
         """
-        following: Mapping[str, str | int] = {}
-        limit, deadline = PAGE, time.monotonic() + LIST_SECONDS
+        query, deadline = {**query, "limit": PAGE}, time.monotonic() + LIST_SECONDS
         for _ in range(MOST_PAGES):
             if time.monotonic() > deadline:
                 raise BackendError(ErrorClass.TIMEOUT, f"{path}: the list has not ended within {LIST_SECONDS:g} s")
             try:
-                page = self.get(path, {**query, "limit": limit, **following}, accept=accept)
+                page = self.get(path, query, accept=accept)
             except BackendError as error:
-                limit = smaller_page(limit, error)
+                query["limit"] = smaller_page(int(query["limit"]), error)
                 continue
             yield page
             mark = (page.get("metadata") or {}).get("continue")
             if not mark:
                 return
-            following = {"continue": str(mark)}
+            query["continue"] = str(mark)
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: bytes | None = None,
-        accept: str = JSON,
+        self, method: str, path: str, *, query: Query | None = None, body: bytes | None = None, accept: str = JSON
     ) -> Document:
         """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
-        _, content = self._request(method, _target(path, query), body, self.times.call, accept=accept)
+        _, content = self._request(method, path, query, body, accept=accept)
         return parse(content)
 
-    def stream(self, path: str, query: Mapping[str, str | int]) -> urllib3.response.BaseHTTPResponse:
+    def stream(self, path: str, query: Query) -> urllib3.response.BaseHTTPResponse:
         """An open response to be read as it comes; reading raises an urllib3 error when it falls silent."""
-        reply, _ = self._request("GET", _target(path, query), None, self.times.silence, accept=JSON, stream=True)
+        reply, _ = self._request("GET", path, query, stream=True)
         return reply
 
     def _request(
         self,
         method: str,
-        target: str,
-        body: bytes | None,
-        read_seconds: float,
+        path: str,
+        query: Query | None,
+        body: bytes | None = None,
         *,
-        accept: str,
+        accept: str = JSON,
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """The response and its body, which is left to be read from a ``stream``. Raises as ``send``."""
+        """Return the response and its body, which is left to be read from a ``stream``. Raises as ``send``."""
         (way, authorization), began = self.access.now(), time.monotonic()
-        headers = {"Accept": accept, **authorization}
-        if body is not None:
-            headers["Content-Type"] = JSON
+        headers = {"Accept": accept, **authorization, **({"Content-Type": JSON} if body is not None else {})}
+        read_seconds = self.times.silence if stream else self.times.call
         try:
             reply = way.urlopen(
                 method,
-                target,
+                path + (f"?{urlencode(query)}" if query else ""),
                 body=body,
                 headers=headers,
                 timeout=urllib3.Timeout(connect=self.times.call, read=read_seconds),
@@ -227,10 +218,6 @@ class KubeApi:
         return reply, content
 
 
-def _target(path: str, query: Mapping[str, str | int] | None) -> str:
-    return path + ("?" + urlencode(query) if query else "")
-
-
 def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:
     """The class and words of a request without a response: it may have been applied, or not."""
     if wants_another_login(error):
@@ -241,10 +228,9 @@ def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:
 
 def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
     """The error that a response with a status of 300 or more stands for."""
-    try:
+    response: Document = {}
+    with contextlib.suppress(BackendError):
         response = parse(body)
-    except BackendError:
-        response = {}
     message = str(response.get("message") or f"HTTP {status} {body[:MAX_WORDS].decode(errors='replace')}".strip())
     if retry_after:
         message += f" (retry after {retry_after} s)"

@@ -20,8 +20,9 @@ from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
+from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.gke.pod_watch import pods_path
-from provisioner.backends.gke.pods import Identity, altered, is_terminating
+from provisioner.backends.gke.pods import Identity, altered
 from provisioner.backends.gke.rehearsal import TRIED, rehearse
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.responses import understood
@@ -137,11 +138,10 @@ class GkeBackend:
             self._namespace.losses.record(self.pool, ends)
 
     def close(self) -> None:
-        """End the watch, if no other pool needs it, and the connections: those in use stay, new ones are made."""
+        """End the watch, if no other pool needs it."""
         self._namespace.leave(self._cache)
         if self._resolver is not None:
             self._resolver.close()
-        self._api.access.close()
 
     @understood()
     def rehearse(self, template: str) -> list[Finding]:
@@ -201,10 +201,11 @@ class GkeBackend:
     @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete one pod, and no namesake: what is not there any more, or is another's, is a success."""
-        uid = delete.uid or self._uid(delete)
-        if not uid:
-            return {}
-        self._send_delete(f"{self._path}/{delete.name}", uid, {"gracePeriodSeconds": 0} if delete.force else {})
+        uid = delete.uid
+        if not uid and (pod := self._find(delete.name)) and (delete.adopted or self._identity.owns(pod)):
+            uid = str(pod["metadata"]["uid"])
+        if uid:
+            self._send_delete(f"{self._path}/{delete.name}", uid, {"gracePeriodSeconds": 0} if delete.force else {})
         return {}
 
     def _send_delete(self, path: str, uid: str, more: Mapping[str, object]) -> None:
@@ -215,12 +216,6 @@ class GkeBackend:
         except KubeError as error:
             if error.status != 404 and not (error.status == 409 and "UID" in error.failure.text):
                 raise
-
-    def _uid(self, delete: Delete) -> str:
-        """The uid of the pod of this name that may be deleted: ours, or an adopted one; empty when there is none."""
-        pod = self._find(delete.name)
-        meant = pod is not None and (delete.adopted or self._identity.owns(pod))
-        return str(pod["metadata"]["uid"]) if pod is not None and meant else ""
 
     def _find(self, name: str) -> Document | None:
         """The pod of this name, whoever's it is; None when there is none."""

@@ -56,24 +56,21 @@ class ExecPlugin:
         self._arguments = [str(argument) for argument in settings.get("args") or ()]
         self._hint = str(settings.get("installHint") or HINT).strip()
         self._environment = {str(item["name"]): str(item["value"]) for item in settings.get("env") or ()}
-        told = {"cluster": dict(cluster)} if settings.get("provideClusterInfo") else {}
-        info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": {"interactive": False, **told}}
+        described = {"cluster": dict(cluster)} if settings.get("provideClusterInfo") else {}
+        info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": {"interactive": False, **described}}
         self._environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
         self._wall = wall
-        self._token = ""
-        self._renew_at = float("inf")
+        self._token, self._renew_at = "", float("-inf")
 
     def header(self) -> str:
         """The value of the Authorization header; BackendError when the plugin gives no token."""
-        if not self._token or self._wall() >= self._renew_at:
-            self._token = ""
-            begun, status = self._wall(), self._ask()
-            self._renew_at = _renewal(begun, status.get("expirationTimestamp"))
-            self._token = status["token"]
+        if (begun := self._wall()) >= self._renew_at:
+            self._token, expires = self._ask()
+            self._renew_at = _renewal(begun, expires)
         return f"Bearer {self._token}"
 
-    def _ask(self) -> Mapping[str, Any]:
-        """The status of a credential, with its token."""
+    def _ask(self) -> tuple[str, object]:
+        """Return a token and when it ends, as the plugin writes it."""
         try:
             code, output, stderr = self._run()
         except FileNotFoundError as error:
@@ -84,7 +81,7 @@ class ExecPlugin:
             raise self._failed(f"cannot be run: {error.strerror}") from error
         if code != 0:
             raise self._failed(f"ended with {code}: {stderr.decode(errors='replace').strip() or 'it said nothing'}")
-        return self._status(output)
+        return self._read(output)
 
     def _run(self) -> tuple[int, bytes, bytes]:
         """Exit code, output and error output; one that hangs is ended with all that it started."""
@@ -123,19 +120,19 @@ class ExecPlugin:
         process.wait(max(0.0, deadline - time.monotonic()))
         return pieces[process.stdout], pieces[process.stderr]
 
-    def _status(self, output: bytes) -> Mapping[str, Any]:
-        """What is in a plugin's output. Its words may be secret: they are not repeated."""
+    def _read(self, output: bytes) -> tuple[str, object]:
+        """Read a plugin's output. Its words may be secret: they are not repeated."""
         try:
             credential = json_object(output)
             version, status = credential["apiVersion"], credential["status"]
-            token = status.get("token")
+            token, expires = status.get("token"), status.get("expirationTimestamp")
         except ODD_RESPONSES as error:
             raise self._failed("did not print an ExecCredential") from error
         if version != self._version:
             raise self._failed(f"speaks {version!r}, but the kubeconfig says {self._version!r}")
         if not isinstance(token, str) or not token:
             raise self._failed("gave no token")
-        return {**status, "token": token}
+        return token, expires
 
     def _failed(self, reason: str) -> BackendError:
         return BackendError(ErrorClass.DENIED, words(f"no credentials: exec plugin {self._command}: {reason}"))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
+from queue import SimpleQueue
 from typing import Any
 
 from provisioner.backends import BackendError, Ended
@@ -24,13 +24,13 @@ from provisioner.model import LossCause
 log = logging.getLogger(__name__)
 
 COMPONENT = "hostfactory-provisioner"
-"""Who says it: ``reportingController`` of events.k8s.io/v1."""
+"""The writer of the Events: ``reportingController`` of events.k8s.io/v1."""
 
 MOST = 10
 """Pods that get an Event of their own before those that wait are sent; one more for each pool counts the others."""
 
 CLOSE_SECONDS = 2.0
-"""How long the end of a sending is waited for. It dies with the process anyway."""
+"""Seconds that the end of a sending is waited for. The sending dies with the process anyway."""
 
 FAILED = "FailedToRun", "did not run, or ended before its request did"
 ENDS: Mapping[LossCause, tuple[str, str]] = {
@@ -42,27 +42,7 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
     LossCause.EXPIRES: ("Expired", "came to the end that was known beforehand"),
     LossCause.UNKNOWN: ("Lost", "vanished"),
 }
-"""The reason and its words, of a pod that HostFactory was told of. One that was not has ``FAILED``."""
-
-
-@dataclass(slots=True)
-class UntoldLosses:
-    """What is to be said."""
-
-    each: list[tuple[str, Ended]] = field(default_factory=list)
-    """Pool and pod, of those with an Event of their own."""
-    others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """How many more there are, by pool and reason."""
-    named: dict[str, Ended] = field(default_factory=dict)
-    """Of each pool with such, the pod that the Event on them is attached to."""
-
-    def add(self, pool: str, end: Ended) -> None:
-        """One more."""
-        if len(self.each) < MOST:
-            self.each.append((pool, end))
-        else:
-            self.others[pool][end_of(end)[0]] += 1
-            self.named.setdefault(pool, end)
+"""Reason and words for a pod that was reported to HostFactory. Any other has ``FAILED``."""
 
 
 class LossEvents:
@@ -71,80 +51,63 @@ class LossEvents:
     def __init__(self, api: KubeApi, namespace: str, provisioner: str) -> None:
         self._api, self._namespace, self._provisioner = api, namespace, provisioner
         self._path = f"/api/v1/namespaces/{namespace}/events"
-        self._lock = threading.Lock()
-        self._waiting = UntoldLosses()
-        self._sending: threading.Thread | None = None
+        self._waiting = SimpleQueue[tuple[str, Ended]]()
+        """Pool and pod."""
+        self._sender = ThreadPoolExecutor(1, f"losses {self._path}")
+        self._sending: Future[None] | None = None
         self._refused = False
-        """The server takes none, until the next start."""
+        """True if the server takes no Events, until the next start."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
-        """Let these be said; returns at once."""
-        with self._lock:
-            if self._refused or not ends:
-                return
+        """Let these be sent; returns at once."""
+        if ends and not self._refused:
             for end in ends:
-                self._waiting.add(pool, end)
-            if self._sending is None:
-                self._sending = threading.Thread(target=self._send_all, name=f"losses {self._path}", daemon=True)
-                self._sending.start()
+                self._waiting.put((pool, end))
+            self._sending = self._sender.submit(self._send_waiting)
 
     def close(self) -> None:
         """Wait a moment for a sending that is under way."""
-        with self._lock:
-            sending = self._sending
-        if sending is not None:
-            sending.join(CLOSE_SECONDS)
+        if self._sending is not None:
+            wait([self._sending], CLOSE_SECONDS)
 
-    def _send_all(self) -> None:
-        while (waiting := self._taken()) is not None:
-            try:
-                for body in self._bodies(waiting):
-                    self._api.send("POST", self._path, body=json.dumps(body).encode())
-            except BackendError as error:
-                self._failed(error)
-                time.sleep(error.retry_after or 0.0)
+    def _send_waiting(self) -> None:
+        """Send what waits now, also what was recorded during the sending before; its own turn then finds it sent."""
+        waiting = [self._waiting.get() for _ in range(self._waiting.qsize())]
+        if self._refused:
+            return
+        try:
+            for body in self._bodies(waiting):
+                self._api.send("POST", self._path, body=json.dumps(body).encode())
+        except BackendError as error:
+            self._refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
+            text = (
+                "Events on lost pods are refused, and not tried again" if self._refused else "Events were not written"
+            )
+            log.warning(text, extra={"path": self._path, **error.failure.facts})
+            time.sleep(error.retry_after or 0.0)
 
-    def _taken(self) -> UntoldLosses | None:
-        """What waits now; None when nothing does, and this sending is over."""
-        with self._lock:
-            taken, self._waiting = self._waiting, UntoldLosses()
-            if self._refused or not taken.each:
-                self._sending = None
-                return None
-            return taken
-
-    def _failed(self, error: BackendError) -> None:
-        self._refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
-        words = "Events on lost pods are refused, and not tried again" if self._refused else "Events were not written"
-        log.warning(words, extra={"path": self._path, **error.failure.facts})
-
-    def _bodies(self, waiting: UntoldLosses) -> Iterator[dict[str, Any]]:
-        for pool, end in waiting.each:
+    def _bodies(self, waiting: Sequence[tuple[str, Ended]]) -> Iterator[dict[str, Any]]:
+        for pool, end in waiting[:MOST]:
             yield self._body(pool, end, end_of(end)[0], message(pool, end))
-        for pool, counts in waiting.others.items():
-            most = counts.most_common()
-            told = ", ".join(f"{count} {reason}" for reason, count in most)
-            text = f"{counts.total()} more machines of pool {pool} ended: {told}. `provisioner status` names the cause."
-            yield self._body(pool, waiting.named[pool], most[0][0], text)
+        others: dict[str, list[Ended]] = defaultdict(list)
+        for pool, end in waiting[MOST:]:
+            others[pool].append(end)
+        for pool, ends in others.items():
+            counts = Counter(end_of(end)[0] for end in ends).most_common()
+            listed = ", ".join(f"{count} {reason}" for reason, count in counts)
+            text = f"{len(ends)} more machines of pool {pool} ended: {listed}. `provisioner status` names the cause."
+            yield self._body(pool, ends[0], counts[0][0], text)
 
     def _body(self, pool: str, end: Ended, reason: str, text: str) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         labels = {ID_LABEL: self._provisioner, POOL_LABEL: pool, REQUEST_LABEL: end.request}
+        labels |= {TEMPLATE_LABEL: label_value(end.template)}
+        place = {"namespace": self._namespace}
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {
-                "name": f"{end.machine}.{secrets.token_hex(8)}",
-                "namespace": self._namespace,
-                "labels": labels | {TEMPLATE_LABEL: label_value(end.template)},
-            },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": self._namespace,
-                "name": end.machine,
-                "uid": end.uid,
-            },
+            "metadata": {**place, "name": f"{end.machine}.{secrets.token_hex(8)}", "labels": labels},
+            "involvedObject": {**place, "apiVersion": "v1", "kind": "Pod", "name": end.machine, "uid": end.uid},
             "type": "Warning",
             "reason": reason,
             "message": text,
@@ -162,7 +125,7 @@ def end_of(end: Ended) -> tuple[str, str]:
 
 
 def message(pool: str, end: Ended) -> str:
-    """For people: what became of the machine, why, whose it was, and what comes now."""
+    """Return for operators what became of the machine, why, whose it was, and what comes now."""
     why = f": {end.failure.text}" if end.failure is not None else ""
     following = "HostFactory is told of it" if end.lost else "another one is tried while the request lasts"
     whose = f"Request {end.request}, template {end.template}, pool {pool}"

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
 from provisioner.backends.gke.loss_events import LossEvents
-from provisioner.backends.gke.pod_cache import PodCache, PodCaches, PodList
+from provisioner.backends.gke.pod_cache import PodCache
+from provisioner.backends.gke.pod_caches import PodCaches
 from provisioner.backends.gke.pod_events import PodEvents
-from provisioner.backends.gke.pod_watch import PodWatch, list_pods
+from provisioner.backends.gke.pod_watch import PodWatch
 from provisioner.backends.gke.pods import ID_LABEL
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.spot_nodes import SpotNodes
@@ -24,7 +25,7 @@ class Namespace:
         self.watched = False
         """True once the watch has begun; also after its end."""
         self._spot_nodes = SpotNodes(api)
-        self._caches = PodCaches(self._spot_nodes)
+        self._caches = PodCaches(self._spot_nodes.is_spot)
         self._watch = PodWatch(api, name, f"{ID_LABEL}={provisioner}", self._caches)
         self._events = PodEvents(api, name, self._caches)
         self.losses = LossEvents(api, name, provisioner)
@@ -52,8 +53,7 @@ class Namespace:
             self._events.look()
             self._spot_nodes.look()
             return listed
-        pods = PodList([cache.identity])
-        version = list_pods(self.api, self._name, cache.identity.selector, pods)
+        pods, version = self._watch.list_pods()
         cache.replace(pods.readings(cache.identity), version)
         return None
 

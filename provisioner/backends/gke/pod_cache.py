@@ -7,26 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from provisioner.backends import CAUSE_SECONDS, BackendError
 from provisioner.backends.connections import MOST_PAGES
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
-from provisioner.backends.gke.pods import (
-    Ending,
-    Identity,
-    IsSpot,
-    Pod,
-    Reading,
-    Wait,
-    node_of,
-    not_known,
-    sought_machine,
-    waits,
-)
-from provisioner.backends.gke.spot_nodes import NO_NODES, Nodes
+from provisioner.backends.gke.pod_status import Pod
+from provisioner.backends.gke.pods import Ending, Identity, Reading, Wait, sought_machine, waits
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
@@ -42,9 +32,10 @@ FAILED = "FailedScaleUp"
 """Reason of the autoscaler's Events on pods for which it could not get a node."""
 
 
-def too_many() -> BackendError:
-    """The error for a namespace whose pods do not end."""
-    return BackendError(ErrorClass.OTHER, f"the server has more than {MOST_PODS} pods of ours")
+def check_number(pods: int) -> None:
+    """Raise BackendError for so many pods that they do not seem to end."""
+    if pods > MOST_PODS:
+        raise BackendError(ErrorClass.OTHER, f"the server has more than {MOST_PODS} pods of ours")
 
 
 class PodCache:
@@ -60,17 +51,16 @@ class PodCache:
         self._pods: dict[str, Machine] = {}
         """Machines by name, without their notices, whose end is loop time."""
         self._endings: dict[str, tuple[Ending, float]] = {}
-        """How pods will end, and the monotonic time at which that was first heard."""
+        """The coming ends of pods, and the monotonic time at which each was first known."""
         self._created: dict[str, int] = {}
         """Names that only our own create has shown so far, and the version it gave them."""
-        self._causes: dict[str, tuple[LossCause, float]] = {}
-        """Why pods went, and the monotonic time at which they did, in that order."""
-        self._left: set[str] = set()
-        """Names of pods that a watch told are gone, and that neither ended nor were ending before."""
+        self._causes: dict[str, tuple[LossCause | None, float]] = {}
+        """The causes why pods went, and the monotonic time at which they did, in that order; None for pods that a watch
+        said are gone, and that neither ended nor were ending before."""
         self._waits: dict[str, tuple[Wait, float]] = {}
         """The pods that wait, by name; since when, in monotonic time."""
-        self._told: Mapping[Wait, Failure] = {}
-        """Events and Spot labels of the pods, by uid."""
+        self._reasons: Mapping[Wait, Failure] = {}
+        """The reasons why pods wait, from their Events."""
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
@@ -86,7 +76,7 @@ class PodCache:
                 self._drop(name, LossCause.UNKNOWN)
             return bool(self._dirty)
 
-    def apply(self, kind: str, pod: Pod, is_spot: IsSpot = not_known) -> bool:
+    def apply(self, kind: str, pod: Pod, is_spot: bool | None = None) -> bool:
         """Take an event of a watch (``ADDED``, ``MODIFIED`` or ``DELETED``); True when there is something new."""
         reading, name = self.identity.read(pod, is_spot), pod["metadata"]["name"]
         with self._lock:
@@ -96,10 +86,7 @@ class PodCache:
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
                 # A pod's last status may come together with its end. One without a cause was deleted without grace,
                 # or has lost its labels: who asks by its name knows.
-                cause = reading[0].cause if reading is not None else None
-                self._drop(name, cause or LossCause.UNKNOWN)
-                if cause is None:
-                    self._left.add(name)
+                self._drop(name, reading[0].cause if reading is not None else None)
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
@@ -108,7 +95,7 @@ class PodCache:
             self._advance(version)
 
     def add_created(self, pod: Pod) -> None:
-        """Take the response to our own create, unless the watch is past it: then it has told all there is to tell.
+        """Take the response to our own create, unless the watch is past it: then it has brought all that there is.
 
         So a machine whose create was accepted is never absent from a later look, however late the watch is.
         """
@@ -123,11 +110,11 @@ class PodCache:
             before = self._clock() - seconds
             return frozenset(wait for wait, since in self._waits.values() if since <= before)
 
-    def explain(self, told: Mapping[Wait, Failure]) -> bool:
-        """Take what was said of the pods that wait; True when there is something new."""
+    def explain(self, reasons: Mapping[Wait, Failure]) -> bool:
+        """Take the reasons why pods wait; True when there is something new."""
         with self._lock:
-            before, self._told = self._told, told
-            self._dirty.update(name for name, (wait, _) in self._waits.items() if before.get(wait) != told.get(wait))
+            before, self._reasons = self._reasons, reasons
+            self._dirty.update(name for name, (wait, _) in self._waits.items() if before.get(wait) != reasons.get(wait))
             return bool(self._dirty)
 
     def machines(self, now: float) -> Mapping[str, Machine]:
@@ -136,17 +123,20 @@ class PodCache:
             dirty, self._dirty = self._dirty, set()
             changes = {name: self._machine(name, now) for name in dirty}
             if any(machine != self._machines.get(name) for name, machine in changes.items()):
-                self._machines = _changed(self._machines, changes)
+                present = {name: machine for name, machine in changes.items() if machine is not None}
+                machines = {**self._machines, **present}
+                for name in changes.keys() - present.keys():
+                    machines.pop(name, None)
+                self._machines = machines
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
-        """The pods that went lately, also those that no look has shown, and why, as far as a watch has told."""
+        """The pods that went lately, also those that no look has shown, and why, as far as a watch has shown."""
         with self._lock:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
                 del self._causes[oldest]
-                self._left.discard(oldest)
-            return {name: cause for name, (cause, _) in self._causes.items()}
+            return {name: cause or LossCause.UNKNOWN for name, (cause, _) in self._causes.items()}
 
     def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
         """Return those of the sought names (by name: the uid that is meant) to ask the server for in one look.
@@ -184,22 +174,24 @@ class PodCache:
     def _confirm(self, gone: Iterable[str]) -> None:
         """Take it that no pods of these names stand: those that left without a cause were deleted without grace."""
         with self._lock:
-            for name in self._left.intersection(gone):
-                self._left.remove(name)
-                self._causes.pop(name, None)
-                self._causes[name] = LossCause.DELETED, self._clock()
+            for name in gone:
+                if name in self._causes and self._causes[name][0] is None:
+                    del self._causes[name]
+                    self._causes[name] = LossCause.DELETED, self._clock()
 
     def _put(self, reading: Reading) -> str:
         """Remember what was read of a pod; its name."""
         (machine, ending), name = reading, reading[0].name
-        if len(self._pods) >= MOST_PODS and name not in self._pods:
-            raise too_many()
+        check_number(len(self._pods) + (name not in self._pods))
         old, (ending_before, since) = self._pods.get(name), self._endings.get(name, (None, 0.0))
         self._created.pop(name, None)
-        self._left.discard(name)
+        self._causes.pop(name, None)
         if (old, ending_before) == reading:
             return name
-        self._pods[name] = machine if old is None else _sharing(old, machine)
+        if old is not None:  # What both have in common is kept once: the plan's memory holds that, too.
+            fingerprint = old.fingerprint if old.fingerprint == machine.fingerprint else machine.fingerprint
+            machine = replace(machine, name=old.name, fingerprint=fingerprint)
+        self._pods[name] = machine
         self._endings.pop(name, None)
         if ending is not None:
             self._endings[name] = (ending, since if ending == ending_before else self._clock())
@@ -211,13 +203,11 @@ class PodCache:
         self._dirty.add(name)
         return name
 
-    def _drop(self, name: str, cause: LossCause) -> None:
-        self._causes.pop(name, None)
+    def _drop(self, name: str, cause: LossCause | None) -> None:
+        known: tuple[dict[str, Any], ...] = (self._causes, self._pods, self._endings, self._created, self._waits)
+        for facts in known:
+            facts.pop(name, None)
         self._causes[name] = cause, self._clock()
-        self._pods.pop(name, None)
-        self._endings.pop(name, None)
-        self._created.pop(name, None)
-        self._waits.pop(name, None)
         self._dirty.add(name)
         if self._resolver is not None:
             self._resolver.forget(name)
@@ -237,16 +227,16 @@ class PodCache:
             self._dirty.add(name)
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         if name in self._waits:
-            machine = _explained(machine, self._waits[name][0], self._told)
+            machine = _explained(machine, self._waits[name][0], self._reasons)
         if name not in self._endings:
             return machine
         ending, since = self._endings[name]
         return replace(machine, notice=Notice(ending.cause, now + ending.seconds + since - self._clock()))
 
 
-def _explained(machine: Machine, wait: Wait, told: Mapping[Wait, Failure]) -> Machine:
+def _explained(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
     """A machine that waits, with its last Events. One whose node has only begun to prepare it has none."""
-    why = told.get(wait)
+    why = reasons.get(wait)
     if wait.placed:
         return replace(machine, failure=why, no_room=why is not None and why.error.has_no_room)
     if why is None or machine.failure is None:
@@ -255,104 +245,6 @@ def _explained(machine: Machine, wait: Wait, told: Mapping[Wait, Failure]) -> Ma
     return replace(machine, failure=said, no_room=why.text.startswith(FAILED))
 
 
-def _sharing(old: Machine, new: Machine) -> Machine:
-    """``new``, with what it has in common with ``old`` kept once: the plan's memory holds that too."""
-    same = old.fingerprint == new.fingerprint
-    return replace(new, name=old.name, fingerprint=old.fingerprint if same else new.fingerprint)
-
-
-def _changed(machines: Mapping[str, Machine], changes: Mapping[str, Machine | None]) -> Mapping[str, Machine]:
-    """Another mapping, with these changes; None: the machine is gone."""
-    changed = dict(machines)
-    for name, machine in changes.items():
-        if machine is not None:
-            changed[name] = machine
-        else:
-            changed.pop(name, None)
-    return changed
-
-
 def _number(version: object) -> int:
     """A resource version as the number it is; 0 when a server uses another form, which then is never ahead."""
     return int(version) if isinstance(version, str) and version.isdigit() else 0
-
-
-class PodList:
-    """The pods of a list that is under way: of each only what its pool needs. Pods of no pool are left out."""
-
-    def __init__(self, pools: Iterable[Identity], nodes: Nodes = NO_NODES) -> None:
-        """``nodes`` hears of the pods' nodes, and tells which are on Spot."""
-        self._nodes = nodes
-        self._readings: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
-        self._taken = 0
-
-    def take(self, kind: str, pod: Pod) -> None:
-        """One pod of the list (``ADDED``), or what became of it before the list was complete."""
-        self._taken += 1
-        if self._taken > MOST_PODS:
-            raise too_many()
-        for pool, readings in self._readings.items():
-            reading = None if kind == "DELETED" else pool.read(pod, self._nodes.is_spot)
-            if reading is not None:
-                readings[reading[0].name] = reading
-            else:
-                readings.pop(pod["metadata"].get("name"), None)
-        self._nodes.meet(node_of(pod))
-
-    def readings(self, pool: Identity) -> Collection[Reading]:
-        """What was found of a pool."""
-        return self._readings[pool].values()
-
-
-class PodCaches:
-    """The caches of all pools that share a watch: each hears everything, and keeps what is its own."""
-
-    def __init__(self, nodes: Nodes = NO_NODES) -> None:
-        """``nodes`` hears of the pods' nodes, and tells which are on Spot."""
-        self._nodes, self._lock = nodes, threading.Lock()
-        self._wakes: Mapping[PodCache, Callable[[], None]] = {}
-        """What to call when a cache has news. Never changed but replaced: the watch reads it in its own thread."""
-
-    def __bool__(self) -> bool:
-        return bool(self._wakes)
-
-    def add(self, cache: PodCache, wake: Callable[[], None] = lambda: None) -> None:
-        """From now on this cache hears what comes, and ``wake`` is called when it has news."""
-        self._wakes = {**self._wakes, cache: wake}
-
-    def remove(self, cache: PodCache) -> None:
-        """Tell this cache nothing more. Pools end at the same time."""
-        with self._lock:
-            self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
-
-    def empty_list(self) -> PodList:
-        """An empty list of the pods of all pools."""
-        return PodList((cache.identity for cache in self._wakes), self._nodes)
-
-    def replace(self, pods: PodList, version: str) -> None:
-        """Take a complete list of that version."""
-        for cache, wake in self._wakes.items():
-            cache.replace(pods.readings(cache.identity), version)
-            wake()
-
-    def apply(self, kind: str, pod: Pod) -> None:
-        """Take an event of the watch."""
-        for cache, wake in self._wakes.items():
-            if cache.apply(kind, pod, self._nodes.is_spot):
-                wake()
-        self._nodes.meet(node_of(pod))
-
-    def waiting(self, seconds: float) -> frozenset[Wait]:
-        """The pods of all pools that have waited for so long for the same."""
-        return frozenset().union(*(cache.waiting(seconds) for cache in self._wakes))
-
-    def explain(self, told: Mapping[Wait, Failure]) -> None:
-        """Take what was said of them."""
-        for cache, wake in self._wakes.items():
-            if cache.explain(told):
-                wake()
-
-    def advance(self, version: str) -> None:
-        """Take a bookmark of the watch."""
-        for cache in self._wakes:
-            cache.advance(version)

@@ -13,8 +13,10 @@ from typing import Any
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import KubeApi, words
-from provisioner.backends.gke.pod_cache import FAILED, PodCaches
-from provisioner.backends.gke.pods import NOT_PREPARED, Wait
+from provisioner.backends.gke.pod_cache import FAILED
+from provisioner.backends.gke.pod_caches import PodCaches
+from provisioner.backends.gke.pod_failures import NOT_PREPARED
+from provisioner.backends.gke.pods import Wait
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure
 
@@ -74,12 +76,12 @@ class PodEvents:
         reasons = [*(OF_NO_NODE if False in stages else ()), *(OF_A_NODE if True in stages else ())]
         try:
             with understood():
-                told = explanations(self._list(reasons), waiting)
+                explained = explanations(self._list(reasons), waiting)
         except BackendError as error:
             log.warning("Events of waiting pods could not be read", extra={"path": self._path, **error.failure.facts})
             self._readings.put_off(error.retry_after or 0.0)
             return
-        self._caches.explain(told)
+        self._caches.explain(explained)
 
     def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
         """The Events on pods with these reasons, page by page: a selector cannot name more than one."""

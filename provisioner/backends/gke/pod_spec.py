@@ -10,7 +10,6 @@ Nothing is changed but this:
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import logging
@@ -53,30 +52,34 @@ class PodSpecError(ValueError):
 class PodSpec:
     """A pod that can be made many times."""
 
-    pieces: tuple[str, ...]
-    """The whole Pod as JSON text; every second piece names what stands there for each slot."""
-    labels: Mapping[str, Any]
-    """Labels that the user wrote."""
+    text: str
+    """The Pod as JSON, without what is the slot's own."""
     digest: str
-    """Changes when the text changes."""
-    hostname: str = ""
-    """The user's own, which the machine's name replaces."""
-    restarts: str = "Never"
-    """Its restartPolicy."""
+    """Changes when the text of the user changes."""
+    restarts: str
+    """The pod's restartPolicy."""
 
     def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
-        """The request body that makes the pod of one slot."""
+        """Return the request body that makes the pod of one slot."""
         texts = {"machine": create.name, "request": create.request, "template": create.template}
-        values = {key: json.dumps(text)[1:-1] for key, text in texts.items()}
-        values["labels"] = json.dumps({**self.labels, **labels}, separators=(",", ":"))
-        pieces = list(self.pieces)
-        pieces[1::2] = [values[key] for key in pieces[1::2]]
-        return "".join(pieces).encode()
+        pod = self.pod()
+        metadata, spec = pod["metadata"], pod["spec"]
+        metadata["name"] = spec["hostname"] = create.name
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+        for variable in _variables(spec):
+            variable["value"] = PLACEHOLDER.sub(lambda found: texts[found[1]], variable["value"])
+        return json.dumps(pod, separators=(",", ":")).encode()
+
+    def pod(self) -> dict[str, Any]:
+        """Return the Pod, without what is the slot's own."""
+        pod: dict[str, Any] = json.loads(self.text)
+        return pod
 
     def replaced(self, labels: Collection[str]) -> list[str]:
-        """The fields of the user's that each pod has otherwise, given the names of our labels."""
-        theirs = [f"metadata.labels.{label}" for label in self.labels if label in labels]
-        return [*theirs, "spec.hostname"] if self.hostname else theirs
+        """Return the fields of the user's that each pod has otherwise, given the names of our labels."""
+        pod = self.pod()
+        theirs = [f"metadata.labels.{label}" for label in pod["metadata"].get("labels") or () if label in labels]
+        return [*theirs, "spec.hostname"] if pod["spec"].get("hostname") else theirs
 
 
 class PodSpecFile:
@@ -141,29 +144,13 @@ def _parsed(text: str, namespace: str) -> PodSpec:
         _check_container(container, path)
     metadata.pop("generateName", None)
     spec.setdefault("restartPolicy", "Never")
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    labels = metadata.get("labels") or {}
+    names = ",".join(container["name"] for container in spec["containers"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), CONTAINERS: names}
     try:
-        pieces = _pieces(pod, digest)
-        json.dumps(labels, allow_nan=False)
+        made = json.dumps(pod, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise PodSpecError(f"a value that JSON cannot hold (quote dates and times): {error}") from error
-    return PodSpec(pieces, labels, digest, str(spec.get("hostname") or ""), str(spec["restartPolicy"]))
-
-
-def _pieces(pod: dict[str, Any], digest: str) -> tuple[str, ...]:
-    """The pod's JSON, cut where slots differ. No text holds its own digest, so that marks the cuts."""
-    pod = copy.deepcopy(pod)
-    metadata, spec = pod["metadata"], pod["spec"]
-    metadata["name"] = spec["hostname"] = f"<{digest}:machine>"
-    metadata["labels"] = f"<{digest}:labels>"
-    names = ",".join(str(container.get("name")) for container in spec["containers"])
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), CONTAINERS: names}
-    for variable in _variables(spec):
-        variable["value"] = PLACEHOLDER.sub(rf"<{digest}:\1>", variable["value"])
-    text = json.dumps(pod, separators=(",", ":"), allow_nan=False)
-    text = text.replace(f'"<{digest}:labels>"', f"<{digest}:labels>")  # An object, not a text.
-    return tuple(re.split(rf"<{digest}:(\w+)>", text))
+    return PodSpec(made, hashlib.sha256(text.encode()).hexdigest()[:16], str(spec["restartPolicy"]))
 
 
 def _document(text: str) -> object:

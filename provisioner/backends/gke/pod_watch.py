@@ -22,8 +22,8 @@ import urllib3
 from provisioner.backends import BackendError
 from provisioner.backends.connections import BODY_BYTES, LINE_BYTES
 from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered, words
-from provisioner.backends.gke.pod_cache import PodCaches, PodList
-from provisioner.backends.responses import ODD_RESPONSES, json_object, text
+from provisioner.backends.gke.pod_caches import PodCaches, PodList
+from provisioner.backends.responses import json_object, text, understood
 from provisioner.model import ErrorClass, Failure
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,6 @@ PASSING = frozenset({410, 429, 503, 504})
 cannot tell how far it is."""
 
 
-class Disordered(Exception):
-    """The server's stream cannot be followed any further: list again."""
-
-
 class NoStreamedLists(Exception):
     """The server does not stream lists: ask for pages."""
 
@@ -56,7 +52,8 @@ class PodWatch:
     """One thread that follows the pods of one namespace."""
 
     def __init__(self, api: KubeApi, namespace: str, selector: str, caches: PodCaches) -> None:
-        self._api, self._namespace, self._selector, self._caches = api, namespace, selector, caches
+        self._api, self._selector, self._caches = api, selector, caches
+        self._path, self._where = pods_path(namespace), {"namespace": namespace}
         self._closing = threading.Event()
         self._tried = threading.Event()
         """Set when the first list has succeeded or failed."""
@@ -90,8 +87,7 @@ class PodWatch:
         self._thread.join(CLOSE_SECONDS)
 
     def _end_stream(self) -> None:
-        stream = self._stream
-        if stream is not None:
+        if (stream := self._stream) is not None:
             with contextlib.suppress(ValueError, RuntimeError, OSError):  # The stream has just ended by itself.
                 stream.shutdown()
 
@@ -119,18 +115,17 @@ class PodWatch:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                self._go_on()
+                with understood():
+                    self._go_on()
             except NoStreamedLists as error:
                 self._api.streams_lists = False
                 log.info("Server streams no lists, asking for pages", extra={**self._where, "text": str(error)})
-            except (Disordered, *ODD_RESPONSES) as error:
-                self._version = ""
-                text = str(error) if isinstance(error, Disordered) else f"an event is not understood: {error!r}"
-                self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, words(text)))
             except BackendError as error:
-                if isinstance(error, KubeError) or error.failure.error is ErrorClass.TIMEOUT:
+                kind = error.failure.error
+                if isinstance(error, KubeError) or kind in (ErrorClass.TIMEOUT, ErrorClass.OTHER):
                     self._version = ""  # Unlike after a stream that broke off, the caches may be worthless.
-                self._retry_later("Watch failed", error.failure, error.retry_after or 0.0)
+                what = "Pods are listed again" if kind is ErrorClass.OTHER else "Watch failed"
+                self._retry_later(what, error.failure, error.retry_after or 0.0)
             except Exception as error:
                 if not self._closing.is_set():  # A stream that is shut down under its reader fails in many ways.
                     log.exception("Watch failed unexpectedly", extra=self._where)
@@ -150,9 +145,20 @@ class PodWatch:
         elif self._api.streams_lists and not wanted:
             self._follow(STREAMED_LIST, self._caches.empty_list())
         else:
-            pods = self._caches.empty_list()
-            self._replace(pods, list_pods(self._api, self._namespace, self._selector, pods))
+            self._replace(*self.list_pods())
             self._anew.clear()
+
+    @understood(ErrorClass.UNAVAILABLE)
+    def list_pods(self) -> tuple[PodList, str]:
+        """Return a list, read in pages, and its version. Raise BackendError if the list is not complete."""
+        pods, version = self._caches.empty_list(), ""
+        for page in self._api.pages(self._path, {"labelSelector": self._selector}):
+            items, version = page["items"], text(page["metadata"]["resourceVersion"])
+            if not isinstance(items, list) or not version:
+                raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")
+            for pod in items:
+                pods.take("ADDED", pod)
+        return pods, version
 
     def _replace(self, pods: PodList, version: str) -> None:
         """Replace the caches by a complete list."""
@@ -196,7 +202,7 @@ class PodWatch:
             **begin,
         }
         try:
-            return self._api.stream(pods_path(self._namespace), query)
+            return self._api.stream(self._path, query)
         except KubeError as error:
             if pods is not None and error.status in REFUSALS:
                 raise NoStreamedLists(error.failure.text) from error
@@ -207,29 +213,24 @@ class PodWatch:
         kind, pod = str(event.get("type")), event.get("object")
         if kind == "ERROR" or not isinstance(pod, dict):
             raise _complaint(event, pods)
-        version = pod.get("metadata", {}).get("resourceVersion")
-        if not isinstance(version, str) or not version:
-            raise Disordered(f"a {kind} event without a version")
-        if pods is not None and not _ends_list(kind, pod):
+        if not (version := text(pod["metadata"]["resourceVersion"])):
+            raise BackendError(ErrorClass.OTHER, f"a {kind} event without a version")
+        if pods is not None and kind != "BOOKMARK":
             if time.monotonic() > self._begun + LIST_SECONDS:
                 raise BackendError(ErrorClass.TIMEOUT, f"the streamed list has not ended within {LIST_SECONDS:g} s")
             pods.take(kind, pod)
             return pods
         if pods is not None:
+            if (pod["metadata"].get("annotations") or {}).get(END_OF_LIST) != "true":
+                raise NoStreamedLists("a bookmark came before the end of the list")
             self._replace(pods, version)
             self._blind_since = None
-            return None
-        if kind == "BOOKMARK":
+        elif kind == "BOOKMARK":
             self._caches.advance(version)
         else:
             self._caches.apply(kind, pod)
         self._version, self._heard = version, time.monotonic()
         return None
-
-    @property
-    def _where(self) -> dict[str, str]:
-        """Facts of every log line."""
-        return {"namespace": self._namespace}
 
     def _retry_later(self, what: str, failure: Failure, least: float = 0.0) -> None:
         """Remember a failure and wait before the next attempt, longer with each failure in a row.
@@ -252,21 +253,11 @@ def pods_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def list_pods(api: KubeApi, namespace: str, selector: str, pods: PodList) -> str:
-    """Put every pod into ``pods``; the list's version. BackendError when it is not complete."""
-    version = ""
-    for page in api.pages(pods_path(namespace), {"labelSelector": selector}):
-        metadata, items = page.get("metadata"), page.get("items")
-        if not isinstance(metadata, dict) or not isinstance(items, list) or not metadata.get("resourceVersion"):
-            raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")
-        for pod in items:
-            pods.take("ADDED", pod)
-        version = text(metadata["resourceVersion"])
-    return version
-
-
 def events(stream: Any) -> Iterator[Document]:
-    """The events of a watch as they come; ends with the stream; BackendError when it breaks off or falls silent."""
+    """The events of a watch as they come; ends with the stream; BackendError when it breaks off or falls silent.
+
+    Raises ValueError for a line that is no JSON object.
+    """
     rest = b""
     try:
         for chunk in stream.stream(1 << 16):
@@ -276,32 +267,15 @@ def events(stream: Any) -> Iterator[Document]:
             for line in lines:
                 stream.allowance.renew(BODY_BYTES)
                 if line.strip():
-                    yield _event(line)
+                    yield json_object(line)
     except urllib3.exceptions.HTTPError as error:
         raise BackendError(*unanswered(error)) from error
 
 
-def _event(line: bytes) -> Document:
-    """One line of a watch. An ERROR event with status 410 or a line that is no event means: list again."""
-    try:
-        return json_object(line)
-    except ValueError as error:
-        raise Disordered(f"an event that is not JSON: {error}") from error
-
-
-def _ends_list(kind: str, pod: Document) -> bool:
-    """True for the bookmark after the last pod. Another bookmark before it: the server did not begin with a list."""
-    if kind != "BOOKMARK":
-        return False
-    if (pod["metadata"].get("annotations") or {}).get(END_OF_LIST) != "true":
-        raise NoStreamedLists("a bookmark came before the end of the list")
-    return True
-
-
-def _complaint(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
+def _complaint(event: Document, pods: PodList | None) -> BackendError | NoStreamedLists:
     """What an ERROR event, or one without an object, means for a stream."""
     status = event.get("object")
-    text = str(status.get("message") or event) if isinstance(status, dict) else str(event)
-    if pods is not None and isinstance(status, dict) and status.get("code") not in PASSING:
-        return NoStreamedLists(text)
-    return Disordered(text)
+    text = words(str(status.get("message") or event if isinstance(status, dict) else event))
+    if pods is None or not isinstance(status, dict) or status.get("code") in PASSING:
+        return BackendError(ErrorClass.OTHER, text)
+    return NoStreamedLists(text)

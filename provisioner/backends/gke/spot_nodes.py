@@ -1,7 +1,7 @@
-"""Which nodes Google may take away at any time, as their labels say: read when pods have come to nodes not yet known.
+"""The nodes that Google may take away at any time, by their labels: read if pods have come to unknown nodes.
 
-A compute class chooses Spot nodes without a word in the pod; the answer is told as a cause of a machine's end, and is
-never state.
+A compute class chooses Spot nodes without a word in the pod; the answer is shown as a cause of a
+machine's end, and is never state.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Protocol
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Readings
 from provisioner.backends.gke.api import METADATA, NOT_FOR_US, KubeApi, KubeError
-from provisioner.backends.gke.pods import SPOT_SELECTORS, not_known
+from provisioner.backends.gke.pod_status import SPOT_SELECTORS
 from provisioner.backends.responses import understood
 
 log = logging.getLogger(__name__)
@@ -23,29 +22,7 @@ PATH = "/api/v1/nodes"
 MOST = 20_000
 """Nodes that are remembered, more than a cluster has; the oldest are forgotten, and known again by their next pod."""
 PAUSE_SECONDS = 30.0
-"""Pause between two readings: a Spot node that lives shorter is told by its pod alone."""
-
-
-class Nodes(Protocol):
-    """What hears of the nodes that pods were bound to."""
-
-    def meet(self, name: str) -> None:
-        """Note a node; nothing where the name is empty."""
-
-    def is_spot(self, name: str) -> bool | None:
-        """Whether Google may take it away at any time; None where that is not known."""
-
-
-class NoNodes:
-    """Knows no node."""
-
-    def meet(self, name: str) -> None:
-        """Forget it."""
-
-    is_spot = staticmethod(not_known)
-
-
-NO_NODES = NoNodes()
+"""Pause between two readings: a Spot node that lives shorter is known by its pod alone."""
 
 
 class SpotNodes:
@@ -55,27 +32,21 @@ class SpotNodes:
         self._api = api
         self._lock = threading.Lock()
         self._nodes: dict[str, bool | None] = {}
-        """Whether a node is on Spot, by name, in the order in which they were met; None: not asked yet."""
-        self._wanting = False
-        """True while one of them may be None."""
+        """True for a node on Spot, by name, in the order in which they were met; None: not asked yet."""
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
-        """What the node's labels said; None before they were read."""
-        return self._nodes.get(name)
-
-    def meet(self, name: str) -> None:
-        """Note a node, to be asked for in the next reading."""
+        """Return what the node's labels said; None, and the next reading asks for the node, before they were read."""
         if name and name not in self._nodes:
             with self._lock:
                 self._nodes.setdefault(name, None)
-                self._wanting = True
                 while len(self._nodes) > MOST:
                     del self._nodes[next(iter(self._nodes))]
+        return self._nodes.get(name)
 
     def look(self) -> None:
         """Begin to read if a node is not known, and the last reading is past; returns at once."""
-        self._readings.begin(PAUSE_SECONDS, lambda: self._read if self._wanting else None)
+        self._readings.begin(PAUSE_SECONDS, lambda: self._read if None in self._nodes.values() else None)
 
     def close(self) -> None:
         """Wait a moment for a reading that is under way."""
@@ -99,7 +70,6 @@ class SpotNodes:
             for name in met:
                 if self._nodes.get(name, True) is not True:
                     self._nodes[name] = name in spot
-            self._wanting = None in self._nodes.values()
         log.debug("Nodes read", extra={"nodes": len(met), "spot": len(spot)})
 
     def _list(self) -> Iterator[str]:

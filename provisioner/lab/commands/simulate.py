@@ -70,7 +70,7 @@ def _list(options: argparse.Namespace) -> int:
 
     abouts = {name: scenario.about for name, scenario in catalogue().items()}
     width = max(map(len, abouts))
-    return show(options, abouts, lambda _: "\n".join(f"{name:<{width}}  {text}" for name, text in abouts.items()))
+    return show(options, abouts, lambda _: (f"{name:<{width}}  {text}" for name, text in abouts.items()))
 
 
 def _show(name: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 from provisioner.hostfactory import MAX_NUMBER
@@ -60,7 +59,7 @@ class Capacity:
         self._full: set[tuple[str, str]] = set()
         """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
         # Machines were lost early there: a probe that runs has proved nothing yet.
-        trials = {key for key, learned in draft.pressures.items() if learned.early_loss is not None}
+        trials = {key for key, current in draft.pressures.items() if current.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
             there = [slot for slot in record.slots.values() if not slot.deletion.gone]
@@ -90,8 +89,8 @@ class Capacity:
                 self._full.add(key)
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
-        learned = self._draft.pressures.get(key)
-        return bool(learned and learned.probing and slot.submitted is not None and slot.submitted >= learned.blocked_at)
+        current = self._draft.pressures.get(key)
+        return bool(current and current.probing and slot.submitted is not None and slot.submitted >= current.blocked_at)
 
     def lacks_room(self, slot: Slot) -> bool:
         """The slot's machine waits, and its place has said that it has no room for it."""
@@ -121,12 +120,12 @@ class Capacity:
     def usable(self, pool: str, template: str) -> bool:
         """The pool may be sent creates now."""
         limits = self._draft.pool(pool)
-        learned = self._draft.window(pool, template)
+        current = self._draft.window(pool, template)
         return (
             not limits.paused
             and pool in self._draft.snapshots
             and pool not in self.busy
-            and not window.blocked(learned, self._draft.now)
+            and not window.blocked(current, self._draft.now)
         )
 
     def takes(self, slot: Slot, template: str) -> bool:
@@ -147,10 +146,10 @@ class Capacity:
 
     def pausing(self, slot: Slot, template: str) -> bool:
         """The slot's pool takes no create just now: an unsent create waits for it, until ``spill_after`` has passed."""
-        learned = self._draft.window(slot.pool, template)
+        current = self._draft.window(slot.pool, template)
         spill_at = slot.opened + self._draft.pool(slot.pool).spill_after
-        if window.pausing(learned) and self._draft.now < spill_at:
-            self._draft.wake_at(learned.retry_at)
+        if window.pausing(current) and self._draft.now < spill_at:
+            self._draft.wake_at(current.retry_at)
             self._draft.wake_at(spill_at)
             return True
         return slot.pool in self.busy
@@ -158,13 +157,13 @@ class Capacity:
     def room(self, pool: str, template: str) -> Room:
         """How many more machines of the template the pool takes now."""
         draft, key = self._draft, (pool, template)
-        limits, learned = draft.pool(pool), draft.window(pool, template)
+        limits, current = draft.pool(pool), draft.window(pool, template)
         if limits.paused:
             return Room(0, PendingReason.PAUSED)
         if pool not in draft.snapshots:
             return Room(0, PendingReason.BACKOFF)
-        if window.blocked(learned, draft.now):
-            draft.wake_at(learned.retry_at)
+        if window.blocked(current, draft.now):
+            draft.wake_at(current.retry_at)
             return Room(0, PendingReason.BACKOFF)
         if key in self._full:
             return Room(0, PendingReason.BACKOFF)
@@ -173,7 +172,7 @@ class Capacity:
         cap = self.cap(pool, template)
         left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
-        free = min(window.room(learned, self.pending[key], self.probes[key]), limits.max_pending - starting)
+        free = min(window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
         if (affordable := self._purse.machines(pool, template)) < min(left, free):
             return Room(affordable, PendingReason.BUDGET)
         if left <= free:
@@ -189,12 +188,12 @@ class Capacity:
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
         """A closed window is waited for, but not longer than ``spill_after``, and not while machines are on trial."""
-        learned = self._draft.window(*key)
-        if learned.early_loss is not None:
+        current = self._draft.window(*key)
+        if current.early_loss is not None:
             return False
         return (
-            learned.closed_since is None
-            or self._draft.now < learned.closed_since + self._draft.pool(key[0]).spill_after
+            current.closed_since is None
+            or self._draft.now < current.closed_since + self._draft.pool(key[0]).spill_after
         )
 
     def hold(self, pool: str, template: str) -> None:
@@ -205,14 +204,12 @@ class Capacity:
         """Remember since when each window has held machines back."""
         draft = self._draft
         for key in self._held | set(draft.pressures):
-            learned = draft.window(*key)
-            since = (
-                (learned.closed_since if learned.closed_since is not None else draft.now) if key in self._held else None
-            )
-            if since is not None:
+            current, since = draft.window(*key), None
+            if key in self._held:
+                since = draft.now if current.closed_since is None else current.closed_since
                 draft.wake_at(since + draft.pool(key[0]).spill_after)
-            if since != learned.closed_since:
-                draft.learn(*key, partial(replace, closed_since=since))
+            if since != current.closed_since:
+                draft.set_window(*key, replace(current, closed_since=since))
 
 
 def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | None:

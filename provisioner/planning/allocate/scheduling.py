@@ -96,7 +96,7 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
 
 def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
     failure = slot.failure or SLOW
-    draft.learn_of_boot(slot, failure)
+    draft.count_failed_boot(slot, failure)
     capacity.released(slot, template.id)
     draft.close(slot, Verdict.WITHDRAWN, reason=DeleteReason.WITHDRAWN, failure=failure)
 

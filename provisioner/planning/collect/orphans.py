@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from provisioner.model import (
     DESIRED,
     HOUR,
     LONG_AGO,
+    NEVER,
     BrakeReason,
     Contact,
     Delete,
@@ -18,13 +19,15 @@ from provisioner.model import (
     Failure,
     Memory,
     Observed,
+    OrphanLimits,
     Slot,
     Snapshot,
     Verdict,
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.observe.trust import check_identity, proven_absent
+from provisioner.planning.observe.absence import proven_absent
+from provisioner.planning.observe.trust import check_identity
 
 FEW_ORPHANS = 5
 """Up to so many orphans of a pool latch no brake."""
@@ -128,14 +131,24 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
 
 def _spend_orphan_delete(draft: Draft) -> bool:
     """Count one more against the cap per hour; False when it is reached."""
-    now = draft.now
-    recent = tuple(at for at in draft.orphans.deletes if at > now - HOUR)
-    if len(recent) >= draft.limits.orphans.cap_per_hour:
-        if recent:
-            draft.wake_at(min(recent) + HOUR)
+    now, deletes = draft.now, draft.orphans.deletes
+    allowed_at = delete_allowed_at(deletes, draft.limits.orphans, now)
+    if allowed_at > now:
+        draft.wake_at(allowed_at)
         return False
-    draft.orphans = replace(draft.orphans, deletes=(*recent, now))
+    draft.orphans = replace(draft.orphans, deletes=(*(at for at in deletes if at > now - HOUR), now))
     return True
+
+
+def delete_allowed_at(deletes: Sequence[float], limits: OrphanLimits, at: float) -> float:
+    """Return when the cap per hour leaves one more delete, at ``at`` or later; ``NEVER`` if the cap is 0.
+
+    ``deletes``: when others went, the latest last.
+    """
+    cap = limits.cap_per_hour
+    if cap <= 0:
+        return NEVER
+    return at if len(deletes) < cap else max(at, deletes[-cap] + HOUR)
 
 
 def _shows(snapshot: Snapshot, name: str) -> bool:

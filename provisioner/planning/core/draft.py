@@ -6,7 +6,7 @@ Verdicts change here and nowhere else, by the table in ``TRANSITIONS``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -203,26 +203,20 @@ class Draft:
         return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, paused=True)
 
     def window(self, pool: str, template: str) -> Window:
-        """What was learned of a template in a pool, forgotten if the pool's spec changed."""
-        limits = self.pool(pool)
+        """Return the window of a template in a pool; a new one if the pool's spec changed."""
         snapshot = self.snapshots.get(pool)
-        spec = snapshot.spec if snapshot else ""
-        learned = self.pressures.get((pool, template))
-        return window.fresh(limits, spec) if learned is None else window.respecified(learned, limits, spec)
+        return window.current(self.pressures.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
 
-    def learn(self, pool: str, template: str, lesson: Callable[[Window], Window]) -> None:
-        """Change what was learned of a template in a pool by a lesson."""
-        learned = lesson(self.window(pool, template))
-        if self.pressures.get((pool, template)) != learned:
-            self.pressures[pool, template] = learned
+    def set_window(self, pool: str, template: str, changed: Window) -> None:
+        """Remember the window of a template in a pool."""
+        if self.pressures.get((pool, template)) != changed:
+            self.pressures[pool, template] = changed
 
-    def learn_of_boot(self, slot: Slot, failure: Failure) -> None:
-        """The machine of a slot did not run, although its create was taken or may have been."""
-        self.learn(
-            slot.pool,
-            self.requests[slot.request].template,
-            lambda learned: window.failed(learned, failure, slot.asked_at, self.now, self.limits, boot=True),
-        )
+    def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
+        """Count in its window that a slot's machine did not run, although its create was taken or may have been."""
+        key = slot.pool, self.requests[slot.request].template
+        changed = window.failed(self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True)
+        self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
         """Stop deleting orphans until a person says otherwise (law: the brake). The first reason stays."""

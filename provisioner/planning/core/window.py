@@ -23,18 +23,11 @@ GROWTH = 2
 """By how much the window grows with each machine that runs: an unproven pool triples in each boot time."""
 
 
-def fresh(pool: PoolLimits, spec: str) -> Window:
-    """The window of a template in a pool where nothing was tried yet."""
-    return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
-
-
-def respecified(window: Window, pool: PoolLimits, spec: str) -> Window:
-    """The same, or forgotten when the pod spec or instance template changed."""
-    if not spec or spec == window.spec:
-        return window
-    if not window.spec:
-        return replace(window, spec=spec)
-    return fresh(pool, spec)
+def current(window: Window | None, pool: PoolLimits, spec: str) -> Window:
+    """Return the window; a new one if there was none, or if the pod spec or instance template changed."""
+    if window is None or (spec and window.spec and spec != window.spec):
+        return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
+    return replace(window, spec=spec) if spec and not window.spec else window
 
 
 def blocked(window: Window, now: float) -> bool:

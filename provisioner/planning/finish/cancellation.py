@@ -12,6 +12,7 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     LeverKind,
+    Limits,
     RequestRecord,
     RequestStatus,
     ReturnRecord,
@@ -54,9 +55,9 @@ def _silence(contact: Contact, id_: str, since: float) -> float:
 def cancel_unpolled(draft: Draft, contact: Contact) -> None:
     """Cancel requests that HF does not poll while it makes other calls: first say so, then look again."""
     for record in draft.records():
-        if record.message == CANCELLED_MESSAGE or record.trimmed:
-            continue
-        if not _is_forgotten(draft, contact, record):
+        silent = _silence(contact, record.id, record.read)
+        # Under the brake it may be our files that have forgotten.
+        if draft.brake is not None or not is_forgotten(record, draft.limits, silent):
             if record.cancelling:
                 draft.update(record.id, cancelling=False)
         elif not record.cancelling:
@@ -66,10 +67,10 @@ def cancel_unpolled(draft: Draft, contact: Contact) -> None:
             cancel(draft, record)
 
 
-def _is_forgotten(draft: Draft, contact: Contact, record: RequestRecord) -> bool:
-    """HF does not know how it ended and does not ask. Under the brake it may be our files that have forgotten."""
-    silent = _silence(contact, record.id, record.read)
-    return record.told_at is None and silent >= draft.limits.cancel_after and draft.brake is None
+def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
+    """Return whether HF does not know how a request ended and has not asked for ``silence`` seconds of other calls."""
+    ours = record.told_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed
+    return not ours and silence >= limits.cancel_after
 
 
 def cancel(draft: Draft, record: RequestRecord) -> None:

@@ -84,7 +84,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
             if now >= due:
                 failure = slot.failure or _not_booted(draft, slot)
                 _time_out(draft, record, slot, failure, capacity)
-                draft.learn_of_boot(slot, failure)
+                draft.count_failed_boot(slot, failure)
             else:
                 draft.wake_at(due)
 

@@ -20,7 +20,7 @@ from provisioner.model import (
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.core.levers import why_stopped
 from provisioner.planning.core.slots import slot_named
-from provisioner.planning.observe.trust import proven_absent
+from provisioner.planning.observe.absence import proven_absent
 
 
 def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:

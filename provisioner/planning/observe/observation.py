@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from provisioner.model import (
@@ -21,29 +21,20 @@ from provisioner.model import (
     Phase,
     RequestRecord,
     Slot,
-    Snapshot,
     Verdict,
 )
 from provisioner.planning.core import window
-from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.observe.early_loss import EarlyLosses
-from provisioner.planning.observe.trust import SHARE, waits
+from provisioner.planning.core.draft import Draft
+from provisioner.planning.observe.absence import lose_down, note_absent
+from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
 
 PENDING, RUNNING, STOPPING, GONE = Phase.PENDING, Phase.RUNNING, Phase.STOPPING, Phase.GONE
 """Read once: to look a phase up costs a fifth of comparing a slot with its machine, and each plan compares them all."""
 
 UNKNOWN = Fingerprint()
-VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
 STRAYED = Failure(ErrorClass.INVALID, "Its place made the machine without what marks it as ours.")
-
-
-PUNCTUAL = 60.0
-"""Seconds before the end that its place has told from which a machine that ends has come to it."""
-
-LATE_CREATE = 60.0
-"""Seconds for which a create without a good answer may still be under way: longer than any call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +48,12 @@ class News:
     """The machines that HF was told of and that do not run now."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a machine ended by itself."""
-
-    failure: Failure
-    cause: LossCause
-    seen: float
-    """When the look began that first showed it."""
-    gone: bool = False
-    """Nothing of the machine is left."""
-
-
 def reflect(draft: Draft) -> None:
     """Bring every slot in line with the newest complete snapshot of its pool; list what no slot explains."""
     explained: list[str] = []
-    news, elsewhere = News(EarlyLosses(draft)), _elsewhere(draft)
+    news = News(EarlyLosses(draft))
+    # Another place may answer for these pools, with machines of the same names.
+    elsewhere = {pool for pool, distrusted in draft.distrusted.items() if distrusted.until == NEVER}
     absent: list[tuple[RequestRecord, Slot]] = []
     machines = {name: snapshot.machines for name, snapshot in draft.snapshots.items()}
     for record in draft.records():
@@ -88,54 +69,24 @@ def reflect(draft: Draft) -> None:
             elif not slot.deletion.gone:
                 absent.append((record, slot))
     for record, slot in absent:
-        _absent(draft, record, slot, draft.snapshots[slot.pool], news)
-    for (pool, template), submissions in news.began.items():
-        _learn_of_runs(draft, pool, template, submissions)
-    _lose_down(draft, news)
+        note_absent(draft, record, slot, news.early)
+    for key, submissions in news.began.items():
+        newest, limits = max(submissions), draft.pool(key[0])
+        changed = window.ran(draft.window(*key), limits, newest, draft.now, draft.limits, machines=len(submissions))
+        draft.set_window(*key, changed)
+    lose_down(draft, news.down, news.early)
     news.early.judge()
     for pool in draft.distrusted:  # from here on it counts as one that could not be seen
         draft.snapshots.pop(pool, None)
     _list_unknown(draft, Counter(explained))
 
 
-def _list_unknown(draft: Draft, counts: Mapping[str, int]) -> None:
-    """List what no slot explains; ``counts``: by pool, the machines that slots explain."""
+def _list_unknown(draft: Draft, explained: Mapping[str, int]) -> None:
+    """List the machines that no slot explains; ``explained``: by pool, how many machines slots explain."""
     for name, snapshot in draft.snapshots.items():
-        if len(snapshot.machines) > counts[name]:
-            draft.unknown[name] = _unexplained(draft, snapshot)
-
-
-def _elsewhere(draft: Draft) -> Set[str]:
-    """Return the pools for which another place may answer, with machines of the same names."""
-    return {pool for pool, distrusted in draft.distrusted.items() if distrusted.until == NEVER}
-
-
-def _lose_down(draft: Draft, news: News) -> None:
-    """Give up the machines that have not run again for too long, except where many at once do not."""
-    down = Counter(slot.pool for _, slot in news.down)
-    running = Counter(
-        slot.pool for record in (draft.records() if down else ()) for slot in record.slots.values() if slot.is_with_hf
-    )
-    many = {pool for pool in down if down[pool] > max(1.0, SHARE * running[pool])}
-    for record, slot in news.down:
-        limit, since = draft.pool(slot.pool).down, slot.life.down or 0.0
-        if not limit or slot.pool in many:
-            continue
-        if draft.now < since + limit:
-            draft.wake_at(since + limit)
-            continue
-        why = slot.failure.text if slot.failure else "it is not ready"
-        failure = Failure(ErrorClass.OTHER, f"It has not run for {limit:g} s: {why}")
-        _end(draft, record, slot, End(failure, LossCause.UNKNOWN, since), news)
-
-
-def _learn_of_runs(draft: Draft, pool: str, template: str, submissions: list[float]) -> None:
-    newest, machines, limits = max(submissions), len(submissions), draft.pool(pool)
-    draft.learn(
-        pool,
-        template,
-        lambda learned: window.ran(learned, limits, newest, draft.now, draft.limits, machines=machines),
-    )
+        if len(snapshot.machines) > explained[name]:
+            slots = {slot.name for record in draft.records() for slot in record.slots.values() if slot.pool == name}
+            draft.unknown[name] = [machine for machine in snapshot.machines if machine not in slots]
 
 
 def _unchanged(slot: Slot, machine: Machine) -> bool:
@@ -170,17 +121,17 @@ def _waits_on(slot: Slot, machine: Machine) -> bool:
 
 def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
     seen = draft.snapshots[slot.pool].began
-    if machine.phase in (STOPPING, GONE) and _expired(draft, slot, seen):
+    if machine.phase in (STOPPING, GONE) and is_expiry(draft, slot, seen):
         notice = machine.notice and replace(machine.notice, cause=LossCause.EXPIRES)
         machine = replace(machine, cause=LossCause.EXPIRES, notice=notice)
     if slot.verdict not in DESIRED:
         _remains(draft, record, slot, machine)
     elif slot.ran is not None and slot.observed.fingerprint.differs(machine.fingerprint):
-        _end(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news)
+        end_slot(draft, record, slot, End(REPLACED, machine.cause or LossCause.UNKNOWN, seen), news.early)
     elif (unfit := _unfit(draft, slot, machine, seen)) is not None:
-        _end(draft, record, _applied(slot), unfit, news)
+        end_slot(draft, record, _applied(slot), unfit, news.early)
     elif machine.phase is GONE or (machine.phase is STOPPING and slot.verdict is Verdict.OPEN):
-        _end(draft, record, _applied(slot), _ending(machine, seen), news)
+        end_slot(draft, record, _applied(slot), _ending(machine, seen), news.early)
     elif machine.phase is STOPPING:  # HF hears of it now, and may give it back before it is gone
         end = _ending(machine, seen)
         marked, _ = news.early.mark(record, slot, end.failure, end.cause, seen)
@@ -189,14 +140,6 @@ def _present(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, 
         _follow(draft, record, marked, machine, news)
     else:
         _follow(draft, record, slot, machine, news)
-
-
-def _expired(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Its place had told its end, and a look begun at ``seen``, about then, is the first to show it, or one was."""
-    if slot.observed.cause is not None:
-        return slot.observed.cause is LossCause.EXPIRES
-    ends = draft.expiry(slot.pool, slot.observed.expires)
-    return ends is not None and seen >= ends - PUNCTUAL
 
 
 def _unfit(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
@@ -306,57 +249,3 @@ def _remains(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) 
     )
     if changed != slot:
         draft.put(record.id, changed)
-
-
-def _absent(draft: Draft, record: RequestRecord, slot: Slot, snapshot: Snapshot, news: News) -> None:
-    """A complete snapshot lacks its machine. Two that begin the backend's lag apart prove its absence, if few go."""
-    told = snapshot.causes.get(slot.name)
-    if slot.set_aside or _may_come(slot, told):
-        return
-    explained = told not in (None, LossCause.UNKNOWN)
-    cause = told if explained and slot.verdict in DESIRED else slot.observed.cause
-    expected_since, lag = _expected_since(slot), draft.pool(slot.pool).lag
-    if snapshot.began <= expected_since:
-        draft.wake_at(max(expected_since, draft.now) + SOON)
-    elif slot.observed.absent is None:
-        draft.put(record.id, slot.with_observed(absent=snapshot.began, cause=cause))
-        draft.wake_at(draft.now + max(lag, SOON))
-    elif snapshot.began <= slot.observed.absent or snapshot.began - slot.observed.absent < lag:
-        draft.wake_at(draft.now + max(slot.observed.absent + lag - snapshot.began, SOON))
-    elif waits(draft, slot):
-        return
-    elif not explained and slot.name not in snapshot.asked:  # it may have strayed: its place is asked by its name
-        draft.wake_at(draft.now + SOON)
-    elif slot.verdict in DESIRED:
-        unknown = LossCause.EXPIRES if _expired(draft, slot, slot.observed.absent) else LossCause.UNKNOWN
-        _end(draft, record, slot, End(VANISHED, cause or unknown, slot.observed.absent, gone=True), news)
-    else:
-        draft.put(record.id, slot.with_deletion(gone=True))
-
-
-def _may_come(slot: Slot, told: LossCause | None) -> bool:
-    """No look has shown its machine yet, and its place does not say that it came and went."""
-    return slot.verdict is Verdict.OPEN and not slot.observed.seen and told is None
-
-
-def _expected_since(slot: Slot) -> float:
-    """Only a look begun after this can prove anything: its create may have been under way, and its slot open."""
-    may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.observed.accepted else LATE_CREATE)
-    return max(may_appear_until, slot.deletion.closed or 0.0)
-
-
-def _end(draft: Draft, record: RequestRecord, slot: Slot, end: End, news: News) -> None:
-    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced)."""
-    slot, failure = news.early.mark(record, slot, end.failure, end.cause, end.seen)
-    lost = slot.verdict is Verdict.SUCCEEDED
-    verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)
-    draft.close(slot, verdict, reason=reason, failure=failure, cause=end.cause, gone=end.gone)
-    if not lost and slot.ran is None:
-        draft.learn_of_boot(slot, failure)
-
-
-def _unexplained(draft: Draft, snapshot: Snapshot) -> list[str]:
-    slots: Set[str] = {
-        slot.name for record in draft.records() for slot in record.slots.values() if slot.pool == snapshot.pool
-    }
-    return [name for name in snapshot.machines if name not in slots]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from provisioner.model import (
     Action,
@@ -19,7 +18,6 @@ from provisioner.model import (
     Plan,
     Slot,
     Verdict,
-    Window,
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
@@ -56,7 +54,8 @@ def remember(memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Actio
 
 def _created(draft: Draft, create: Create, slot: Slot) -> None:
     draft.put(create.request, slot.with_observed(accepted=True))
-    draft.learn(create.pool, create.template, partial(window.accepted, submitted=slot.asked_at))
+    key = create.pool, create.template
+    draft.set_window(*key, window.accepted(draft.window(*key), slot.asked_at))
 
 
 def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
@@ -65,15 +64,14 @@ def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: f
         _not_sent(draft, create, slot)
     elif not failure.error.is_ambiguous and slot.verdict is Verdict.OPEN:
         draft.close(slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
-
-    def lesson(learned: Window) -> Window:
-        if throttled and wait is not None:
-            return window.throttled(learned, failure, wait, draft.now)
-        if throttled or failure.error.is_ambiguous:
-            return window.refused(learned, failure, draft.now, draft.limits)
-        return window.failed(learned, failure, slot.asked_at, draft.now, draft.limits)
-
-    draft.learn(create.pool, create.template, lesson)
+    before = draft.window(create.pool, create.template)
+    if throttled and wait is not None:
+        changed = window.throttled(before, failure, wait, draft.now)
+    elif throttled or failure.error.is_ambiguous:
+        changed = window.refused(before, failure, draft.now, draft.limits)
+    else:
+        changed = window.failed(before, failure, slot.asked_at, draft.now, draft.limits)
+    draft.set_window(create.pool, create.template, changed)
 
 
 def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:

@@ -145,17 +145,6 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
     return slot.observed.notice is not None or bool(causes)
 
 
-def proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
-    """Two sets of complete snapshots of all pools lack it, begun the longest lag apart; ``absent`` holds the first."""
-    if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
-        return False
-    began = min(snapshot.began for snapshot in draft.snapshots.values())
-    lag = max(pool.lag for pool in draft.limits.pools.values())
-    first = absent.setdefault(name, began)
-    draft.wake_at(draft.now + max(first + lag - began, SOON))
-    return began > first and began - first >= lag
-
-
 # --- another endpoint answers, as where a kubeconfig, a context or an address leads to another cluster ----------------
 
 

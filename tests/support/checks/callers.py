@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from tests.support.checks.rights import compute_call, connect_call, granted, kube_call, needed
 from tests.support.checks.simulators import NOTES
@@ -51,13 +50,12 @@ def watch_kubernetes(module: Any) -> None:
     """Record every request of ``backends/gke/api.py`` from now on."""
     ask = module.KubeApi._request
 
-    def seen(self: Any, method: str, target: str, *arguments: Any, **options: Any) -> Any:
-        path, _, query = target.partition("?")
+    def seen(self: Any, method: str, path: str, query: Any, *arguments: Any, **options: Any) -> Any:
         # The access itself gives its way only with credentials.
         way = getattr(self.access, "_way", None) or self.access._reading.way
         if connect := connect_call(way.host):
             see(connect)
-        see(kube_call(method, path, dict(parse_qsl(query))))
-        return ask(self, method, target, *arguments, **options)
+        see(kube_call(method, path, {name: str(value) for name, value in (query or {}).items()}))
+        return ask(self, method, path, query, *arguments, **options)
 
     module.KubeApi._request = seen

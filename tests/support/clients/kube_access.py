@@ -27,6 +27,3 @@ class Plain:
 
     def failed(self, way: Way) -> None:
         """Keep the way: there is no other."""
-
-    def close(self) -> None:
-        """Leave the connections to the end of the process."""

@@ -16,7 +16,8 @@ from functools import partial
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.gke.api import KubeError, refusal
 from provisioner.backends.gke.pod_cache import PodCache
-from provisioner.backends.gke.pods import Identity, altered, is_terminating
+from provisioner.backends.gke.pod_status import is_terminating
+from provisioner.backends.gke.pods import Identity, altered
 from provisioner.backends.mig.entries import Instance, Member, instance_url, read_instance, read_member
 from provisioner.backends.mig.errors import ComputeError, operation_error
 from provisioner.backends.mig.instances import machine

@@ -13,7 +13,7 @@ from google.cloud import pubsub_v1
 
 from provisioner.backends import Severity
 from provisioner.backends.subscription import CONSUME, subscription_findings
-from provisioner.commands.check import check_text, event_findings, findings_document
+from provisioner.commands.check import check_lines, event_findings, findings_document
 from tests.support.hostfactory.sites import small_site
 
 State = pubsub_v1.types.Subscription.State
@@ -106,4 +106,4 @@ def test_it_is_told_apart_from_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pubsub_v1, "SubscriberClient", Service(GOOD, ()))
     listed = findings_document(subscription_findings("p", "hints", 3.0))
     document = {"id": "demo", "name_prefix": "hf", "pools": {}, "templates": {}, "warnings": [], "findings": listed}
-    assert f"  WARNING events: subscription {PATH}: we may not read it" in check_text(document)
+    assert f"  WARNING events: subscription {PATH}: we may not read it" in "\n".join(check_lines(document))

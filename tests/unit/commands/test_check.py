@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.backends.gke.pod_fields import unknown_fields
-from provisioner.commands.check import check_text
+from provisioner.commands.check import check_lines
 from provisioner.commands.cli import run
 from tests.support.hostfactory.sites import Site, example_site, small_site
 
@@ -160,4 +160,4 @@ def test_check_warns_of_what_our_own_labels_replace(example: Path, capsys: pytes
 def test_a_maximum_of_0_is_none(most: int | None, said: str) -> None:
     limits = {"pools": ["a"], "max_machines": most}
     document = {"id": "x", "name_prefix": "hf", "pools": {}, "templates": {"T": limits}, "warnings": []}
-    assert said in check_text(document)
+    assert said in "\n".join(check_lines(document))

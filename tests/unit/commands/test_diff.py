@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.commands.diff import SHOWN, diff_document, diff_text
+from provisioner.commands.diff import SHOWN, diff_document, diff_lines
 from provisioner.model import Look, Phase, Slot, Verdict
 from tests.unit.core import PREFIX, machine, memory, name, record, running, slot, snapshot, unobserved
 
@@ -67,7 +67,7 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
     document = diff_document(
         memory(record(*slots)), [NAME, name(1)], {"a": snapshot(machine(0), machine(1)), "b": unobserved("b")}, PREFIX
     )
-    lines = diff_text(document | {"listed_at": 1.0}).splitlines()
+    lines = [*diff_lines(document | {"listed_at": 1.0})]
     assert lines == [
         "HostFactory lists 2, memory has 17, the clouds 2 machines.",
         "  pool b: UNSEEN, no route to host",
@@ -77,7 +77,7 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
         "         and 5 more: --machines names them",
         "      2  listed, memory succeeded, cloud running: all three agree",
     ]
-    everything = diff_text(document | {"listed_at": None}, every=True)
+    everything = "\n".join(diff_lines(document | {"listed_at": None}, every=True))
     assert everything.count("hf-") == SHOWN + 7
     assert everything.startswith("HostFactory has sent no list yet, memory has ")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.commands.plan import plan_document, plan_is_fine, plan_text
+from provisioner.commands.plan import plan_document, plan_is_fine, plan_lines
 from provisioner.model import (
     NEVER,
     Create,
@@ -64,8 +64,8 @@ LINES = [
 
 
 def test_machines_are_told_by_pool_template_and_reason_and_named_where_that_is_asked_for() -> None:
-    assert plan_text(DOCUMENT).splitlines() == LINES
-    named = plan_text(DOCUMENT, named=True).splitlines()
+    assert [*plan_lines(DOCUMENT)] == LINES
+    named = [*plan_lines(DOCUMENT, named=True)]
     assert [line for line in named if not line.startswith("    ")] == LINES
     at = named.index(LINES[4])
     assert named[at + 1 : at + 3] == [f"    {name(0)}", f"    {name(1)}"]
@@ -78,7 +78,7 @@ def test_machines_are_told_by_pool_template_and_reason_and_named_where_that_is_a
 
 @pytest.mark.parametrize("plan", [None, Plan(HELD)], ids=["before the first request", "all is as wanted"])
 def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
-    shown = plan_text(plan_document(plan, {"a": snapshot(), "b": unobserved("b")}))
+    shown = "\n".join(plan_lines(plan_document(plan, {"a": snapshot(), "b": unobserved("b")})))
     assert shown.splitlines() == [
         "The next cycle has nothing to do.", "  pool a: 0 machines", "  pool b: UNSEEN, no route to host"
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
 )
 def test_why_a_pool_is_not_trusted_is_said(distrusted: Distrusted, error: str, said: str) -> None:
     document = plan_document(Plan(HELD, distrusted={"a": distrusted}), {"a": snapshot(), "b": snapshot(pool="b")})
-    shown = plan_text(document).splitlines()[1:]
+    shown = [*plan_lines(document)][1:]
     assert (shown[0].startswith(f"  pool a: {said}"), shown[1]) == (True, "  pool b: 0 machines"), shown
     assert document["pools"]["a"]["error"] == error
     assert not plan_is_fine(document)

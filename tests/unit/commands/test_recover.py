@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from provisioner.commands import offline
 from provisioner.commands.cli import run
 from provisioner.model import (
     Brake,
@@ -210,7 +209,7 @@ def test_where_a_pool_cannot_be_seen(
     state: StateDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lost: list[str]
 ) -> None:
     blind = Unobserved("gke-main", 0.0, Failure(ErrorClass.UNAVAILABLE, "no route"))
-    monkeypatch.setattr(offline, "look_once", lambda *_: {"gke-main": blind})
+    monkeypatch.setattr("provisioner.commands.recover.look_once", lambda *_: {"gke-main": blind})
     remember(state, replace(LATCHED, brake=None))
     for kind in lost:
         Path(state.path, f"{kind}.json").unlink()

@@ -29,8 +29,8 @@ def failed(learned: Window, failure: Failure = BROKEN, submitted: float = NOW - 
 
 
 def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -> None:
-    assert window.fresh(pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
-    assert window.fresh(pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
+    assert window.current(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
+    assert window.current(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
     ],
 )
 def test_a_spec_and_what_was_learned(learned: Window, spec: str, expected: Window) -> None:
-    assert window.respecified(learned, POOL, spec) == expected
+    assert window.current(learned, POOL, spec) == expected
 
 
 @given(
@@ -352,7 +352,7 @@ def test_a_spec_and_what_was_learned(learned: Window, spec: str, expected: Windo
 def test_whatever_happens_a_window_stays_between_one_and_max_pending(
     events: list[tuple[str, ErrorClass]],
 ) -> None:
-    small, learned, now = pool(initial_window=4, max_pending=9), window.fresh(pool(initial_window=4), "s"), NOW
+    small, learned, now = pool(initial_window=4, max_pending=9), window.current(None, pool(initial_window=4), "s"), NOW
     for event, error in events:
         now += 7.0
         failure = Failure(error, "text")

@@ -10,7 +10,8 @@ import pytest
 from provisioner.backends import CAUSE_SECONDS
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.pod_cache import MOST_ASKED, UNRESOLVED, PodCache
-from provisioner.backends.gke.pods import Identity, Pod, Reading, Wait
+from provisioner.backends.gke.pod_status import Pod
+from provisioner.backends.gke.pods import Identity, Reading, Wait
 from provisioner.model import Create, ErrorClass, Failure, LossCause, Notice, Phase
 from tests.support.waiting import until
 
@@ -252,6 +253,15 @@ def test_the_latest_end_of_a_name_counts(cache: PodCache, clock: Watch) -> None:
     cache.with_strayed({}, {name(1): ""}, 0.0)
     clock.now += 1
     assert cache.causes() == {name(1): LossCause.DELETED}
+
+
+def test_a_pod_whose_labels_came_back_has_not_gone(cache: PodCache) -> None:
+    cache.replace(readings(pod(1, 5)), "9")
+    cache.apply("MODIFIED", pod(1, 10, labels={}))
+    cache.apply("MODIFIED", pod(1, 11))
+    assert cache.causes() == {}
+    cache.with_strayed({}, {name(1): ""}, 0.0)
+    assert cache.causes() == {}
 
 
 def test_a_namesakes_end_says_nothing(cache: PodCache) -> None:

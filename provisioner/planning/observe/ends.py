@@ -1,4 +1,4 @@
-"""Early losses: machines that end in their first minutes by nobody's doing count against their pool as failed boots.
+"""Ends: machines that end by themselves; in their first minutes, they count against their pool as failed boots.
 
 A machine's life is counted in loop time, from the plan that first saw it run to the look that first showed its end,
 whether or not anybody looked in between.
@@ -7,9 +7,9 @@ whether or not anybody looked in between.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 
-from provisioner.model import DESIRED, Failure, LossCause, Phase, RequestRecord, Slot, Window
+from provisioner.model import DESIRED, DeleteReason, Failure, LossCause, Phase, RequestRecord, Slot, Verdict, Window
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import SOON, Draft
 
@@ -17,8 +17,23 @@ OTHERS_DOING = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
 """Causes, announced or found, that say nothing of what a machine runs: a deletion is somebody's decision. An unknown
 cause counts against the pool."""
 
+PUNCTUAL = 60.0
+"""Seconds before the end that its place has told from which a machine that ends has come to it."""
+
 Key = tuple[str, str]
 """Pool and template."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a machine ended by itself."""
+
+    failure: Failure
+    cause: LossCause
+    seen: float
+    """When the look began that first showed it."""
+    gone: bool = False
+    """Nothing of the machine is left."""
 
 
 class EarlyLosses:
@@ -47,7 +62,7 @@ class EarlyLosses:
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
             news = window.Losses(_fates(draft, *key), losses[-1][1], newest, len(losses))
-            draft.learn(*key, partial(window.lost_early, losses=news, now=draft.now, limits=draft.limits))
+            draft.set_window(*key, window.lost_early(draft.window(*key), news, draft.now, draft.limits))
         closed = {key: learned for key in draft.pressures if (learned := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
@@ -80,7 +95,8 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
                 continue
             proven_at = slot.ran + draft.pool(slot.pool).early_loss
             if draft.snapshots[slot.pool].began >= proven_at:
-                draft.learn(slot.pool, record.template, partial(window.outlived, submitted=slot.asked_at))
+                key = slot.pool, record.template
+                draft.set_window(*key, window.outlived(draft.window(*key), slot.asked_at))
             else:
                 draft.wake_at(max(proven_at, draft.now) + SOON)  # a later look that says the same is no news
 
@@ -89,3 +105,21 @@ def _runs(draft: Draft, slot: Slot) -> bool:
     snapshot = draft.snapshots.get(slot.pool)
     machine = snapshot.machines.get(slot.name) if snapshot else None
     return slot.verdict in DESIRED and machine is not None and machine.phase is Phase.RUNNING
+
+
+def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
+    """Its place had told its end, and a look begun at ``seen``, about then, is the first to show it, or one was."""
+    if slot.observed.cause is not None:
+        return slot.observed.cause is LossCause.EXPIRES
+    ends = draft.expiry(slot.pool, slot.observed.expires)
+    return ends is not None and seen >= ends - PUNCTUAL
+
+
+def end_slot(draft: Draft, record: RequestRecord, slot: Slot, end: End, early: EarlyLosses) -> None:
+    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced)."""
+    slot, failure = early.mark(record, slot, end.failure, end.cause, end.seen)
+    lost = slot.verdict is Verdict.SUCCEEDED
+    verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)
+    draft.close(slot, verdict, reason=reason, failure=failure, cause=end.cause, gone=end.gone)
+    if not lost and slot.ran is None:
+        draft.count_failed_boot(slot, failure)

@@ -1,0 +1,65 @@
+"""The picture of ``provisioner status --watch`` on a terminal, drawn by rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from provisioner.commands.status_text import LAST_ERROR, NUMBERS, error_text, numbers_of, title_of
+from provisioner.names import printable_lines
+from provisioner.telemetry.overview import Overview
+from provisioner.telemetry.spending import spending_lines
+from provisioner.telemetry.unmet import unmet_lines
+
+
+def draw(looks: Iterable[Overview | str], *, wide: bool) -> None:
+    """Draw each overview, or the sentence of a look that failed, in place of the one before."""
+    with Live(screen=True, auto_refresh=False) as screen:
+        for seen in looks:
+            screen.update(_words(seen, "bold red") if isinstance(seen, str) else picture(seen, wide=wide), refresh=True)
+
+
+def _words(text: str, style: str = "") -> Text:
+    return Text(printable_lines(text), style)
+
+
+def picture(seen: Overview, *, wide: bool = False) -> RenderableType:
+    """The overview for a live terminal: what asks for a person, machines, and open requests as bars."""
+    silent = seen.loop["silent_seconds"]
+    ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
+    head = f"Provisioner {seen.provisioner}, {seen.time}: the loop {ago}. Ctrl-C ends this."
+    brake = [f"BRAKE {seen.brake['reason']} since {seen.brake['since']}: {seen.brake['detail']}"] if seen.brake else []
+    alarms = [_words(alarm, "bold red") for alarm in (*seen.alarms, *brake)]
+    return Group(
+        _words(head, "bold"), *alarms, _machines(seen, wide), *map(_words, spending_lines(seen.budget)), _requests(seen)
+    )
+
+
+def _machines(seen: Overview, wide: bool) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("template or pool")
+    for name in NUMBERS:
+        table.add_column(name, justify="right")
+    table.add_column("last error")
+    for rows in (seen.templates, seen.pools, seen.machines if wide else ()):
+        for row in rows:
+            table.add_row(Text(title_of(row)), *numbers_of(row), Text(error_text(row, LAST_ERROR)))
+        table.add_section()
+    return table
+
+
+def _requests(seen: Overview) -> Table:
+    """A bar for each open request, and why it is short."""
+    table = Table("request", "template", "", "running", "short of", box=None, pad_edge=False)
+    for request in seen.requests:
+        if request["status"] == "running":
+            why = "\n".join(line.strip() for line in unmet_lines(request, loop_acts=seen.loop_acts))
+            bar = ProgressBar(total=request["count"], completed=request["running"], width=30)
+            share = f"{request['running']} of {request['count']}"
+            table.add_row(Text(request["id"]), _words(request["template"]), bar, share, _words(why))
+    return table
