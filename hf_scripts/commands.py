@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hf_scripts import documents, log
+from hf_scripts import documents, hosts, log
 from hf_scripts.documents import Document, Refused
 from provisioner.hostfactory import Recorded, templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
@@ -187,14 +187,14 @@ def _empty(name: str, status: str, message: str) -> str:
 
 def request_return_machines(call: ScriptCall) -> str:
     """Records durably which machines HF gives back, known to us or not, then names the return."""
-    hosts = documents.hosts(call.document)
-    names = list(dict.fromkeys(hosts.machines))
+    sent = hosts.returned(call.document)
+    names = list(dict.fromkeys(sent.machines))
     if not names:
         raise call.document.refused("machines", "the list is empty")
     state, provisioner = call.state(), call.directories.name
     recorded = state.record_return(provisioner, names, created_wall=time.time())
     call.facts.update(request=recorded.id, machines=len(names))
-    disagreeing = {name: None for name, ours in zip(*hosts, strict=True) if name and short_name(name) != ours}
+    disagreeing = {name: None for name, ours in zip(*sent, strict=True) if name and short_name(name) != ours}
     if disagreeing:
         call.facts.update(name_is_not_machine_id=list(disagreeing))
     return _accepted(recorded, f"Return recorded; machines: {len(names)}.")
@@ -205,12 +205,12 @@ def request_return_machines(call: ScriptCall) -> str:
 
 def get_return_requests(call: ScriptCall) -> str:
     """The hosts of HF's list that are lost and not yet given back."""
-    listed = documents.listed(call.document)
-    hosts = documents.Hosts([], []) if listed is None else listed
-    names = dict.fromkeys(hosts.machines)
+    listed = hosts.listed(call.document)
+    sent = hosts.Hosts([], []) if listed is None else listed
+    names = dict.fromkeys(sent.machines)
     state = call.state()
-    losses = state.lost(hosts.machines)
-    gone = dict.fromkeys((name, machine) for name, machine in zip(*hosts, strict=True) if machine in losses)
+    losses = state.lost(sent.machines)
+    gone = dict.fromkeys((name, machine) for name, machine in zip(*sent, strict=True) if machine in losses)
     if listed is not None:
         with call.noting("the listed hosts"):
             state.note_hosts(names)

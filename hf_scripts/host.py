@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePath
 from typing import NamedTuple
 
 from provisioner.files.owners import group_name, user_name
@@ -80,7 +81,8 @@ def way_to(path: str) -> Iterator[CheckResult]:
 
     Below it, everything seems not to exist.
     """
-    for parent in [*_parents(os.path.abspath(path)), *_parents(os.path.realpath(path))]:
+    ways = [PurePath(os.path.abspath(path)).parents, PurePath(os.path.realpath(path)).parents]
+    for parent in [parent for way in ways for parent in reversed(way)]:
         if os.path.isdir(parent) and not os.access(parent, os.X_OK):
             user = user_name(os.geteuid())
             yield fix(
@@ -88,12 +90,6 @@ def way_to(path: str) -> Iterator[CheckResult]:
                 f"chmod o+x {parent}, or setfacl -m u:{user}:x {parent}"
             )
             return
-
-
-def _parents(path: str) -> list[str]:
-    """The directories above a whole path, from the root on."""
-    above = os.path.dirname(path)
-    return ["/", *(above[:end] for end, letter in enumerate(above + "/") if letter == "/" and end)]
 
 
 def scripts_run(directory: str, lines: list[str]) -> CheckResult:

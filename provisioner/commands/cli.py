@@ -74,7 +74,7 @@ COMMANDS = (
         extra="simulate",
         is_in_lab=True,
     ),
-    CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",)),
+    CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",), "state_files"),
     CommandEntry("status", "Show what the state files hold."),
     CommandEntry(
         "explain",
@@ -111,7 +111,9 @@ COMMANDS = (
     ),
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
     CommandEntry("completion", "Print what a shell needs to complete commands, options and files."),
-    CommandEntry("trim", "Let ended requests leave the state files, as a running loop does by itself."),
+    CommandEntry(
+        "trim", "Let ended requests leave the state files, as a running loop does by itself.", home="state_files"
+    ),
     CommandEntry("dump", "Save what a state directory must not lose, while scripts and loop go on.", home="backup"),
     CommandEntry(
         "restore",

@@ -13,7 +13,8 @@ from provisioner.commands.offline import look
 from provisioner.commands.options import Document, add_shared, settings, show, state_directory
 from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import Mandate, Reconciler
+from provisioner.loop.cycle import Mandate
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, ErrorClass, Failure, Look, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.tree import Settings

@@ -115,7 +115,7 @@ class Directories:
     @property
     def name(self) -> str:
         """The provider instance: HF_PROVIDER_NAME, for LSF PROVIDER_NAME."""
-        name = self._first("HF_PROVIDER_NAME", "PROVIDER_NAME")
+        name = self.environment.get("HF_PROVIDER_NAME") or self.environment.get("PROVIDER_NAME") or ""
         if not re.fullmatch(TEMPLATE_ID, name):
             words = "is not set" if not name else f"expected 1 to 64 letters, digits, '_' or '-', got {shown(name)}"
             raise DirectoryError(f"HF_PROVIDER_NAME: {words}")
@@ -124,23 +124,23 @@ class Directories:
     @property
     def lsf(self) -> bool:
         """LSF's resource connector calls, not HostFactory."""
-        return not self._first("HF_PROVIDER_NAME") and bool(self._first("PROVIDER_NAME"))
+        return not self.environment.get("HF_PROVIDER_NAME") and bool(self.environment.get("PROVIDER_NAME"))
 
     @property
     def conf(self) -> str:
         """The directory of HF's two files for the instance. LSF keeps them in ``conf`` below the directory it names."""
-        directory = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self._first("PRO_CONF_DIR")
+        directory = self._given("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf") or self.environment.get("PRO_CONF_DIR")
         if not directory:
             raise DirectoryError("HF_PROVIDER_CONFDIR: is not set, nor HF_CONFDIR, HF_TOP or PRO_CONF_DIR")
         deeper = os.path.join(directory, "conf")
-        return deeper if not self._first("HF_PROVIDER_CONFDIR") and os.path.isdir(deeper) else directory
+        return deeper if not self.environment.get("HF_PROVIDER_CONFDIR") and os.path.isdir(deeper) else directory
 
     @property
     def state(self) -> str:
         """The state directory: HF's work directory. LSF's is shared by all providers: there a directory in it."""
         directory = self._given("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
-        if not directory and self._first("PRO_DATA_DIR"):
-            directory = os.path.join(self._first("PRO_DATA_DIR"), self.name)
+        if not directory and (data := self.environment.get("PRO_DATA_DIR")):
+            directory = os.path.join(data, self.name)
         if not directory:
             raise DirectoryError("HF_PROVIDER_WORKDIR: is not set, nor HF_WORKDIR, HF_TOP or PRO_DATA_DIR")
         return directory
@@ -148,7 +148,8 @@ class Directories:
     @property
     def logs(self) -> str:
         """The directory of the log; empty when the environment gives none: then there is no log."""
-        return self._first("HF_PROVIDER_LOGDIR") or self._common("HF_LOGDIR", "log") or self._first("PRO_LSF_LOGDIR")
+        given = self.environment.get("HF_PROVIDER_LOGDIR") or self._common("HF_LOGDIR", "log")
+        return given or self.environment.get("PRO_LSF_LOGDIR", "")
 
     @property
     def registrations(self) -> str:
@@ -158,7 +159,7 @@ class Directories:
     @property
     def host(self) -> str:
         """The machine that HostFactory runs on, as the log's name has it."""
-        return self._first("EGOSC_INSTANCE_HOST") or os.uname().nodename
+        return self.environment.get("EGOSC_INSTANCE_HOST") or os.uname().nodename
 
     def config_file(self, path: str) -> ConfigFile:
         """The provider config in a file, which is read once. Raises TemplatesError."""
@@ -168,30 +169,53 @@ class Directories:
 
     def _given(self, own: str, common: str, under_top: str) -> str:
         """The instance's own directory, else its part of HF's common one."""
-        if self._first(own):
-            return self._first(own)
+        if given := self.environment.get(own):
+            return given
         directory = self._common(common, under_top)
         return directory and os.path.join(directory, "providers", self.name)
 
     def _common(self, name: str, under_top: str) -> str:
         """HF's common directory: its variable, which HF's profile need not set, else below HF_TOP; empty: unknown."""
-        return self._first(name) or (self._first("HF_TOP") and os.path.join(self._first("HF_TOP"), under_top))
-
-    def _first(self, *names: str) -> str:
-        """The first of these variables that is not empty."""
-        for name in names:
-            if value := self.environment.get(name):
-                return value
-        return ""
+        top = self.environment.get("HF_TOP")
+        return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
 
 
 def load_config(path: str) -> ConfigFile:
-    """The provider config; the defaults when there is no such file. Raises TemplatesError when it is no JSON object."""
+    """The provider config; the defaults when there is no such file. Raises TemplatesError when it is no JSON object.
+
+    A value that cannot be used leaves the default.
+    """
     values = read_json(path) if os.path.lexists(path) else {}
     if not isinstance(values, dict):
         raise TemplatesError(path, f"expected a JSON object, got {shown(values)}")
-    config, problems = _config(path, values)
+    problems: list[Problem] = []
+    fields: dict[str, Any] = {"unused": (), "unknown": ()}
+    for key, value in values.items():
+        if key not in FIELDS:
+            use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIXES) else "unknown"
+            fields[use] = (*fields[use], key)
+        elif value not in (None, ""):
+            words, usable = _usable(key, value)
+            if usable is None:
+                problems.append(Problem(path, key, expected(words, value)))
+            else:
+                fields[FIELDS[key]] = usable
+    config = ProviderConfig(**fields)
+    config = config._replace(
+        log_level=config.log_level.upper(),
+        log_max_rotate=int(config.log_max_rotate),
+        gcp_instance_prefix=config.gcp_instance_prefix.lower(),
+    )
     return ConfigFile(config, tuple(problems), values)
+
+
+def _usable(key: str, value: object) -> tuple[str, str | float | None]:
+    """What the key's value has to be, in words; and the value as it is used, None where it cannot be."""
+    if key.startswith("LOG_MAX_"):
+        return "a number of at least 0", as_number(value)
+    if not isinstance(value, str):
+        return "a text", None
+    return "printable characters", value if value.isprintable() else None
 
 
 def read_json(path: str) -> object:
@@ -260,35 +284,6 @@ FIELDS = {
     "LOG_MAX_ROTATE": "log_max_rotate",
 }
 """The keys of Google's connector that have a use here, and their fields; those of ``LOG_MAX_`` are numbers."""
-
-
-def _config(path: str, values: Mapping[str, object]) -> tuple[ProviderConfig, list[Problem]]:
-    """The provider config that a file's values make; a value that cannot be used leaves the default."""
-    problems: list[Problem] = []
-    fields: dict[str, Any] = {"unused": (), "unknown": ()}
-    for key, value in values.items():
-        if key not in FIELDS:
-            use = "unused" if key in UNUSED_KEYS or key.startswith(UNUSED_PREFIXES) else "unknown"
-            fields[use] = (*fields[use], key)
-            continue
-        if value in (None, ""):
-            continue
-        words = "a text"
-        usable: str | float | None = None
-        if key.startswith("LOG_MAX_"):
-            words, usable = "a number of at least 0", as_number(value)
-        elif isinstance(value, str):
-            words, usable = "printable characters", value if value.isprintable() else None
-        if usable is None:
-            problems.append(Problem(path, key, expected(words, value)))
-        else:
-            fields[FIELDS[key]] = usable
-    config = ProviderConfig(**fields)
-    return config._replace(
-        log_level=config.log_level.upper(),
-        log_max_rotate=int(config.log_max_rotate),
-        gcp_instance_prefix=config.gcp_instance_prefix.lower(),
-    ), problems
 
 
 def as_number(value: object) -> float | None:

@@ -39,22 +39,19 @@ class Results:
     def of(cls, batch: Batch, outcomes: Sequence[Outcome]) -> Results:
         """What became of the batch, of whose actions these were tried."""
         tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
-        every: tuple[Action, ...] = (*batch.deletes, *batch.creates)
-        unsent = tuple(action for action in every if (type(action), action.name) not in tried)
-        return cls(batch.pool, tuple(outcomes), unsent)
+        every: list[Action] = [*batch.deletes, *batch.creates]
+        unsent = [action for action in every if (type(action), action.name) not in tried]
+        return cls(batch.pool, tuple(outcomes), tuple(unsent))
 
 
 def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]:
     """The actions of a plan, by pool."""
-    pools = dict.fromkeys([*(delete.pool for delete in deletes), *(create.pool for create in creates)])
-    return [
-        Batch(
-            pool,
-            tuple(delete for delete in deletes if delete.pool == pool),
-            tuple(create for create in creates if create.pool == pool),
-        )
-        for pool in pools
-    ]
+    by_pool = defaultdict[str, tuple[list[Delete], list[Create]]](lambda: ([], []))
+    for delete in deletes:
+        by_pool[delete.pool][0].append(delete)
+    for create in creates:
+        by_pool[create.pool][1].append(create)
+    return [Batch(pool, tuple(gone), tuple(made)) for pool, (gone, made) in by_pool.items()]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:

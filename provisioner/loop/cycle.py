@@ -1,36 +1,21 @@
-"""One cycle: take what was seen, read what is wanted, plan, record, act, remember.
-
-The order is the promise: nothing is asked of a cloud before memory.json says so (law: recorded before acted), for every
-instruction may be the last one of this process.
-"""
+"""A cycle as values: as which loop it acts, what it changed, and what it saw and did."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from provisioner.loop.actors import Actors, Results, batches
-from provisioner.loop.clock import CYCLE, Clock
-from provisioner.loop.contact import Contacts
-from provisioner.loop.history import Changes, History
-from provisioner.loop.holds import CurrentHolds
-from provisioner.loop.publisher import Publisher
-from provisioner.loop.startup import Beginning, HeldIntent, HeldMemory, Startup
+from provisioner.loop.actors import Results
+from provisioner.loop.holds import HoldChange
+from provisioner.loop.publisher import Reported
 from provisioner.model import (
-    LONG_AGO,
     NO_LEVERS,
-    Brake,
-    BrakeReason,
-    Contact,
     Distrusted,
     DistrustReason,
     ErrorClass,
     Failure,
-    Intent,
     Levers,
-    Limits,
     Look,
     Memory,
     PendingReason,
@@ -39,20 +24,33 @@ from provisioner.model import (
     Transition,
     Unmet,
     Unobserved,
+    WindowChange,
 )
-from provisioner.planning.collect.orphans import without_brake
-from provisioner.planning.finish.returns import sought
-from provisioner.planning.observe.outcomes import remember
 from provisioner.planning.observe.trust import format_distrust
-from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
-from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.interfaces import State
 
 CycleResult = Literal["ok", "partial", "failed"]
 
 
 class SupersededError(Exception):
     """A newer loop has taken over: this one must not write or act again (law: one writer per file, one loop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one cycle changed, as its plans, the holds and the publisher returned it."""
+
+    number: int
+    """The cycle's."""
+    wall: float
+    """Epoch seconds at its end."""
+    results: Sequence[Results] = ()
+    transitions: Sequence[Transition] = ()
+    """The slots that changed."""
+    windows: Sequence[WindowChange] = ()
+    plan: Plan | None = None
+    """The cycle's own plan if it was recorded."""
+    holds: Sequence[HoldChange] = ()
+    reported: Sequence[Reported] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +129,6 @@ class CycleReport:
         }
 
 
-NO_PLAN = Plan(Memory(""), due=LONG_AGO)
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What the last plan was made from: while all of it is the same and nothing is due, there is nothing to plan."""
-
-    inputs: tuple[object, ...] = ()
-    held: object = None
-    """Keeps alive what ``inputs`` names by identity."""
-    plan: Plan = NO_PLAN
-    """The plan. It is carried out once; what it defers and distrusts stays in force until the next one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Mandate:
     """As which loop a process writes and acts, and how long it may begin to (law: one writer per file, one loop)."""
@@ -156,227 +140,3 @@ class Mandate:
     """The process is to end: no further call is started."""
     act_seconds: float = 2.0
     """Seconds in which the calls of one cycle are started."""
-
-
-class Reconciler:
-    """Holds one state directory's memory between cycles."""
-
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        state: State,
-        actors: Actors,
-        limits: Limits,
-        provisioner: str,
-        mandate: Mandate = Mandate(),
-    ) -> None:
-        self.limits = limits
-        self.memory: Memory | None = None
-        self._holds = CurrentHolds(state)
-        self._clock = clock
-        self._state = state
-        self._actors = actors
-        self._mandate = mandate
-        self._held_intent = HeldIntent(state, provisioner, mandate.check)
-        self._held_memory = HeldMemory(state, clock, mandate.check)
-        self._startup = Startup(state, clock, self._held_memory)
-        self._contacts = Contacts(state)
-        self._publisher = Publisher(state, mandate.check)
-        self._history = History(state)
-        self._planned = Planned()
-        self._number = 0
-
-    def cycle(self, looks: Mapping[str, Look]) -> CycleReport:
-        """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
-        self._number += 1
-        CYCLE.set(self._number)
-        began, results = time.monotonic(), self._actors.collect()
-        plan: Plan | None = None
-        problem, lock_wait = "", None
-        now, holds = self._clock.now(), self._holds.read()
-        recorded: Plan | None = None
-        outcomes = self._remember(results, now)
-        try:
-            self._mandate.check()
-            self._take_in(looks, now)
-            if self.memory is not None:
-                self._publisher.begin(self.memory, self.limits, holds, self._contacts.latest, now)
-                if self._publisher.unpublished:
-                    # A plan may rely on what the one before let HF know (a cancel does).
-                    self._publish(self.memory, now)
-                plan = self._plan(looks, now)
-                self._record(plan.memory if plan else self.memory, now)
-                recorded = plan
-                self._publish(self.memory, now)
-            if plan is not None:
-                self._act(plan)
-                lock_wait = self._held_intent.forget(plan.forget)
-                self._held_intent.warn_writers(plan.memory.generation)
-        except StateError as error:
-            problem = str(error)
-            self._planned = replace(self._planned, inputs=())
-        told = self._holds.tell(), self._publisher.tell()
-        changes = Changes(self._number, self._clock.wall(), results, outcomes, recorded, *told)
-        self._history.take(changes)
-        return CycleReport(
-            number=self._number,
-            now=now,
-            seconds=time.monotonic() - began,
-            looks=looks,
-            memory=self.memory,
-            plan=plan,
-            deferred=self._planned.plan.deferred,
-            unmet=None if self._planned.plan is NO_PLAN else self._planned.plan.unmet,
-            distrusted=self._startup.distrusted or self._planned.plan.distrusted,
-            ahead=self._clock.wall() - now,
-            results=results,
-            transitions=changes.transitions,
-            problem=problem,
-            lock_wait=lock_wait,
-            levers=holds,
-        )
-
-    def settle(self) -> tuple[Sequence[Results], Sequence[Transition]]:
-        """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
-        now, results = self._clock.now(), self._actors.collect()
-        changes = Changes(self._number, self._clock.wall(), results, self._remember(results, now))
-        if self.memory is not None:
-            self._record(self.memory, now)
-        self._history.take(changes, ending=True)
-        return results, changes.transitions
-
-    def sought(self) -> Mapping[str, Mapping[str, str]]:
-        """By pool: the names that it is asked for, each with the uid that is meant, if one is known."""
-        return {} if self.memory is None else sought(self.memory, self.limits)
-
-    def preview(self, looks: Mapping[str, Look]) -> Plan | None:
-        """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
-        now, holds = self._clock.now(), self._holds.read()
-        intent = self._load(looks, now)
-        if self.memory is None or intent is None:
-            return None
-        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall(), levers=holds)
-        return make_plan(world, self.memory, self.limits, now)
-
-    def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Let what may leave the files leave them, or only say what: the ids. Looks at no pool. Raises StateError."""
-        now = self._clock.now()
-        self._holds.read()
-        left: tuple[str, ...] = ()
-        while plan := self._trim_plan(now):
-            left = tuple(dict.fromkeys((*left, *plan.forget)))
-            if dry_run:
-                break
-            # In the cycle's order. First marks and intent, then, as intent lacks them, memory and status.
-            self._record(plan.memory, now)
-            self._publish(plan.memory, now)
-            self._held_intent.forget(plan.forget)
-        return left
-
-    def _trim_plan(self, now: float) -> Plan | None:
-        """The next step; None when there is none (any more)."""
-        intent = self._load({}, now)
-        if self.memory is None or intent is None:
-            return None
-        plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self.limits, now)
-        return plan if plan.forget or plan.memory is not self.memory else None
-
-    def _take_in(self, looks: Mapping[str, Look], now: float) -> None:
-        """Load; and record at once what a lost intent or a person says of the brake."""
-        try:
-            self._load(looks, now)
-        except (StateMissing, StateUnreadable) as error:
-            self._keep_memory(now, lost=isinstance(error, StateMissing))
-            raise
-        if self.memory is not None and self._state.recovery_asked():
-            self._record(without_brake(self.memory), now)
-            self._state.recovery_done()
-
-    def _keep_memory(self, now: float, *, lost: bool) -> None:
-        """Keep memory.json whole, from which `recover` makes intent again; where intent is lost, latch the brake."""
-        if lost and self.memory is None:
-            self.memory = self._startup.without_intent(self.limits, now)
-        memory = self.memory
-        if lost and memory is not None and memory.brake is None:
-            memory = replace(memory, brake=Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing."))
-        if memory is not None:
-            self._record(memory, now)
-
-    def _load(self, looks: Mapping[str, Look], now: float) -> Intent | None:
-        """Intent, and at the first time memory."""
-        intent = self._held_intent.read(starting=self.memory is None)
-        newest = self._held_intent.newest
-        if intent is not None:
-            self.memory = self._startup.memory(self.memory, Beginning(intent, newest, looks, self.limits, now))
-            # Where intent is an old copy, the plan sees it by memory's generation.
-            known = newest if intent.generation < newest else 0
-            generation = max(known, self.memory.generation)
-            if (self.memory.epoch, self.memory.generation) != (self._mandate.epoch, generation):
-                self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
-        return intent
-
-    def _remember(self, results: Sequence[Results], now: float) -> list[Plan]:
-        """Take the outcomes of batches into memory; return what each batch made of it."""
-        plans: list[Plan] = []
-        for done in results:
-            if self.memory is not None:
-                plans.append(remember(self.memory, done.outcomes, done.unsent, self.limits, now))
-                self.memory = plans[-1].memory
-        return plans
-
-    def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
-        """None when everything is as at the last plan and nothing has fallen due."""
-        intent = self._held_intent.held
-        assert self.memory is not None
-        assert intent is not None
-        contact, busy, holds = self._contacts.read(now, intent), self._actors.busy(), self._holds.latest
-        rest = (intent.generation, id(self.limits), id(holds), busy, _seen(looks, self.limits, now))
-        inputs = (id(self.memory), _heard(contact, self.memory), *rest)
-        if inputs == self._planned.inputs and now < self._planned.plan.due:
-            return None
-        world = World(intent, looks, contact, busy, self._clock.wall(), holds)
-        draft = perceive(world, self.memory, self.limits, now)
-        if told := self._publisher.superseded(self.memory, draft) - contact.told:
-            contact = self._contacts.hear(told)
-            world = replace(world, contact=contact)
-            draft = perceive(world, self.memory, self.limits, now)
-        plan = decide(draft, world)
-        # Next time the same memory is expected: the one this plan leaves.
-        inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        self._planned = Planned(inputs, (looks, self.limits, holds), plan)
-        return plan
-
-    def _publish(self, memory: Memory, now: float) -> None:
-        self._publisher.publish(memory, self.limits, self._holds.latest, self._contacts.latest, now)
-
-    def _record(self, memory: Memory, now: float) -> None:
-        """Make a memory durable before anything is done about it (law: recorded before acted)."""
-        self._held_memory.record(memory, now)
-        self.memory = memory
-
-    def _act(self, plan: Plan) -> None:
-        if plan.creates or plan.deletes:
-            self._mandate.check()
-        deadline = time.monotonic() + self._mandate.act_seconds
-        for batch in batches(plan.creates, plan.deletes):
-            self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._mandate.stopping())
-
-
-def _seen(looks: Mapping[str, Look], limits: Limits, now: float) -> object:
-    """What matters of the looks: what they say, and whether a plan may still rest on them."""
-    return tuple((*_identity(look), fresh(look, limits, now)) for look in looks.values())
-
-
-def _identity(look: Look) -> tuple[object, ...]:
-    """The same for two looks that say the same, except for when they began."""
-    if isinstance(look, Snapshot):
-        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.answered_by, look.listed
-        return look.pool, id(look.machines), *said
-    return (look.pool,)
-
-
-def _heard(contact: Contact, memory: Memory) -> object:
-    """What matters of HF's calls: each of them while it has still to hear of an end, else only what is new in them."""
-    told_at = [*(one.told_at for one in memory.requests.values()), *(one.told_at for one in memory.returns.values())]
-    return contact if None in told_at else contact.news

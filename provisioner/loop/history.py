@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from provisioner.loop.actors import Results
-from provisioner.loop.holds import HoldChange
+from provisioner.loop.cycle import Changes
 from provisioner.loop.publisher import Reported
 from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats
 from provisioner.model import (
@@ -25,7 +24,6 @@ from provisioner.model import (
     RequestRecord,
     RequestStatus,
     ReturnRecord,
-    Slot,
     Transition,
     Verdict,
     Window,
@@ -43,33 +41,6 @@ ONCE_FAILED = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
 
 Keyed = tuple[Hashable, Line]
 """A line, and what it has in common with those that count as equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What one cycle changed: what its plans, the holds and the publisher returned."""
-
-    number: int
-    """The cycle's."""
-    wall: float
-    """Epoch seconds at its end."""
-    results: Sequence[Results] = ()
-    outcomes: Sequence[Plan] = ()
-    """What batches that ended made of memory."""
-    plan: Plan | None = None
-    """The plan that was recorded, if there is one."""
-    holds: Sequence[HoldChange] = ()
-    reported: Sequence[Reported] = ()
-
-    @property
-    def transitions(self) -> list[Transition]:
-        """The slots that changed."""
-        return [one for plan in self.plans for one in plan.transitions]
-
-    @property
-    def plans(self) -> Sequence[Plan]:
-        """All of them, in the order in which they were made."""
-        return [*self.outcomes, self.plan] if self.plan else self.outcomes
 
 
 class History:
@@ -103,13 +74,10 @@ class History:
             plain += _slot_steps(transitions, keyed)
         if plan:
             keyed += self._waiting(plan, wall)
-        for change in (one for made in changes.plans for one in made.windows):
+        for change in changes.windows:
             keyed += self._window(change)
         if plan:
-            for pool in sorted(plan.paused ^ self._paused):
-                event = "paused" if pool in plan.paused else "resumed"
-                keyed.append(((event, pool), {"event": event, "pool": pool}))
-            self._paused = plan.paused
+            keyed += self._pauses(plan.paused)
         for reported in changes.reported:
             plain += _reported(reported)
         lines = [*plain, *self._repeats.take(keyed, wall)] if keyed else plain
@@ -125,18 +93,19 @@ class History:
             log.warning("Journal could not be written", extra={"error": str(error)})
 
     def _outcomes(self, changes: Changes, plain: list[Line], keyed: list[Keyed]) -> None:
-        old = changes.wall - COUNTED_SECONDS
         if changes.results and self._deleted:
+            old = changes.wall - COUNTED_SECONDS
             self._deleted = {name: at for name, at in self._deleted.items() if at > old}
-        for outcome in (outcome for done in changes.results for outcome in done.outcomes):
-            line, action = _outcome_line(outcome), outcome.action
-            of = action.reason if isinstance(action, Delete) else action.template
-            if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
-                keyed.append(((line["event"], action.pool, of, line["result"]), line))
-            else:
-                plain.append(line)
-            if isinstance(action, Delete) and outcome.failure is None:
-                self._deleted[action.name] = changes.wall
+        for done in changes.results:
+            for outcome in done.outcomes:
+                line, action = _outcome_line(outcome), outcome.action
+                of = action.reason if isinstance(action, Delete) else action.template
+                if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
+                    keyed.append(((line["event"], action.pool, of, line["result"]), line))
+                else:
+                    plain.append(line)
+                if isinstance(action, Delete) and outcome.failure is None:
+                    self._deleted[action.name] = changes.wall
 
     def _waiting(self, plan: Plan, wall: float) -> Iterator[Keyed]:
         """Requests whose machines are held back, once for each reason, and once that it is over."""
@@ -152,6 +121,12 @@ class History:
             if where not in said:
                 said.add(where)
                 yield ("deferred", id_, *where), _deferred(plan, id_, deferral)
+
+    def _pauses(self, paused: frozenset[str]) -> Iterator[Keyed]:
+        for pool in sorted(paused ^ self._paused):
+            event = "paused" if pool in paused else "resumed"
+            yield (event, pool), {"event": event, "pool": pool}
+        self._paused = paused
 
     def _window(self, change: WindowChange) -> Iterator[Keyed]:
         """A window that halved, that doubled, or whose pool begins or ceases to back off."""
@@ -223,7 +198,8 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for one in transitions:
         slot, where = one.slot, (one.slot.request, one.slot.pool)
-        if one.before is None and not _given_up(slot):
+        # One that is closed at once was only opened to report to HF why there is no machine.
+        if one.before is None and (slot.submitted is not None or slot.verdict is Verdict.OPEN):
             opened[where].append(slot.name)
         if one.runs:
             running[where].append(slot.name)
@@ -247,11 +223,6 @@ def _troubled(one: Transition, keyed: list[Keyed]) -> None:
         line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}
         line |= failure.facts
         keyed.append((("troubled", slot.pool, one.template, failure.error), line))
-
-
-def _given_up(slot: Slot) -> bool:
-    """It was only opened to tell HF why there is no machine."""
-    return slot.submitted is None and slot.verdict is not Verdict.OPEN
 
 
 def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
@@ -285,7 +256,8 @@ def _reported(reported: Reported) -> Iterator[Line]:
     """The answers that say something for the first time, and the machines that HF is told to give back."""
     for before, record in reported.records:
         words = _words(record)
-        if words != (_words(before) if before else _said_of_new(record)):
+        former = _words(before) if before else dict.fromkeys(words, 0) | {"answer": RequestStatus.RUNNING}
+        if words != former:  # HF takes for granted that a new request runs, without any machine
             yield {"event": "told", "request" if isinstance(record, RequestRecord) else "return": record.id, **words}
     groups = defaultdict[tuple[str, int], list[str]](list)
     for name, loss in reported.lost.items():
@@ -302,11 +274,6 @@ def _words(record: RequestRecord | ReturnRecord) -> Line:
         ran = sum([is_reported_running(slot) for slot in record.slots.values()])
         return {"answer": ended or RequestStatus.RUNNING, "running": ran}
     return {"answer": record.ended or RequestStatus.RUNNING}
-
-
-def _said_of_new(record: RequestRecord | ReturnRecord) -> Line:
-    """What HF takes for granted: it has the id, and no machine."""
-    return {"answer": RequestStatus.RUNNING} | ({"running": 0} if isinstance(record, RequestRecord) else {})
 
 
 def _hold(word: str, hold: Lever) -> Line:

@@ -1,11 +1,9 @@
-"""Cycle after cycle: observers beside the loop, wake-ups, signals, standby, a clean end."""
+"""Cycle after cycle: observers beside the loop, wake-ups, signals, a clean end."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +15,14 @@ from provisioner.backends import Backend
 from provisioner.interrupts import Latch
 from provisioner.loop.actors import ThreadedActors, record_ends
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
+from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
 from provisioner.loop.early_notices import Notices
 from provisioner.loop.observers import Observer, stop_all
+from provisioner.loop.reconciler import Reconciler
+from provisioner.loop.standby import check_turn, read_memory, take_turn
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
-from provisioner.state.errors import StateError, StateMissing
+from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
 
 log = logging.getLogger(__name__)
@@ -96,18 +96,6 @@ class Setup:
     pace: Pace
 
 
-def check_turn(state: State, epoch: int) -> None:
-    """Raises SupersededError where another process is the loop by now, StateError where nobody can say."""
-    # First the lock: a client of NFS that gets one forgets what it has cached, so the epoch is the newest.
-    if not state.loop_lock.keep():
-        raise SupersededError(
-            f"{state.path}: this loop has lost its lock (its NFS server was away, or this host), and another "
-            "process has it; this one ends. Started again, it stands by."
-        )
-    if (newest := state.loop_lock.epoch()) != epoch:
-        raise SupersededError(f"A newer loop (epoch {newest}) works on {state.path}; this one ends.")
-
-
 class Loop:
     """One provisioner on one state directory."""
 
@@ -128,12 +116,10 @@ class Loop:
         self._refresh = refresh
         """Asked before each cycle for the limits in force; given those of the cycle before."""
         self.wakeups, self._stop = Wakeups(count_wake), Latch()
-        self._epoch = 0
         self._hints = hints
         self._notices = Notices()
         self._clock = LoopClock()
         self._observers: Mapping[str, Observer] = {}
-        self._last_looks: Mapping[str, Look] = {}
         self._last: CycleReport | None = None
         self._mute = ""  # why the heartbeat could not be written, as it was logged last
 
@@ -155,55 +141,26 @@ class Loop:
 
     def run(self, *, once: bool = False) -> None:
         """Stand by until no other loop runs, then hold pressure until ``stop``. Raises StateError, SupersededError."""
-        if not self._become_the_loop():
+        epoch = take_turn(self._state, self._stop, self._pace.longest_cycle)
+        if epoch is None:
             return
         try:
-            self._hold(once)
+            self._hold(epoch, once)
         finally:
             self._state.loop_lock.release()
 
     def unseen(self) -> list[str]:
         """The pools that the last cycle had no look at."""
-        return [name for name, look in self._last_looks.items() if isinstance(look, Unobserved)]
+        looks = self._last.looks if self._last else {}
+        return [name for name, look in looks.items() if isinstance(look, Unobserved)]
 
     def problem(self) -> str:
         """Why the last cycle could not do its work; empty when it did."""
         return self._last.problem if self._last else ""
 
-    # --- standby --------------------------------------------------------------------------------------------------
-
-    def _become_the_loop(self) -> bool:
-        """Lock, raise the epoch, and let a predecessor that may still act finish; False when stopped meanwhile."""
-        lock = self._state.loop_lock
-        if not lock.acquire(0):
-            advice = {"advice": message} if (message := lock.stopped()) else {}
-            log.info("Standing by: another loop runs", extra={"holder": str(lock.holder())} | advice)
-            if not lock.acquire(None, self._stop.is_set):
-                return False
-        before = lock.holder()
-        remembered = self._remembered()
-        self._epoch = lock.raise_epoch(remembered.epoch + 1 if remembered else 1)
-        if _may_live(before):
-            seconds = self._pace.longest_cycle
-            log.info("Waiting for the loop before to end", extra={"holder": str(before), "seconds": seconds})
-            if self._stop.wait(seconds):
-                return False
-        check_turn(self._state, self._epoch)
-        return True
-
-    def _remembered(self) -> Memory | None:
-        try:
-            return self._state.memory.read()
-        except StateMissing:
-            return None
-
-    # --- cycles ---------------------------------------------------------------------------------------------------
-
-    def _hold(self, once: bool) -> None:
-        remembered = self._remembered()
-        clock = LoopClock(remembered)
-        self._clock = clock
-        check = partial(check_turn, self._state, self._epoch)
+    def _hold(self, epoch: int, once: bool) -> None:
+        clock = self._clock = LoopClock(read_memory(self._state))
+        check = partial(check_turn, self._state, epoch)
         actors = ThreadedActors(self._backends, lambda: self.wakeups.wake(Wake.WATCH))
         reconciler = Reconciler(
             clock=clock,
@@ -211,7 +168,7 @@ class Loop:
             actors=actors,
             limits=self._setup.limits,
             provisioner=self._setup.provisioner,
-            mandate=Mandate(self._epoch, check, self._stop.is_set, self._pace.act),
+            mandate=Mandate(epoch, check, self._stop.is_set, self._pace.act),
         )
         self._observers = {
             name: Observer(backend, clock, lambda: self.wakeups.wake(Wake.WATCH))
@@ -226,7 +183,7 @@ class Loop:
                 self._first_looks()
             self._cycles(reconciler, once)
         finally:
-            self._finish(reconciler, actors)
+            self._finish(reconciler, actors, check)
             if self._hints:
                 self._hints.close()
             stop_all(self._observers.values())
@@ -248,7 +205,7 @@ class Loop:
     def _cycles(self, reconciler: Reconciler, once: bool) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
-            signature = self._signature()
+            changed = partial(self._differs, self._signature())
             report = self._cycle(reconciler)
             if once:
                 return
@@ -256,13 +213,12 @@ class Loop:
             pause = min(self._pace.interval, max(0.0, due - report.now))
             if report.plan is not None:  # it was busy: let changes gather, instead of one plan for each
                 self._stop.wait(max(0.0, self._pace.floor - (time.monotonic() - began)))
-            self.wakeups.wait(pause, self._pace.intent_poll, partial(self._files_changed, signature))
+            self.wakeups.wait(pause, self._pace.intent_poll, changed)
 
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with uncollected():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-            self._last_looks = self._looks(reconciler.sought())
-            report = reconciler.cycle(self._last_looks)
+            report = reconciler.cycle(self._looks(reconciler.sought()))
         for pool, distrusted in report.distrusted.items():
             self._observers[pool].list_after(distrusted.until)
         self._beat()
@@ -281,26 +237,26 @@ class Loop:
             if former != self._mute:
                 log.error("Heartbeat could not be written", extra={"error": self._mute})
 
-    def _finish(self, reconciler: Reconciler, actors: ThreadedActors) -> None:
+    def _finish(self, reconciler: Reconciler, actors: ThreadedActors, check: Callable[[], None]) -> None:
         """Record and report what the last calls came to, so that a successor need not ask again, nor wait."""
         # --once waits for its calls: there is no later cycle that asks what came of them.
         if not (settled := actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)):
             log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})
         try:
-            results, transitions = reconciler.settle()
-            if results and self._last is not None:
-                last = replace(self._last, plan=None, results=results, transitions=transitions, lock_wait=None)
-                last = replace(last, memory=reconciler.memory)
+            done = reconciler.settle()
+            if done.results and self._last is not None:
+                last = replace(self._last, plan=None, lock_wait=None, memory=reconciler.memory, results=done.results)
+                last = replace(last, transitions=done.transitions)
                 self._report(last)
                 record_ends(last.closes, self._backends)
-            check_turn(self._state, self._epoch)
+            check()
             if settled:
                 self._state.loop_lock.sign_off()
         except (StateError, SupersededError) as error:
             log.warning("The last outcomes were not recorded", extra={"error": str(error)})
 
-    def _files_changed(self, signature: object) -> bool:
-        return self._signature() != signature
+    def _differs(self, signature: object) -> bool:
+        return signature != self._signature()
 
     def _signature(self) -> object:
         """Of what others write and the loop heeds at once."""
@@ -308,18 +264,3 @@ class Loop:
             return self._state.intent.signature(), self._state.levers_signature()
         except StateError:
             return None
-
-
-def _may_live(holder: Mapping[str, object]) -> bool:
-    """The loop that signed before may still have calls under way: on another host, or as a process of this one."""
-    if not holder.get("pid") or holder.get("ended"):
-        return False
-    if holder.get("host") != socket.gethostname():
-        return True
-    try:
-        os.kill(int(str(holder["pid"])), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return int(str(holder["pid"])) != os.getpid()

@@ -78,9 +78,7 @@ class Observer:
         while not self._ended:
             self._again.clear()
             look = self._observe()
-            news = type(look) is not type(self._look) or getattr(look, "machines", 0) is not getattr(
-                self._look, "machines", 0
-            )
+            news = getattr(look, "machines", None) is not getattr(self._look, "machines", None)
             self._look = look
             if news:
                 self._wake()

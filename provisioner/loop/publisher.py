@@ -77,10 +77,13 @@ class Publisher:
         self.unpublished = True
         texts = {id_: answer for id_, (_, answer) in status.rendered.items()}
         self._state.status.write(texts, status.lost, status.available)
-        former = {id_: record for id_, (record, _) in before.rendered.items()}
-        records = [(former.get(id_), record) for id_, (record, _) in status.rendered.items()]
+        records = [
+            (old and old[0], record)
+            for id_, (record, _) in status.rendered.items()
+            if (old := before.rendered.get(id_)) is None or old[0] is not record
+        ]
         lost = {name: loss for name, loss in status.lost.items() if name not in before.lost}
-        self._reported.append(Reported(tuple([(old, new) for old, new in records if old is not new]), lost))
+        self._reported.append(Reported(tuple(records), lost))
         self._status, self._signature = status, self._state.status.signature()
         self.unpublished = False
 

@@ -28,7 +28,7 @@ TIME_KEPT = 1200.0
 takes a gap for an hour at most. So hours of a quiet grid are not lost when the loop ends in them."""
 
 
-class HeldIntent:
+class CachedIntent:
     """Intent as the loop last read it."""
 
     def __init__(self, state: State, provisioner: str, check: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class HeldIntent:
             self.newest = generation
 
 
-class HeldMemory:
+class CachedMemory:
     """Memory as the loop last read or wrote it."""
 
     def __init__(self, state: State, clock: Clock, check: Callable[[], None]) -> None:
@@ -118,7 +118,7 @@ class HeldMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class StartupInputs:
     """What a memory is loaded or made again by, beside the files."""
 
     intent: Intent
@@ -132,7 +132,7 @@ class Beginning:
 class Startup:
     """Takes up the memory of the loop before, or makes it again where it is lost or old."""
 
-    def __init__(self, state: State, clock: Clock, file: HeldMemory) -> None:
+    def __init__(self, state: State, clock: Clock, file: CachedMemory) -> None:
         self._state = state
         self._clock = clock
         self._file = file
@@ -143,17 +143,17 @@ class Startup:
         self.distrusted: Mapping[str, Distrusted] = {}
         """Pools whose snapshots do not count as evidence yet."""
 
-    def memory(self, held: Memory | None, begun: Beginning) -> Memory:
+    def memory(self, held: Memory | None, inputs: StartupInputs) -> Memory:
         """The memory to go on with: the one held, unless an answer that HF has read contradicts it. Raises StateError.
 
         Looks were taken before intent was read: a machine without a request is an orphan.
         """
         self.distrusted = {}
         if held is None:
-            return self._loaded(begun)
-        if self._is_contradicted(held, begun.intent):
+            return self._loaded(inputs)
+        if self._is_contradicted(held, inputs.intent):
             return self._made_again(
-                replace(held, written=Moment(begun.now, self._clock.wall(), held.written.uptime)), begun
+                replace(held, written=Moment(inputs.now, self._clock.wall(), held.written.uptime)), inputs
             )
         return held
 
@@ -163,18 +163,18 @@ class Startup:
             return None  # a person has to recover intent first
         return self._taken_up(self._file.read(), limits, now)
 
-    def _loaded(self, begun: Beginning) -> Memory:
-        intent, now = begun.intent, begun.now
+    def _loaded(self, inputs: StartupInputs) -> Memory:
+        intent, now = inputs.intent, inputs.now
         try:
             memory = self._file.read()
         except StateMissing:
-            if self._is_first(intent, begun.limits):
-                return fresh(intent, begun.limits, now, self._clock.wall())
-            return self._rebuilt(begun, BrakeReason.MEMORY_LOST)
+            if self._is_first(intent, inputs.limits):
+                return fresh(intent, inputs.limits, now, self._clock.wall())
+            return self._rebuilt(inputs, BrakeReason.MEMORY_LOST)
         condition = self._state.memory.condition()
         if condition is Condition.OLDER or self._is_contradicted(memory, intent):
-            return self._made_again(memory, begun)
-        memory = self._taken_up(memory, begun.limits, now)
+            return self._made_again(memory, inputs)
+        memory = self._taken_up(memory, inputs.limits, now)
         current = intent.generation >= memory.generation  # otherwise the plan finds intent to be the old one
         if current and memory.brake is None and condition is Condition.ALONE:
             return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
@@ -212,47 +212,43 @@ class Startup:
         recorded += [back.created_wall for back in intent.returns.values()]
         return max(recorded, default=0.0) + self._state.since_intent()
 
-    def _made_again(self, old: Memory, begun: Beginning) -> Memory:
+    def _made_again(self, old: Memory, inputs: StartupInputs) -> Memory:
         """HF may have been told of what an old memory lacks: all but the usage that it counted is made again."""
-        return with_usage_of(old, self._rebuilt(begun, BrakeReason.MEMORY_OLDER))
+        return with_usage_of(old, self._rebuilt(inputs, BrakeReason.MEMORY_OLDER))
 
-    def _rebuilt(self, begun: Beginning, reason: BrakeReason) -> Memory:
+    def _rebuilt(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
         """A memory made again. Raises StateError until looks at all pools show what was there when it was missed."""
-        if begun.intent.generation < begun.newest:
+        lost = f"{self._state.path}: memory.json is lost or"
+        if inputs.intent.generation < inputs.newest:
             raise StateError(
-                f"{self._state.path}: memory.json is lost or older than one written before, and so is intent.json: "
+                f"{lost} older than one written before, and so is intent.json: "
                 "nothing is done until a person has looked (`provisioner recover`) and ran it with --apply."
             )
-        evidence = self._evidence(begun)
-        self._missed = None
-        return rebuild(evidence, begun.limits, begun.now, self._clock.wall(), reason)
-
-    def _evidence(self, begun: Beginning) -> Evidence:
-        self._missed = begun.now if self._missed is None else self._missed
+        self._missed = inputs.now if self._missed is None else self._missed
         snapshots = {
             pool.name: look
-            for pool in begun.limits.pools.values()
-            if isinstance(look := begun.looks.get(pool.name), Snapshot) and look.began >= self._missed + pool.lag
+            for pool in inputs.limits.pools.values()
+            if isinstance(look := inputs.looks.get(pool.name), Snapshot) and look.began >= self._missed + pool.lag
         }
-        if missing := sorted(begun.limits.pools.keys() - snapshots.keys()):
+        if missing := sorted(inputs.limits.pools.keys() - snapshots.keys()):
             raise StateError(
-                f"{self._state.path}: memory.json is lost or old, and is made again as soon as every pool was seen; "
+                f"{lost} old, and is made again as soon as every pool was seen; "
                 f"until then nothing is planned. Not seen yet: {', '.join(missing)}. A pool that is gone for ever: "
                 "take it out of provisioner.yaml and start again; its machines then count as lost."
             )
-        ids = self._state.told.ids()
-        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(ids, True)
-        asked = self._scripts_clock(begun.intent)
-        evidence = Evidence(begun.intent, self._told(), heard, snapshots, asked)
-        self.distrusted = distrusted(evidence, begun.limits, self._missed)
+        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.told.ids(), True)
+        evidence = Evidence(inputs.intent, self._told(), heard, snapshots, self._scripts_clock(inputs.intent))
+        self.distrusted = distrusted(evidence, inputs.limits, self._missed)
         if self.distrusted:
             raise StateError(
-                f"{self._state.path}: memory.json is lost or old, and is made again as soon as a second look at these "
+                f"{lost} old, and is made again as soon as a second look at these "
                 f"pools, which lack many machines that HostFactory has, is over: {', '.join(sorted(self.distrusted))}."
             )
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
-        return replace(evidence, life=self._state.memory.begin_life())
+        self._missed = None
+        evidence = replace(evidence, life=self._state.memory.begin_life())
+        return rebuild(evidence, inputs.limits, inputs.now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:
         """What is settled; of the others what status.json says, if it can be read."""

@@ -19,7 +19,6 @@ from provisioner.schema.pool import (
     Duration,
     DurationOrZero,
     Label,
-    Lifetime,
     OptionalFile,
     PlaceName,
     Pool,
@@ -100,10 +99,6 @@ class Budget(Section):
     currency: Text = "USD"
     """The currency of prices and budgets, as it is shown; default USD. Nothing is converted."""
 
-    def limits(self) -> model.Budget:
-        """The budget as the plan needs it."""
-        return self.as_limits(model.Budget)
-
 
 class Server(Section):
     """Who may read metrics, health and status page. What is read changes nothing, and holds no secret and no pod spec;
@@ -136,7 +131,7 @@ class TemplateSettings(Section):
     many as the request's deadline leaves time for. A create that is refused for good, a boot that fails and a machine
     that dies before its request ends are tries; a stock-out, a quota, a call that is throttled or not answered, and the
     change to another pool are none."""
-    max_lifetime_seconds: Lifetime = None
+    max_lifetime_seconds: Amount = None
     """Seconds that a machine runs before getReturnRequests names it as ``aged``, with an hour of grace; default none:
     it never does. It is deleted when HF gives it back, and not before. At most a tenth of the template's machines, at
     least one, is offered at a time; where all its pools back off, one, and none while a request waits. So a new image
@@ -243,5 +238,5 @@ class Settings(Section):
             templates=self.template_limits,
             orphans=OrphanLimits(grace, self.orphan_cap_per_hour, unlisted and HOUR * unlisted),
             backoff=self.backoff.as_limits(model.Backoff),
-            budget=self.budget.limits(),
+            budget=self.budget.as_limits(model.Budget),
         )

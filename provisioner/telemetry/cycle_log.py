@@ -34,7 +34,7 @@ class CycleLog:
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
-        """The deferrals and unseen pools that the last line told."""
+        """The deferrals and unseen pools of the last line."""
         self._problem = ""
         """The problem that was logged last."""
         self._brake: Brake | None = None
@@ -184,7 +184,7 @@ class RefusalLog:
         self._waiting: Mapping[Key, Refusal] = {}
         """Machines that wait because their place refused them, or another machine before them."""
         self._unsaid: dict[Key, Refusal] = {}
-        """Refusals since the last line that told of them."""
+        """Refusals since the last line that counted them."""
         self._said: dict[Key, float] = {}
         """Loop time of the last line, by pool, template and class."""
 

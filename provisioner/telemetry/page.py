@@ -36,7 +36,7 @@ from provisioner.telemetry.unmet import unmet_lines
 HTML = "text/html; charset=utf-8"
 
 REFRESH = 10
-"""Seconds after which a browser asks again, unless a person has stopped it."""
+"""Seconds after which a browser asks again, unless that was stopped."""
 
 SHOWN = 100
 """Entries of a list that are shown; how many more there are is said, and a filter finds them."""
@@ -48,7 +48,7 @@ MOST_TOLD = 100
 """Sentences of what happened that are shown, the newest."""
 
 MOST_LINES = 5_000
-"""Lines of the journal that a pool's timeline is told from, the newest: more than it is shown sentences of. A pool that
+"""Lines of the journal that a pool's timeline is made from, the newest: more than it shows sentences of. A pool that
 refused all day has fifty thousand."""
 
 FRESH = 1.0
@@ -59,7 +59,7 @@ Told = tuple[str, str]
 
 
 class Visit(NamedTuple):
-    """A page that a person asks for, and what is there to show."""
+    """A page that is asked for, and what is there to show."""
 
     facts: Facts
     seen: Overview
@@ -74,11 +74,11 @@ class Visit(NamedTuple):
 
     @property
     def find(self) -> str:
-        """The filter that a person has entered."""
+        """The filter that was entered."""
         return parse_qs(self.query).get("find", [""])[0].strip()
 
     def when(self, at: float | None) -> str:
-        """Loop time as people say it: by the clock, and how long ago or in how long."""
+        """Return loop time in words: by the clock, and how long ago or in how long."""
         memory = self.facts.memory
         if at is None or memory is None:
             return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from provisioner.model import PendingReason, RequestStatus
 from provisioner.state.journal import Line, when
@@ -63,11 +63,7 @@ def _fact(line: Line, ours: Callable[[str], bool]) -> Fact | None:
     except ValueError:
         since = at
     fact = Fact(since, event, line.get("pool", ""), "", machines, number, line.get("text", ""), at)
-    return _READERS.get(event, _done)(fact, line)
-
-
-def _asked(fact: Fact, line: Line) -> Fact:
-    return fact._replace(about=asked_for(line.get("template", "?"), line.get("account")))
+    return fact._replace(**_READERS.get(event, _done)(line))
 
 
 def asked_for(template: str, account: object) -> str:
@@ -75,68 +71,68 @@ def asked_for(template: str, account: object) -> str:
     return f"of template {template}" + (f" for account {account}" if account else "")
 
 
-def _called(fact: Fact, line: Line) -> Fact:
+def _called(line: Line) -> dict[str, Any]:
     result = line.get("result", "ok")
     if result == "ok":
-        return fact._replace(about=line.get("reason", ""))
-    return fact._replace(about=result, event=f"{fact.event} refused")
+        return {"about": line.get("reason", "")}
+    return {"about": result, "event": f"{line['event']} refused"}
 
 
-def _closed(fact: Fact, line: Line) -> Fact:
-    return fact._replace(event=line.get("verdict", "closed"), about=line.get("cause") or line.get("error") or "")
-
-
-def _waited(fact: Fact, line: Line) -> Fact:
+def _waited(line: Line) -> dict[str, Any]:
     if line.get("over"):
-        return fact._replace(about="over")
+        return {"about": "over"}
     bound = f" of {line['bound']}" if line.get("bound") is not None else ""
     error = f", {line['error']}" if "error" in line else ""
     reason = line.get("reason", "?")
-    return fact._replace(about=f"{_REASONS.get(reason, reason)}{bound}{error}")
+    return {"about": f"{_REASONS.get(reason, reason)}{bound}{error}"}
 
 
-def _answered(fact: Fact, line: Line) -> Fact:
+def _answered(line: Line) -> dict[str, Any]:
     answer = line.get("answer", "?")
     if answer != "lost":
-        return fact._replace(about=answer, number=line.get("running", 0))
+        return {"about": answer, "number": line.get("running", 0)}
     ends = f"ends in {line['seconds']} s" if line.get("seconds") else "is gone"
-    return fact._replace(event="told lost", about=f"{ends} ({line.get('cause', 'unknown')})")
+    return {"about": f"{ends} ({line.get('cause', 'unknown')})", "event": "told lost"}
 
 
-def _learned(fact: Fact, line: Line) -> Fact:
+def _learned(line: Line) -> dict[str, Any]:
     turned = ""
     if line.get("backing_off"):
         turned = f"; the pool backs off, {line.get('error', 'no reason known')}"
     elif "backing_off" in line:
         turned = "; the pool backs off no more"
-    return fact._replace(about=f"{line.get('template', '?')} is {line.get('window', '?')}{turned}")
+    return {"about": f"{line.get('template', '?')} is {line.get('window', '?')}{turned}"}
 
 
-def _held(fact: Fact, line: Line) -> Fact:
+def _held(line: Line) -> dict[str, Any]:
     why = f": {line['text']}" if line.get("text") else ""
     about = f" {line.get('result', 'pulled')} by {line.get('who', '?')}{why}"
-    return fact._replace(event=str(line.get("lever", "lever")), about=about, words="")
+    return {"about": about, "event": str(line.get("lever", "lever")), "words": ""}
 
 
-def _done(fact: Fact, line: Line) -> Fact:
+def _done(line: Line) -> dict[str, Any]:
     """Read what an operator did, and why, as a command writes it."""
     who = f" by {line['who']}" if line.get("who") else ""
     why = f": {line['reason']}" if line.get("reason") else ""
-    return fact._replace(about=f"{who}{why}")
+    return {"about": f"{who}{why}"}
 
 
-_READERS: Mapping[str, Callable[[Fact, Line], Fact]] = {
-    "asked": _asked,
-    "back": lambda fact, line: fact._replace(about=str(line.get("return", "?"))),
-    "close": _closed,
+_READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
+    "asked": lambda line: {"about": asked_for(line.get("template", "?"), line.get("account"))},
+    "back": lambda line: {"about": str(line.get("return", "?"))},
+    "close": lambda line: {
+        "about": line.get("cause") or line.get("error") or "",
+        "event": line.get("verdict", "closed"),
+    },
     "create": _called,
     "deferred": _waited,
     "delete": _called,
     "lever": _held,
     "told": _answered,
-    "troubled": lambda fact, line: fact._replace(about=line.get("error", "")),
+    "troubled": lambda line: {"about": line.get("error", "")},
     "window": _learned,
 }
+"""The fields of a fact that the event of a line decides."""
 
 _REASONS: Mapping[str, str] = {
     PendingReason.WINDOW: "the window",

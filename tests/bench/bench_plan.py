@@ -19,8 +19,9 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from provisioner.loop.cycle import Reconciler
+from provisioner.loop.cycle import Mandate
 from provisioner.loop.loop import calm_collector, uncollected
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Fingerprint,
     Intent,
@@ -137,7 +138,14 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
         wanted = state.intent.read()
         held = replace(settled, provisioner="demo", generation=wanted.generation)
         state.memory.write(held)
-        reconciler = Reconciler(clock=Still(), state=state, actors=InlineActors({}), limits=limits, provisioner="demo")
+        reconciler = Reconciler(
+            clock=Still(),
+            state=state,
+            actors=InlineActors({}),
+            limits=limits,
+            provisioner="demo",
+            mandate=Mandate(),
+        )
         looks = {"pool": full}
         for _ in range(3):
             reconciler.cycle(looks)

@@ -28,8 +28,9 @@ from provisioner.lab.cloud.kubernetes.errors import ApiError
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.world import Fault, World
 from provisioner.loop.actors import Batch, Results, carry_out
-from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
+from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
 from provisioner.loop.early_notices import Notices
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,
     Create,

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from provisioner.hostfactory import Loss
-from provisioner.loop import cycle, startup
-from provisioner.loop.cycle import Reconciler
+from provisioner.loop import reconciler, startup
 from provisioner.loop.holds import CurrentHolds
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Contact,
     Delete,
@@ -99,7 +99,7 @@ def memory_is_recorded_a_cycle_late() -> Break:
 
 
 def a_failed_look_is_an_empty_pool() -> Break:
-    perceive = cycle.perceive
+    perceive = reconciler.perceive
 
     def credulous(world: plan.World, memory: Memory, *rest: Any) -> Draft:
         names = frozenset(slot.name for _, slot in memory.slots)
@@ -109,7 +109,7 @@ def a_failed_look_is_an_empty_pool() -> Break:
         }
         return perceive(replace(world, looks=looks), memory, *rest)
 
-    return patch.object(cycle, "perceive", credulous)
+    return patch.object(reconciler, "perceive", credulous)
 
 
 def an_old_look_is_as_good_as_a_new_one() -> Break:

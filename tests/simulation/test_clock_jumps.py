@@ -12,7 +12,8 @@ import pytest
 
 from provisioner.lab.fake import Mark
 from provisioner.loop.clock import LoopClock
-from provisioner.loop.cycle import Reconciler
+from provisioner.loop.cycle import Mandate
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import RequestRecord, Slot, Verdict
 from provisioner.state.errors import StateMissing
 from tests.support.cycle_bench import LIMITS, Bench
@@ -56,6 +57,7 @@ class Site(Bench):
             actors=InlineActors(self.places),
             limits=LIMITS,
             provisioner="demo",
+            mandate=Mandate(),
         )
         return self.reconciler
 

@@ -20,6 +20,9 @@ from tests.support.hostfactory.provider import ROOT, HostFactory
 COUNTED = (f"{ROOT}/provisioner/", f"{ROOT}/hf_scripts/")
 APART = f"{ROOT}/provisioner/lab/"
 
+CYCLES_OF_A_LOSS = 30
+"""Cycles within which a machine that vanished is reported as lost and its slot is closed."""
+
 
 class Entered(NamedTuple):
     """How many modules and functions were entered."""
@@ -61,6 +64,10 @@ def ways(directory: Path) -> dict[str, Set[CodeType]]:
     bench.place.place.boot()
     looks = bench.at_rest()
     found["idle cycle"] = entered(lambda: bench.reconciler.cycle(bench.anew(looks)))
+    lost, *_ = bench.place.machines
+    bench.place.lose(lost)
+    found["lost machine"] = entered(lambda: bench.cycle(CYCLES_OF_A_LOSS))
+    assert lost in bench.state.status.read_lost()
     return found | _script_ways(HostFactory(directory / "scripts"))
 
 

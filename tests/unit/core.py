@@ -210,7 +210,7 @@ def unmet_of(
     draft.unknown = {pool: [""] * count for pool, count in (orphans or {}).items()}
     capacity, order = capacity_of(draft), turns(draft.records())
     for id_ in order:
-        ask(draft, draft.record(id_), capacity)
+        ask(draft, draft.requests[id_], capacity)
     capacity.note_windows()
     return find_unmet(draft, capacity, order)
 

@@ -11,7 +11,8 @@ from provisioner.lab.virtual.backend import VirtualActors, VirtualBackend
 from provisioner.lab.virtual.place import Place
 from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.clock import gap
-from provisioner.loop.cycle import CycleReport, Mandate, Reconciler, SupersededError
+from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, Look, Memory, Unobserved, Uptime
 from provisioner.settings.tree import Settings
 

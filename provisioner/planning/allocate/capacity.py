@@ -13,6 +13,7 @@ from provisioner.names import NO_TEMPLATE
 from provisioner.planning.allocate.budget import Purse
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.slots import lacks_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +86,12 @@ class Capacity:
             self.pending[key] += machines
             if self._is_probe(slot, key):
                 self.probes[key] += machines
-            if self.lacks_room(slot):
+            if lacks_room(slot, self._draft.snapshots):
                 self._full.add(key)
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
         current = self._draft.pressures.get(key)
         return bool(current and current.probing and slot.submitted is not None and slot.submitted >= current.blocked_at)
-
-    def lacks_room(self, slot: Slot) -> bool:
-        """The slot's machine waits, and its place has said that it has no room for it."""
-        if slot.failure is None:
-            return False
-        snapshot = self._draft.snapshots.get(slot.pool)
-        machine = snapshot.machines.get(slot.name) if snapshot else None
-        return machine is not None and machine.no_room
 
     def opened(self, slot: Slot, template: str, machines: int) -> None:
         """New slots, as many as ``machines``, of which each is like this one, take their room."""

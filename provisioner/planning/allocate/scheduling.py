@@ -26,7 +26,7 @@ from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.levers import why_none
-from provisioner.planning.core.slots import gaps, pending
+from provisioner.planning.core.slots import gaps, lacks_room, pending
 
 MOST_LINES = 1000
 """Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""
@@ -46,7 +46,7 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "")
     for slot in pending(record):
         if slot.pool in draft.snapshots:
             _pursue(draft, record, slot, template, capacity)
-    wanted = gaps(draft.record(record.id))
+    wanted = gaps(draft.requests[record.id])
     if over and wanted:
         give_up(draft, record, wanted, _why_missing(draft, record, template, capacity, over))
     elif wanted:
@@ -87,7 +87,7 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
     since its create or its ungating."""
     if template.pools[-1] == slot.pool:
         return None
-    if capacity.lacks_room(slot):
+    if lacks_room(slot, draft.snapshots):
         return _next_pool(slot, template, capacity)
     spill_at = slot.boots_from + draft.pool(slot.pool).spill_after
     draft.wake_at(spill_at)
@@ -169,7 +169,7 @@ def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failur
     if untried > MOST_LINES:
         wanted = wanted[untried - 1 :]
         failure = replace(failure, text=f"{failure.text} So {untried:,} machines of the request are not made.")
-        draft.update(record.id, withheld=draft.record(record.id).withheld + untried - 1)
+        draft.update(record.id, withheld=draft.requests[record.id].withheld + untried - 1)
     if not wanted:
         return
     template = draft.limits.templates.get(record.template)

@@ -16,6 +16,7 @@ from provisioner.model import (
     Slot,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
+from provisioner.planning.core.slots import machine_of
 
 DELETE_LATEST = 300.0
 """Most seconds between two deletes of a machine that stays."""
@@ -33,8 +34,7 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
             if not (slot.deletion.gone or slot.verdict in DESIRED or slot.set_aside)
         ]
         for slot in left:
-            snapshot = draft.snapshots.get(slot.pool)
-            machine = snapshot.machines.get(slot.name) if snapshot else None
+            machine = machine_of(slot, draft.snapshots)
             if machine is None:
                 continue
             slot = _judged(draft, record, slot, machine)

@@ -52,7 +52,7 @@ def adopt(draft: Draft) -> None:
             record = draft.requests.get(parts[0]) if parts else None
             if parts is None or record is None:
                 continue
-            slot = draft.slot(*parts)
+            slot = record.slots.get(parts[1])
             if slot is not None and not slot.pool and slot.verdict not in DESIRED:
                 reason = slot.deletion.reason or DeleteReason.FAILED
                 draft.put(record.id, slot._replace(pool=pool).with_deletion(gone=False, reason=reason))

@@ -129,14 +129,6 @@ class Draft:
         for id_ in list(self.requests):
             yield self.requests[id_]
 
-    def record(self, id_: str) -> RequestRecord:
-        """A request with its slots as changed so far."""
-        return self.requests[id_]
-
-    def slot(self, id_: str, number: int) -> Slot | None:
-        """One slot of a known request, as changed so far."""
-        return self.requests[id_].slots.get(number)
-
     def named(self, name: str) -> Slot | None:
         """The slot of this name, as changed so far."""
         return slot_named(self.requests, self.limits.prefix, name)

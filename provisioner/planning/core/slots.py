@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from provisioner.model import DESIRED, UNTRIED, ErrorClass, PoolLimits, RequestRecord, Slot, Tries, Verdict
+from provisioner.model import (
+    DESIRED,
+    UNTRIED,
+    ErrorClass,
+    Machine,
+    PoolLimits,
+    RequestRecord,
+    Slot,
+    Snapshot,
+    Tries,
+    Verdict,
+)
 from provisioner.names import split_name
 
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
@@ -19,6 +30,18 @@ def slot_named(requests: Mapping[str, RequestRecord], prefix: str, name: str) ->
     parts = split_name(prefix, name)
     record = requests.get(parts[0]) if parts else None
     return record.slots.get(parts[1]) if parts and record else None
+
+
+def machine_of(slot: Slot, snapshots: Mapping[str, Snapshot]) -> Machine | None:
+    """Return the machine of a slot; None if its pool was not seen, or does not show the machine."""
+    snapshot = snapshots.get(slot.pool)
+    return snapshot.machines.get(slot.name) if snapshot else None
+
+
+def lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
+    """Return whether the slot's machine waits, and its place has said that it has no room for it."""
+    machine = machine_of(slot, snapshots) if slot.failure is not None else None
+    return machine is not None and machine.no_room
 
 
 def missing(record: RequestRecord) -> int:

@@ -7,7 +7,7 @@ look that lacks it; the plan that finds it gone adds that to memory's totals, in
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -91,8 +91,9 @@ def count_usage(draft: Draft) -> None:
         if before is None or not slot.observed.seen:
             continue
         if slot.deletion.gone and not before.deletion.gone:
-            cell = (template, slot.pool, draft.record(slot.request).rc_account)
-            for day, milliseconds in _of(span(slot, draft.now), draft.ahead):
+            cell = (template, slot.pool, draft.requests[slot.request].rc_account)
+            one = span(slot, draft.now)
+            for day, milliseconds in by_day(one, draft.ahead) if one else ():
                 added[day][cell] += milliseconds
         elif not slot.deletion.gone and (before.deletion.gone or _begins(before, slot)):
             draft.put(slot.request, slot.with_life(used_from=draft.now))
@@ -100,10 +101,6 @@ def count_usage(draft: Draft) -> None:
         since = draft.usage.since_wall
         days = _kept(_sum(draft.usage.days, added), draft.limits.usage_days)
         draft.usage = UsageTotals(days, draft.now + draft.ahead if since is None else since)
-
-
-def _of(one: Span | None, ahead: float) -> Iterable[tuple[str, int]]:
-    return by_day(one, ahead) if one else ()
 
 
 def _begins(before: Slot, slot: Slot) -> bool:

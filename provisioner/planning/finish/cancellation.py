@@ -99,7 +99,7 @@ def cancel_asked(draft: Draft) -> None:
         failure = Failure(ErrorClass.OTHER, BY_A_PERSON + told(lever))
         for slot in on_their_way:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED, failure=failure)
-        lacking = gaps(draft.record(id_))
-        give_up(draft, draft.record(id_), lacking, failure)
+        lacking = gaps(draft.requests[id_])
+        give_up(draft, draft.requests[id_], lacking, failure)
         if on_their_way or lacking:
             draft.update(id_, message=failure.text)

@@ -18,7 +18,7 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import boots_by, down, missing, pending
+from provisioner.planning.core.slots import boots_by, down, machine_of, missing, pending
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
@@ -90,7 +90,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
 
 
 def _not_booted(draft: Draft, slot: Slot) -> Failure:
-    machine = draft.snapshots[slot.pool].machines.get(slot.name)
+    machine = machine_of(slot, draft.snapshots)
     state = f" It is {machine.state}." if machine and machine.state else ""
     return replace(NOT_BOOTED, text=NOT_BOOTED.text + state)
 

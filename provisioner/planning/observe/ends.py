@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from provisioner.model import DESIRED, DeleteReason, Failure, LossCause, Phase, RequestRecord, Slot, Verdict, Window
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import SOON, Draft
+from provisioner.planning.core.slots import machine_of
 
 OTHERS_DOING = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
 """Causes, announced or found, that say nothing of what a machine runs: a deletion is somebody's decision. An unknown
@@ -91,7 +92,10 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
     for record in draft.records():
         for slot in record.slots.values():
             shut = closed.get((slot.pool, record.template))
-            if shut is None or slot.ran is None or slot.asked_at < shut.blocked_at or not _runs(draft, slot):
+            if shut is None or slot.ran is None or slot.asked_at < shut.blocked_at or slot.verdict not in DESIRED:
+                continue
+            machine = machine_of(slot, draft.snapshots)
+            if machine is None or machine.phase is not Phase.RUNNING:
                 continue
             proven_at = slot.ran + draft.pool(slot.pool).early_loss
             if draft.snapshots[slot.pool].began >= proven_at:
@@ -99,12 +103,6 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
                 draft.set_window(*key, window.outlived(draft.window(*key), slot.asked_at))
             else:
                 draft.wake_at(max(proven_at, draft.now) + SOON)  # a later look that says the same is no news
-
-
-def _runs(draft: Draft, slot: Slot) -> bool:
-    snapshot = draft.snapshots.get(slot.pool)
-    machine = snapshot.machines.get(slot.name) if snapshot else None
-    return slot.verdict in DESIRED and machine is not None and machine.phase is Phase.RUNNING
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:

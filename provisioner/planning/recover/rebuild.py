@@ -21,7 +21,6 @@ from provisioner.model import (
     Distrusted,
     DistrustReason,
     Failure,
-    Fingerprint,
     Intent,
     Limits,
     Machine,
@@ -96,15 +95,13 @@ class _Traces:
 
 def distrusted(evidence: Evidence, limits: Limits, since: float) -> dict[str, Distrusted]:
     """Return the pools whose snapshot is no evidence yet, as too many machines that HF has are missing since then."""
-    returned = {name for back in evidence.intent.returns.values() for name in back.names} | _given_back(evidence.told)
-    told = _succeeded(evidence.told) - returned
+    told = _succeeded(evidence.told) - _given_back(evidence)
     missing = told - {name for look in evidence.snapshots.values() for name in look.machines}
     if not is_mass(len(missing), len(told)):
         return {}
     waits = {name: apart(pool) for name, pool in limits.pools.items() if apart(pool)}
-    counts = (len(missing), len(told))
     return {
-        name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, *counts)
+        name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, len(missing), len(told))
         for name, seconds in waits.items()
         if evidence.snapshots[name].proves < since + seconds
     }
@@ -117,7 +114,7 @@ def rebuild(
     intent, told, heard = evidence.intent, evidence.told, evidence.heard
     first = SLOT_BLOCK * ((evidence.life - 1) % LIVES + 1)
     seen = {name: (pool, one) for pool, look in evidence.snapshots.items() for name, one in look.machines.items()}
-    returned = {name for back in intent.returns.values() for name in back.names} | _given_back(told)
+    returned = _given_back(evidence)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
     served = {request_of(limits.prefix, name) for name in running | returned}
     names = defaultdict[str, list[str]](list)
@@ -171,17 +168,17 @@ def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, tr
 def _slots(
     request: Request, answer: Mapping[str, Any] | None, ended: RequestStatus | None, heard: bool, traces: _Traces
 ) -> dict[int, Slot]:
-    entries = {entry["name"]: entry for entry in answer["machines"]} if answer else {}
     # Of an ended request HF knows the listed machines alone; any other is for the orphan rule to judge.
     unlisted = () if ended else traces.names.get(request.id, ())
+    entries = {name: _entry(traces.seen[name][1]) for name in unlisted}
+    entries |= {entry["name"]: entry for entry in answer["machines"]} if answer else {}
     slots = {}
-    for name in sorted({*entries, *unlisted}):
+    for name, entry in sorted(entries.items(), key=lambda one: one[0]):
         parts = split_name(traces.prefix, name)
         if parts is not None:
-            slot = _told(name, traces, entries.get(name))
             # What HF gave back before it read a terminal answer is left to the plan, which takes it from the answer.
             returned = name in traces.returned and (heard or not ended)
-            slots[parts[1]] = _judged(slot, entries.get(name), ended is not None, returned, traces)
+            slots[parts[1]] = _judged(_told(entry, traces), entry, ended is not None, returned, traces)
     return slots
 
 
@@ -193,24 +190,27 @@ def _heard_answer(request: Request, traces: _Traces) -> Mapping[str, Any]:
     return {
         "status": RequestStatus.COMPLETE if whole else RequestStatus.COMPLETE_WITH_ERROR,
         "message": "",
-        "machines": [
-            {
-                "name": machine.name,
-                "result": "succeed",
-                "privateIpAddress": machine.ip,
-                "publicIpAddress": machine.public_ip,
-                "launchtime": machine.launched,
-                "message": "",
-            }
-            for machine in running
-        ],
+        "machines": [_entry(machine) for machine in running],
     }
 
 
-def _given_back(told: Mapping[str, Answer]) -> Set[str]:
-    """The machines of the returns that HF was told of: it has given them back, whatever intent has lost."""
-    backs = (json.loads(answer.text) for id_, answer in told.items() if id_.startswith(RETURN_ID_PREFIX))
-    return {entry["name"] for back in backs for entry in back["machines"]}
+def _entry(machine: Machine) -> Mapping[str, Any]:
+    """Return the entry that an answer has for a machine as its pool shows it."""
+    return {
+        "name": machine.name,
+        "result": "succeed" if machine.phase is Phase.RUNNING else "executing",
+        "privateIpAddress": machine.ip,
+        "publicIpAddress": machine.public_ip,
+        "launchtime": machine.launched,
+        "message": "",
+    }
+
+
+def _given_back(evidence: Evidence) -> Set[str]:
+    """Return the machines of all returns in intent, and of those that HF was told of, whatever intent has lost."""
+    backs = (json.loads(answer.text) for id_, answer in evidence.told.items() if id_.startswith(RETURN_ID_PREFIX))
+    told = {entry["name"] for back in backs for entry in back["machines"]}
+    return told | {name for back in evidence.intent.returns.values() for name in back.names}
 
 
 def _succeeded(told: Mapping[str, Answer]) -> Set[str]:
@@ -219,27 +219,29 @@ def _succeeded(told: Mapping[str, Answer]) -> Set[str]:
     return {entry["name"] for answer in answers for entry in answer["machines"] if entry["result"] == "succeed"}
 
 
-def _told(name: str, traces: _Traces, entry: Mapping[str, Any] | None) -> Slot:
-    """An open slot as HF was told of it, or as its machine shows."""
-    now = traces.now
-    pool, machine = traces.seen.get(name, ("", None))
-    succeeded = entry["result"] == "succeed" if entry else machine is not None and machine.phase is Phase.RUNNING
-    observed = Observed(True, True, None, Fingerprint(), *_facts(entry, machine))
-    return Slot(name, pool, Verdict.OPEN, now, now, now if succeeded else None, observed)
+def _told(entry: Mapping[str, Any], traces: _Traces) -> Slot:
+    """Return an open slot by its machine's entry in an answer."""
+    name, now = entry["name"], traces.now
+    pool = traces.seen[name][0] if name in traces.seen else ""
+    observed = Observed(
+        accepted=True,
+        seen=True,
+        ip=entry["privateIpAddress"],
+        public_ip=entry["publicIpAddress"],
+        launched=entry["launchtime"],
+    )
+    return Slot(name, pool, Verdict.OPEN, now, now, now if entry["result"] == "succeed" else None, observed)
 
 
-def _facts(entry: Mapping[str, Any] | None, machine: Machine | None) -> tuple[str, str, int]:
-    """Both addresses and the launch time."""
-    if entry is not None:
-        return entry["privateIpAddress"], entry["publicIpAddress"], entry["launchtime"]
-    return (machine.ip, machine.public_ip, machine.launched) if machine else ("", "", 0)
-
-
-def _judged(slot: Slot, entry: Mapping[str, Any] | None, ended: bool, returned: bool, traces: _Traces) -> Slot:
+def _judged(slot: Slot, entry: Mapping[str, Any], ended: bool, returned: bool, traces: _Traces) -> Slot:
     """The slot with the verdict that it must have had: by what HF was told, gave back, and by what is there."""
     gone, now = slot.name not in traces.seen, traces.now
-    if entry is not None and entry["result"] == "fail":
-        return _failed(slot.with_deletion(closed=now, reason=DeleteReason.FAILED, gone=gone), entry["message"])
+    if entry["result"] == "fail":
+        if entry["message"] == RETURNED_EARLY or tells_cancel(entry["message"]):
+            return slot._replace(verdict=Verdict.CANCELLED, deletion=Deletion(now, DeleteReason.CANCELLED, gone))
+        deletion = Deletion(now, DeleteReason.FAILED, gone)
+        failure = failure_of(entry["message"])
+        return slot._replace(submitted=None, verdict=Verdict.FAILED, failure=failure, deletion=deletion)
     if returned:
         verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
         reason = DeleteReason.RETURNED if ended else DeleteReason.CANCELLED
@@ -248,12 +250,6 @@ def _judged(slot: Slot, entry: Mapping[str, Any] | None, ended: bool, returned: 
         verdict = Verdict.LOST if ended else Verdict.FAILED
         return slot._replace(verdict=verdict, deletion=Deletion(now, DeleteReason.LOST, gone=True))
     return slot._replace(verdict=Verdict.SUCCEEDED) if ended else slot
-
-
-def _failed(closed: Slot, message: str) -> Slot:
-    if message == RETURNED_EARLY or tells_cancel(message):
-        return closed._replace(verdict=Verdict.CANCELLED).with_deletion(reason=DeleteReason.CANCELLED)
-    return closed._replace(submitted=None, verdict=Verdict.FAILED, failure=failure_of(message))
 
 
 def _hindered(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:
@@ -288,7 +284,7 @@ def recover_answers(memory: Memory, settled: Mapping[str, Answer], limits: Limit
     """Return the memory after answers of ended requests that were settled and not recorded; the same if they agree."""
     draft = Draft(memory, {}, limits, now)
     for id_, answer in settled.items():
-        record = draft.record(id_)
+        record = draft.requests[id_]
         if request_answer(record).text != answer.text:
             _keep(draft, record, answer)
     return draft.memory()

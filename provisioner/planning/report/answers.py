@@ -135,8 +135,6 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
 
     Only caps and machines count: HF asks when it starts and keeps the number, so a back-off must not lower it.
     """
-    if not _has_caps(limits):
-        return {}
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
     there: Counter[str] = Counter()
@@ -156,12 +154,6 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
         if caps:
             free[template.id] = max(0, min(caps))
     return free
-
-
-def _has_caps(limits: Limits) -> bool:
-    of_pools = [cap for pool in limits.pools.values() for cap in (pool.max_machines, pool.max_machines_total)]
-    of_templates = [template.max_machines for template in limits.templates.values()]
-    return any(cap is not None for cap in (*of_pools, *of_templates))
 
 
 def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from provisioner.model import ErrorClass, Memory, PendingReason, Slot, Snapshot, Transition, Verdict
+from provisioner.planning.core.slots import lacks_room
 
 HELD_BY_WINDOW = frozenset({PendingReason.BACKOFF, PendingReason.WINDOW})
 """Why machines are deferred where a pool backs off: one at a time probes it."""
@@ -37,7 +38,7 @@ def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, R
         for slot in record.slots.values()
         if slot.verdict is Verdict.OPEN and slot.failure is not None
         if (refusal := _refusal(record.template, slot))
-        and (not refusal.error.has_no_room or _lacks_room(slot, snapshots))
+        and (not refusal.error.has_no_room or lacks_room(slot, snapshots))
     }
 
 
@@ -71,11 +72,6 @@ def _refusal(template: str, slot: Slot) -> Refusal | None:
     if failure is None or not failure.error.is_refusal or slot.ran is not None or slot.submitted is None:
         return None
     return Refusal(slot.pool, template, failure.error, failure.text)
-
-
-def _lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
-    machine = snapshots[slot.pool].machines.get(slot.name) if slot.pool in snapshots else None
-    return machine is not None and machine.no_room
 
 
 def _same(former: Refusal | None, refusal: Refusal) -> bool:

@@ -45,7 +45,7 @@ def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mappin
     found: dict[str, tuple[Unmet, ...]] = {}
     first: dict[tuple[str, str], str] = {}
     for id_ in order:
-        record = draft.record(id_)
+        record = draft.requests[id_]
         if record.ended is not None:
             continue
         unmet = list(_of_slots(draft, record)) if record.slots else []

@@ -22,7 +22,8 @@ from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches
 from provisioner.lab.cloud.compute.vms import Vm
 from provisioner.lab.cloud.world import Fault
-from provisioner.loop.cycle import Reconciler
+from provisioner.loop.cycle import Mandate
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
@@ -85,7 +86,12 @@ class Grid:
         projects = Projects("hf", calls_per_minute=1_000_000, times=times)
         self.backends = {spec.name: MigBackend(self._pool(spec), projects) for spec in self.specs}
         self._loop = Reconciler(
-            clock=self, state=self.state, actors=InlineActors(self.backends), limits=self.limits, provisioner="demo"
+            clock=self,
+            state=self.state,
+            actors=InlineActors(self.backends),
+            limits=self.limits,
+            provisioner="demo",
+            mandate=Mandate(),
         )
 
     def now(self) -> float:

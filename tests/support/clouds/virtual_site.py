@@ -21,8 +21,9 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Cloud, Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import Fault, World
-from provisioner.loop.cycle import CycleReport, Reconciler
+from provisioner.loop.cycle import CycleReport, Mandate
 from provisioner.loop.early_notices import Notices
+from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,
     Limits,
@@ -155,6 +156,7 @@ class VirtualSite:
             actors=self.actors,
             limits=replace(self.limits, pools=limits),
             provisioner="demo",
+            mandate=Mandate(),
         )
 
     def _close(self) -> None:

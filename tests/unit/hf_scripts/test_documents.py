@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_scripts import documents
-from hf_scripts.documents import Document, Refused
 from tests.support.hostfactory.in_process import Here
 from tests.support.hostfactory.provider import requesting
 
@@ -175,40 +169,6 @@ def test_as_many_machines_as_a_return_may_name_fit_into_a_document(hf: Here, com
     assert code == 0, out
 
 
-def filled(begin: str, entry: str, end: str) -> bytes:
-    """A document of almost the greatest size: the entry as often as it fits in."""
-    count = (documents.DOCUMENT_BYTES - len((begin + end).encode())) // len(entry.encode())
-    return (begin + count * entry + end).encode()
-
-
-WIDE = "\N{GRINNING FACE}"
-"""A character by which each one of a text takes four bytes in memory."""
-
-LARGE = {
-    "a name without end": lambda: filled('{"machines":[{"name":"', "a", WIDE + '"}]}'),
-    "names that are too long": lambda: filled('{"machines":[', f'{{"name":"{WIDE}{4000 * "a"}"}},', '{"name":"a"}]}'),
-    "the longest names": lambda: filled('{"machines":[', f'{{"name":"{WIDE}{240 * "a"}"}},', '{"name":"a"}]}'),
-    "as many objects as there may be": lambda: filled(
-        f'{{"x":"{WIDE}","machines":[',
-        f'{{"a":"{(2 * documents.DOCUMENT_BYTES // documents.MOST_VALUES - 7) * "a"}"}},',
-        "{}]}",
-    ),
-}
-
-
-@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE)
-def test_a_document_takes_ten_times_its_greatest_size_in_memory_at_most(large: Callable[[], bytes]) -> None:
-    document = documents.Document("the file", large())
-    tracemalloc.start()
-    try:
-        with suppress(Refused):
-            documents.hosts(document)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 10 * documents.DOCUMENT_BYTES
-
-
 def test_the_page_names_the_limits_of_the_code() -> None:
     page = " ".join((Path(__file__).parents[3] / "docs" / "hostfactory.md").read_text().split())
     limits = f"{documents.DOCUMENT_BYTES:,} bytes, a list of machines {documents.MAX_NAMES:,} entries"
@@ -253,116 +213,3 @@ def test_a_log_or_a_trace_that_is_no_regular_file_stops_nothing(hf: Here, make: 
     make(hf.logs / f"{hf.instance}-provider.master1.log")
     make(trace)
     assert hf.ask("requestMachines", json.dumps(requesting()), "--record", str(trace))[0] == 0
-
-
-TEXTS = st.text(st.sampled_from('ab.-"\\{}[],:\n é\ud800'), max_size=5) | st.sampled_from(
-    ["},{", "]}", '"},{"', "machines"]
-)
-LEAVES = st.none() | st.booleans() | st.integers(0, 3) | TEXTS
-ENTRIES = st.fixed_dictionaries(
-    {"name": TEXTS | LEAVES, "machineId": TEXTS},
-    optional={"tags": st.lists(st.dictionaries(TEXTS, LEAVES, max_size=2), max_size=3), "x": LEAVES},
-)
-HOSTS = st.fixed_dictionaries({"name": st.just("a.x"), "machineId": st.sampled_from(["b", "c-1", "d" * 40])})
-GRIDS = st.fixed_dictionaries(
-    {"machines": st.lists(HOSTS, max_size=12) | st.lists(HOSTS | ENTRIES | LEAVES, max_size=8) | LEAVES},
-    optional={"x": st.lists(ENTRIES, max_size=2), "z": LEAVES, "[": LEAVES},
-)
-
-
-def written(grid: object, *, indent: object, ascii_only: bool, encoding: str) -> bytes:
-    """The list as HostFactory writes it, or otherwise."""
-    return json.dumps(grid, indent=indent, ensure_ascii=ascii_only).encode(encoding, "surrogatepass")  # type: ignore[arg-type]
-
-
-def taken(content: bytes, piece: int, take: Callable[[Document], Any]) -> object:
-    """What is taken from a document, or why it is refused, when so many bytes are parsed at a time."""
-    before, documents.PIECE = documents.PIECE, piece
-    try:
-        return take(documents.Document("the file", content))
-    except Refused as error:
-        return str(error)
-    finally:
-        documents.PIECE = before
-
-
-@settings(max_examples=120, deadline=None, database=None, derandomize=True)
-@given(
-    grid=GRIDS,
-    indent=st.sampled_from(["\t", 1, None]),
-    ascii_only=st.booleans(),
-    encoding=st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32-le"]),
-    at=st.floats(0, 1),
-    cut=st.integers(0, 3),
-    put=st.sampled_from([b"", b"", b",", b"]", b"[", b"},", b'"', b"{}", b"\xff", b"\0"]),
-    piece=st.sampled_from([1, 30, 60, 200]),
-)
-def test_a_list_in_pieces_is_understood_or_refused_as_the_whole_document(
-    grid: object, indent: object, ascii_only: bool, encoding: str, at: float, cut: int, put: bytes, piece: int
-) -> None:
-    content = written(grid, indent=indent, ascii_only=ascii_only, encoding=encoding)
-    place = int(at * len(content))
-    for given_content in (content, content[:place] + put + content[place + cut :]):
-        for take in (documents.hosts, documents.listed):
-            whole = taken(given_content, 10**9, take)
-            assert taken(given_content, piece, take) == whole
-
-
-HOST = '{"name": "a.x", "machineId": "b"}'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param('{"machines": [HOST,HOST,HOST,]}', id="a comma without an entry"),
-        pytest.param('{"machines": [HOST,HOST,3,HOST]}', id="an entry that is no object"),
-        pytest.param('{"machines": [HOST,HOST,{},HOST]}', id="an entry without a name"),
-        pytest.param('{"machines": [{},HOST,HOST,HOST', id="cut off behind what is wrong as well"),
-        pytest.param('{"machines": 3, "x": [HOST,HOST,HOST]}', id="another list"),
-        pytest.param('[HOST,HOST,HOST]', id="no object"),
-        pytest.param('{"machines": [HOST,HOST], "machines": [HOST,HOST]}', id="the list twice"),
-        pytest.param('{"machines": ["},", "},", HOST,HOST,HOST]}', id="texts that look like cuts"),
-        pytest.param('{"a": "[", "machines": [HOST,HOST,HOST], "b": "]"}', id="brackets in texts"),
-        pytest.param('{"machines": "]EIGHTY["}', id="brackets the wrong way round"),
-    ],
-)  # fmt: skip
-def test_what_looks_like_a_long_list_and_is_none_is_judged_as_a_whole(text: str) -> None:
-    content = text.replace("HOST", HOST).replace("EIGHTY", " " * 80).encode()
-    for take in (documents.hosts, documents.listed):
-        for piece in (34, 40, 50, 75, 80):
-            assert taken(content, piece, take) == taken(content, 10**9, take)
-
-
-@pytest.mark.parametrize("indent", ["\t", None])
-def test_the_usual_long_list_is_never_parsed_as_a_whole(indent: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = {
-        "machines": [{"name": f"hf-{number}.c.demo.internal", "machineId": f"hf-{number}"} for number in range(3000)]
-    }
-    document = documents.Document("the file", json.dumps(grid, indent=indent).encode())
-    loads, longest = json.loads, 0
-
-    def noting(content: bytes) -> Any:
-        nonlocal longest
-        longest = max(longest, len(content))
-        return loads(content)
-
-    monkeypatch.setattr(json, "loads", noting)
-    parsed = documents.listed(document)
-    assert parsed is not None
-    assert parsed.machines == [f"hf-{number}" for number in range(3000)]
-    assert parsed.names[-1] == "hf-2999.c.demo.internal"
-    assert longest <= documents.PIECE + 2
-
-
-def test_a_grid_of_hosts_takes_no_more_memory_than_its_names() -> None:
-    names = [f"hf-0123456789-{number:06d}" for number in range(20_000)]
-    grid = {"machines": [{"name": f"{name}.c.demo.internal", "machineId": name} for name in names]}
-    document = documents.Document("the file", json.dumps(grid).encode())
-    tracemalloc.start()
-    try:
-        parsed = documents.hosts(document)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert parsed.machines == names
-    assert peak < 250 * len(names), "bytes: two texts and two references for each host, and one piece"

@@ -13,7 +13,8 @@ import pytest
 
 from provisioner.hostfactory import Loss
 from provisioner.loop.actors import Results
-from provisioner.loop.history import Changes, History
+from provisioner.loop.cycle import Changes
+from provisioner.loop.history import History
 from provisioner.loop.holds import HoldChange
 from provisioner.loop.publisher import Reported
 from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED
@@ -94,7 +95,8 @@ class Diary:
         plan, closes = more.setdefault("plan", made(former, self.held)), more.pop("closes", ())
         if closes:
             more["plan"] = replace(plan, transitions=(*closes, *plan.transitions))
-        self.history.take(Changes(self.number, self.wall, **more), ending=ending)
+        changed = {"transitions": plan.transitions, "windows": plan.windows} if (plan := more["plan"]) else {}
+        self.history.take(Changes(self.number, self.wall, **changed, **more), ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -376,7 +378,8 @@ def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> Non
             flap = Window(1 + step % 2, level=step % 2, failure=STOCKOUT if step % 2 else None)
             held = memory(record(count=1, id_=id_), pressures={("b", TEMPLATE): flap})
             wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
-            history.take(Changes(hour, wall, results, plan=made(former, held)))
+            planned = made(former, held)
+            history.take(Changes(hour, wall, results, planned.transitions, planned.windows, planned))
             former = held
     found = journal.find('"event":"asked"')
     assert [line["request"] for line in found.lines] == asked

@@ -22,6 +22,7 @@ from provisioner.backends.mig.api import USUAL_TIMES
 from provisioner.backends.registry import built_in
 from provisioner.interrupts import Latch
 from provisioner.loop import loop as loops
+from provisioner.loop import standby
 from provisioner.loop.cycle import CycleReport, SupersededError
 from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
@@ -327,7 +328,7 @@ GONE = 2**22 + 1
     ],
 )
 def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, object], lives: bool) -> None:
-    assert loops._may_live(holder) is lives
+    assert standby._may_live(holder) is lives
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:

@@ -9,7 +9,7 @@ import pytest
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.registry import built_in, longest_call
 from provisioner.loop.cycle import SupersededError
-from provisioner.loop.startup import HeldIntent
+from provisioner.loop.startup import CachedIntent
 from tests.support.cycle_bench import Bench
 
 
@@ -40,7 +40,7 @@ def superseded() -> None:
 def test_a_loop_that_has_been_succeeded_trims_nothing(bench: Bench) -> None:
     id_ = bench.request(1)
     bench.state.seen.touch(id_)
-    held = HeldIntent(bench.state, "demo", superseded)
+    held = CachedIntent(bench.state, "demo", superseded)
     with pytest.raises(SupersededError):
         held.forget([id_])
     assert id_ in bench.state.intent.read().requests
@@ -51,7 +51,7 @@ def test_a_loop_that_has_been_succeeded_tells_writers_of_no_generation(bench: Be
     bench.request(1)
     before = bench.state.intent.read_newest()
     with pytest.raises(SupersededError):
-        HeldIntent(bench.state, "demo", superseded).warn_writers(before[1] + 5)
+        CachedIntent(bench.state, "demo", superseded).warn_writers(before[1] + 5)
     assert bench.state.intent.read_newest() == before
 
 

@@ -91,7 +91,7 @@ def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contac
 def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict: Verdict) -> None:
     draft = draft_of(memory(record(one, read=NOW - 7200, cancelling=True)), limits=LIMITS)
     cancel_unpolled(draft, Contact(active=NOW))
-    after = draft.record(REQUEST)
+    after = draft.requests[REQUEST]
     assert (after.ended, after.message, after.cancelling) == (
         RequestStatus.COMPLETE_WITH_ERROR, CANCELLED_MESSAGE, False
     )  # fmt: skip

@@ -62,7 +62,7 @@ def judged(one: Slot, seen: Machine, *, busy: Iterable[str] = (), limits: Limits
 
 
 def after(draft: Draft) -> Slot:
-    return draft.record(REQUEST).slots[0]
+    return draft.requests[REQUEST].slots[0]
 
 
 @pytest.mark.parametrize(

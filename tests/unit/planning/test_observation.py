@@ -354,7 +354,7 @@ def test_what_is_no_news_changes_nothing(remembered: Memory, look: Snapshot) -> 
 
 def test_a_pool_that_was_not_seen_hides_no_machine_in_another() -> None:
     draft = drafted(memory(record(running(0, pool="b"), slot(1))), snapshot(machine(1)))
-    assert draft.record(REQUEST).slots[1].ran == NOW
+    assert draft.requests[REQUEST].slots[1].ran == NOW
 
 
 # --- what no slot explains --------------------------------------------------------------------------------------------
@@ -471,11 +471,11 @@ def grid(count: int = 1) -> Memory:
 
 def test_a_machine_that_does_not_run_any_more_is_noted_with_the_reason_until_it_does() -> None:
     down = looked(grid(), crashing())
-    one = down.record(REQUEST).slots[0]
+    one = down.requests[REQUEST].slots[0]
     assert (one.verdict, one.life.down, one.failure, down.due) == (Verdict.SUCCEEDED, NOW, CRASHES, NOW + DOWN)
     later = looked(down.memory(), crashing(), at=60.0)
-    assert later.record(REQUEST).slots[0].life.down == NOW
-    again = looked(later.memory(), machine(), at=70.0).record(REQUEST).slots[0]
+    assert later.requests[REQUEST].slots[0].life.down == NOW
+    again = looked(later.memory(), machine(), at=70.0).requests[REQUEST].slots[0]
     assert (again.verdict, again.life.down, again.failure) == (Verdict.SUCCEEDED, None, None)
 
 
@@ -489,7 +489,7 @@ def test_a_machine_that_does_not_run_any_more_is_noted_with_the_reason_until_it_
 )
 def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: float, verdict: Verdict) -> None:
     after = looked(looked(grid(), crashing()).memory(), crashing(), at=at, down=limit)
-    one = after.record(REQUEST).slots[0]
+    one = after.requests[REQUEST].slots[0]
     assert one.verdict is verdict
     if verdict is Verdict.LOST:
         assert one.failure == Failure(ErrorClass.OTHER, f"It has not run for 900 s: {CRASHES.text}")
@@ -498,12 +498,12 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
 def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
     """A loop that starts has seen no name resolve yet."""
     nameless = machine(phase=Phase.PENDING, failure=CRASHES, nameless=True)
-    assert looked(grid(), nameless).record(REQUEST).slots[0].life.down is None
+    assert looked(grid(), nameless).requests[REQUEST].slots[0].life.down is None
 
 
 def test_what_crashes_soon_after_it_ran_is_an_early_loss_however_late_it_is_given_up() -> None:
     after = looked(looked(grid(), crashing()).memory(), crashing(), at=DOWN, early_loss=NOW - BEFORE + 1)
-    assert after.record(REQUEST).slots[0].life.early
+    assert after.requests[REQUEST].slots[0].life.early
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ def test_what_crashes_soon_after_it_ran_is_an_early_loss_however_late_it_is_give
 def test_where_many_do_not_run_at_once_none_is_lost(count: int, down: int, lost: int) -> None:
     machines = [crashing(number) if number < down else machine(number) for number in range(count)]
     after = looked(looked(grid(count), *machines).memory(), *machines, at=DOWN)
-    assert Counter(one.verdict for one in after.record(REQUEST).slots.values())[Verdict.LOST] == lost
+    assert Counter(one.verdict for one in after.requests[REQUEST].slots.values())[Verdict.LOST] == lost
 
 
 # --- machines that have not long to live ------------------------------------------------------------------------------
@@ -550,7 +550,7 @@ def test_a_machine_that_its_place_ends_soon_is_no_new_one_for_hf(
         now=NOW,
     )
     reflect(draft)
-    after = draft.record(REQUEST).slots[before.number]
+    after = draft.requests[REQUEST].slots[before.number]
     assert after.verdict is verdict
     if verdict is Verdict.FAILED:
         assert after.failure is not None

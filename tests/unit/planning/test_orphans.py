@@ -231,7 +231,7 @@ def test_a_machine_of_an_open_request_that_memory_does_not_know_is_adopted_and_l
     assert draft.brake is not None
     assert draft.brake.reason is BrakeReason.MEMORY_OLDER
     assert draft.unknown == {"a": []}
-    taken = draft.record(REQUEST).slots[3]
+    taken = draft.requests[REQUEST].slots[3]
     assert (taken.verdict, taken.pool, taken.observed.seen, taken.submitted) == (Verdict.OPEN, "a", True, NOW)
     assert draft.requests[REQUEST].next_slot == 4
 

@@ -343,7 +343,7 @@ def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, w
     assert changed.set_aside is not allowed
     assert changed.verdict is (wanted if allowed else before)
     assert len(draft.closes) == (allowed and wanted not in DESIRED)
-    assert draft.record(REQUEST).slots == {0: changed, 1: held.slots[1]}
+    assert draft.requests[REQUEST].slots == {0: changed, 1: held.slots[1]}
 
 
 # --- a loop in which nothing else happens -----------------------------------------------------------------------------

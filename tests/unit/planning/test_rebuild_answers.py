@@ -28,13 +28,13 @@ def give_back_first(draft: Draft, record: RequestRecord) -> None:
 def test_what_was_settled_before_the_loop_died_holds_after_it(settle: Callable[[Draft, RequestRecord], None]) -> None:
     draft = draft_of(memory(ENDED), limits=limits())
     settle(draft, ENDED)
-    answer = request_answer(draft.record(REQUEST))
+    answer = request_answer(draft.requests[REQUEST])
     assert answer.text != request_answer(ENDED).text
 
     kept = recover_answers(memory(ENDED), {REQUEST: answer}, limits(), NOW)
 
     assert request_answer(kept.requests[REQUEST]).text == answer.text
-    assert kept.requests[REQUEST].slots == draft.record(REQUEST).slots
+    assert kept.requests[REQUEST].slots == draft.requests[REQUEST].slots
 
 
 def test_a_memory_that_agrees_with_what_was_settled_stays_as_it_is() -> None:

@@ -99,7 +99,7 @@ def test_a_name_of_ours(
     one: Slot, told: bool, verdict: Verdict, reason: DeleteReason, done: ReturnResult | None
 ) -> None:
     draft = settled(giving_back(name(0)), *empty(), slots=[one], told=told)
-    after = draft.slot(REQUEST, 0)
+    after = draft.requests[REQUEST].slots[0]
     assert after is not None
     assert (after.verdict, after.deletion.reason) == (verdict, reason)
     assert not after.set_aside
@@ -246,7 +246,7 @@ def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_c
     back = giving_back(name(0), deadline=NOW)
     draft = settled(back, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
     assert result(draft, name(0)) is ReturnResult.STUCK
-    assert draft.slot(REQUEST, 0) == running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)
+    assert draft.requests[REQUEST].slots[0] == running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)
     assert draft.returns[RETURN].hindered == {}
 
 

@@ -361,7 +361,7 @@ def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str,
     known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): BACKING_OFF})
     draft = draft_of(known, *BOTH, limits=lone)
     capacity = capacity_of(draft)
-    ask(draft, draft.record(REQUEST), capacity)
+    ask(draft, draft.requests[REQUEST], capacity)
     assert verdicts(draft) == {Verdict.WITHDRAWN: 1}
     draft.pressures["a", TEMPLATE] = Window(window=1)
     assert capacity.room("a", TEMPLATE).machines == 1
@@ -424,7 +424,7 @@ def test_what_counts_against_a_pools_cap(one: Slot, counts: bool) -> None:
     known = memory(record(one, id_=OTHER, count=1, ended="complete"), record(count=9))
     draft = draft_of(known, *BOTH, limits=limits(pool("a", max_machines=4)))
     capacity = capacity_of(draft)
-    ask(draft, draft.record(REQUEST), capacity)
+    ask(draft, draft.requests[REQUEST], capacity)
     assert created(draft) == {"a": 3 if counts else 4}
     assert dict(draft.deferred) == {("a", TEMPLATE, PendingReason.CAP): 6 if counts else 5}
 
@@ -450,7 +450,7 @@ def test_the_caps_of_two_templates(most: dict[str, int], unknown: tuple[str, ...
 def test_a_machine_that_still_goes_counts_against_the_cap_over_all_templates() -> None:
     going = record(slot(0, Verdict.FAILED, OTHER), id_=OTHER, template="U", ended="complete")
     draft = draft_of(memory(going, record(count=5)), *BOTH, limits=two_templates(pool("a", max_machines_total=4)))
-    ask(draft, draft.record(REQUEST), capacity_of(draft))
+    ask(draft, draft.requests[REQUEST], capacity_of(draft))
     assert created(draft) == {"a": 3}
 
 
@@ -493,7 +493,7 @@ def test_beyond_max_number(maximum: int | None, there: int, wanted: int, creates
         assert one.failure is not None
         assert f"maxNumber of {maximum}" in one.failure.text
         assert one.failure.error is ErrorClass.QUOTA
-    assert missing(draft.record(REQUEST)) == 0
+    assert missing(draft.requests[REQUEST]) == 0
 
 
 def test_an_unlimited_template_ends_at_hfs_own_maximum() -> None:
@@ -540,7 +540,7 @@ def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
     draft = asked_of(record(one, count=2, deadline=NOW), **given)
     assert draft.creates == []
     assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
-    assert missing(draft.record(REQUEST)) == 0
+    assert missing(draft.requests[REQUEST]) == 0
 
 
 @pytest.mark.parametrize(("wanted", "lines"), [(MOST_LINES, MOST_LINES), (MOST_LINES + 1, 1), (100_000, 1)])
@@ -549,11 +549,11 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
     made, refused = [
         [one for one in slots(draft).values() if one.verdict is each] for each in (Verdict.OPEN, Verdict.FAILED)
     ]
-    assert (len(made), len(refused), missing(draft.record(REQUEST))) == (4, lines, 0)
+    assert (len(made), len(refused), missing(draft.requests[REQUEST])) == (4, lines, 0)
     assert {one.failure.error for one in refused if one.failure} == {ErrorClass.QUOTA}
     assert (f"So {wanted:,} machines" in str(refused[0].failure)) is (lines == 1)
     again = asked(draft.memory(), limits=limits(pool("a", initial_window=4), maximum=4))
-    assert again.memory().requests[REQUEST].slots == draft.record(REQUEST).slots, "nothing is given up twice"
+    assert again.memory().requests[REQUEST].slots == draft.requests[REQUEST].slots, "nothing is given up twice"
 
 
 class Gaps(list[Tries]):
@@ -575,14 +575,14 @@ def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pyt
     few = limits(pool("a", initial_window=4), maximum=4)
     template = replace(few.templates[TEMPLATE], tries=tries)
     draft = asked(memory(record(count=100_000)), limits=replace(few, templates={TEMPLATE: template}))
-    assert (len(draft.creates), missing(draft.record(REQUEST))) == (4, 0)
+    assert (len(draft.creates), missing(draft.requests[REQUEST])) == (4, 0)
 
 
 def test_of_machines_that_were_tried_each_keeps_its_line() -> None:
     failed = [slot(number, Verdict.FAILED, failure=BROKEN) for number in range(MOST_LINES + 5)]
     draft = asked(memory(record(*failed, count=3 * MOST_LINES + 5, deadline=NOW)), limits=limits())
     lines = [one for one in slots(draft).values() if one.submitted is None]
-    assert (len(lines), missing(draft.record(REQUEST))) == (MOST_LINES + 6, 0)
+    assert (len(lines), missing(draft.requests[REQUEST])) == (MOST_LINES + 6, 0)
 
 
 def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.lab.fake import Entry
-from provisioner.loop.cycle import CycleReport, _identity
+from provisioner.loop.cycle import CycleReport
+from provisioner.loop.reconciler import _identity
 from provisioner.model import (
     DeleteReason,
     Distrusted,

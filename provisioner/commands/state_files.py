@@ -1,25 +1,42 @@
-"""``provisioner trim``: ended requests leave the state files, as a running loop lets them."""
+"""``provisioner init`` (``initializeDB``) and ``provisioner trim``: state files begun, and made smaller.
+
+``trim`` lets ended requests leave, as a running loop does by itself.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 
-from provisioner.commands.options import Document, add_shared, settings, show, state_directory
+from provisioner.commands.options import FINE, Document, add_shared, settings, show, state_directory
 from provisioner.commands.plan import clock_of, reconciler
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.tree import Settings
 from provisioner.state.interfaces import State
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
+def add_init_options(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    add_shared(command, "config", "state-dir")
+
+
+def run_init(options: argparse.Namespace) -> int:
+    """Make the first intent.json. Raises StateError where there is one, or was."""
+    instance = settings(options.config).instance
+    state = state_directory(options.state_dir)
+    state.intent.create(instance)
+    print(f"Created {state.intent.path} for provider instance {instance}.")
+    return FINE
+
+
+def add_trim_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
     command.add_argument("--dry-run", action="store_true", help="only show what would leave")
     add_shared(command, "output")
 
 
-def run(options: argparse.Namespace) -> int:
+def run_trim(options: argparse.Namespace) -> int:
     """Show which ids left the files, or would leave them. Raises StateError."""
     left = trim(settings(options.config), state_directory(options.state_dir), dry_run=options.dry_run)
     document = {
@@ -57,3 +74,6 @@ def trim_lines(document: Document) -> Iterator[str]:
     yield from (f"  return  {id_} {word} the files" for id_ in document["returns"])
     if not (document["requests"] or document["returns"]):
         yield "  nothing is due"
+
+
+COMMANDS = {"init": (add_init_options, run_init), "trim": (add_trim_options, run_trim)}

@@ -1,4 +1,4 @@
-"""`provisioner trim` removes what is due, unless a loop does that."""
+"""`provisioner init` creates intent.json once; `provisioner trim` removes what is due, unless a loop does that."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ from tests.support.parts import alter
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return example_site(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["init", "initializeDB"])
+def test_init_creates_intent_once(site: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name]) == 0
+    assert StateDir(site / "work").intent.read().provisioner == "demoinst"
+    assert run(["init"]) == 1
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_trim_shows_what_is_due_and_removes_it_unless_a_loop_does_that(
