@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
 from provisioner.backends.connections import body_of, bounded
-from provisioner.backends.network import ANOTHER_LOGIN, signature, wants_another_login
+from provisioner.backends.network import failed_call, signature
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
 
@@ -101,10 +101,8 @@ def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) ->
             return _in_file(key_file, scopes)
         return google.auth.default(scopes=scopes, request=_request())[0]
     except UNUSABLE as error:
-        if wants_another_login(error):
-            raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
         text = f"no Google credentials: {_source(key_file)}{_reason(error)}; {HINT}"
-        raise BackendError(ErrorClass.DENIED, text) from error
+        raise failed_call(error, ErrorClass.DENIED, text) from error
 
 
 def _in_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
@@ -214,10 +212,8 @@ class GoogleToken:
         try:
             self._credentials.keep_valid(self._request)
         except (GoogleAuthError, *ODD_RESPONSES) as error:
-            if wants_another_login(error):
-                raise BackendError(ErrorClass.DENIED, ANOTHER_LOGIN) from error
             kind = ErrorClass.UNAVAILABLE if isinstance(error, TransportError) else ErrorClass.DENIED
-            raise BackendError(kind, f"no Google token: {error}") from error
+            raise failed_call(error, kind, f"no Google token: {error}") from error
         if not isinstance(token := self._credentials.source.token, str):
             raise BackendError(ErrorClass.DENIED, "no Google token: the token server gave something else")
         return f"Bearer {token}"

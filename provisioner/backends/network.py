@@ -86,9 +86,14 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
     return {"proxy-authorization": f"Basic {b64encode(login.encode()).decode()}"}
 
 
-def wants_another_login(error: BaseException) -> bool:
-    """Whether a call failed as the proxy does not know us: another would get the same, and may lock the account."""
-    return TUNNEL_REFUSED in str(error)
+def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendError:
+    """Return the failure of a call, of class ``kind``; DENIED if the proxy does not know us.
+
+    Another call would get the same from the proxy, and may lock the account.
+    """
+    if TUNNEL_REFUSED in str(error):
+        return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
+    return BackendError(kind, text)
 
 
 def seconds_until(retry_after: str | None) -> float | None:

@@ -19,7 +19,7 @@ import urllib3
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, Flow
 from provisioner.backends.connections import MOST_PAGES, PAGE, body_of
-from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
+from provisioner.backends.network import failed_call, seconds_until
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import class_of_status, json_object, smaller_page
 from provisioner.model import ErrorClass, Failure
@@ -209,7 +209,7 @@ class KubeApi:
             if isinstance(error, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
                 self.access.failed(way)
             self.clock.hear(None, time.monotonic() - began)
-            raise BackendError(*unanswered(error)) from error
+            raise unanswered(error) from error
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
@@ -218,12 +218,11 @@ class KubeApi:
         return reply, content
 
 
-def unanswered(error: urllib3.exceptions.HTTPError) -> tuple[ErrorClass, str]:
-    """The class and words of a request without a response: it may have been applied, or not."""
-    if wants_another_login(error):
-        return ErrorClass.DENIED, ANOTHER_LOGIN
+def unanswered(error: urllib3.exceptions.HTTPError) -> BackendError:
+    """Return the failure of a request without a response: it may have been applied, or not."""
     reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-    return (ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE), words(f"{type(error).__name__}: {error}")
+    kind = ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE
+    return failed_call(error, kind, words(f"{type(error).__name__}: {error}"))
 
 
 def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:

@@ -269,7 +269,7 @@ def events(stream: Any) -> Iterator[Document]:
                 if line.strip():
                     yield json_object(line)
     except urllib3.exceptions.HTTPError as error:
-        raise BackendError(*unanswered(error)) from error
+        raise unanswered(error) from error
 
 
 def _complaint(event: Document, pods: PodList | None) -> BackendError | NoStreamedLists:

@@ -46,8 +46,8 @@ HASTE = 1 / 3
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
 
-REMEMBERED_IDS = 10_000
-"""How many request ids of failed operations are remembered: Compute forgets them, too, after an undocumented time."""
+REMEMBERED_FAILURES = 10_000
+"""Failed creates that are remembered: Compute forgets request ids, too, after an undocumented time."""
 
 T = TypeVar("T")
 
@@ -66,7 +66,8 @@ class MigBackend(GroupInspection):
         self._ending = threading.Event()
         self._next_look = 0.0
         self._lock = threading.Lock()
-        self._spent: dict[str, None] = {}
+        self._failures: dict[uuid.UUID, int] = {}
+        """Failed operations by the key of their create."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """A group cannot be watched; Pub/Sub is what may say that something changed."""
@@ -149,34 +150,31 @@ class MigBackend(GroupInspection):
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
         """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
-        api, id_ = self._project.api, self._unspent_id(names)
+        api, key = self._project.api, request_key(self._settings.identity, names)
         self._observer.expect_change()
         try:
-            operation = api.create(self._settings, names, id_)
+            operation = api.create(self._settings, names, self._request_id(key))
             done = operation.get("status") == "DONE"
             ended = operation if done else api.finished(self._settings.place, operation["name"])
             if ended is None:
                 self._admissions.expect(operation["name"], names)
             elif error := operation_error(ended):
-                self._spend(id_)
+                self._note_failure(key)
                 raise raised(error)
         except AlreadyExists as error:
             return self._look_again(names, error.failure.text)
         return {}
 
-    def _unspent_id(self, names: Sequence[str]) -> str:
-        """The request id of a create: the same for the same names, until Compute has answered it with an error."""
-        tries = 0
-        while (id_ := request_id(self._settings.identity, names, tries)) in self._spent:
-            tries += 1
-        return id_
+    def _request_id(self, key: uuid.UUID) -> str:
+        """Return the request id of a create: the same for the same names until Compute answers it with an error."""
+        return str(uuid.uuid5(key, str(self._failures.get(key, 0))))
 
-    def _spend(self, id_: str) -> None:
-        """From now on this id only brings back the operation that failed: a repeat of the create needs another."""
+    def _note_failure(self, key: uuid.UUID) -> None:
+        """Take another id for the next try of a create: the last one would only bring back the failed operation."""
         with self._lock:
-            self._spent[id_] = None
-            if len(self._spent) > REMEMBERED_IDS:
-                del self._spent[next(iter(self._spent))]
+            self._failures[key] = self._failures.pop(key, 0) + 1
+            if len(self._failures) > REMEMBERED_FAILURES:
+                del self._failures[next(iter(self._failures))]
 
     def _look_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
         """A name of the call is taken, and Compute does not say which: members with these names are ours, a success.
@@ -217,6 +215,6 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
         yield items[start : start + CHUNK]
 
 
-def request_id(group: Sequence[str], names: Sequence[str], tries: int) -> str:
-    """The same for the same content: Compute takes the second of two requests with one id for the first."""
-    return str(uuid.uuid5(REQUEST_IDS, "|".join((*group, str(tries), *sorted(names)))))
+def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:
+    """Return the same for the same content: Compute takes the second of two requests with one id for the first."""
+    return uuid.uuid5(REQUEST_IDS, "|".join((*group, *sorted(names))))

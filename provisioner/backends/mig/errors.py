@@ -15,7 +15,7 @@ import requests.exceptions as request_errors
 import urllib3.exceptions as connection_errors
 
 from provisioner.backends import BackendError
-from provisioner.backends.network import ANOTHER_LOGIN, seconds_until, wants_another_login
+from provisioner.backends.network import failed_call, seconds_until
 from provisioner.backends.responses import class_of_status
 from provisioner.model import ErrorClass, Failure
 
@@ -160,10 +160,8 @@ def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeErro
 def of_exception(error: BaseException) -> BackendError:
     """Return what a call raised (one of ``CALL_ERRORS``), as ours. A call that did not end may have been applied."""
     kind = ErrorClass.UNAVAILABLE
-    if wants_another_login(error):
-        return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
     if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError):
         kind = ErrorClass.TIMEOUT
     elif isinstance(error, auth_errors.GoogleAuthError) and not isinstance(error, auth_errors.TransportError):
         kind = ErrorClass.DENIED
-    return BackendError(kind, f"{type(error).__name__}: {error}")
+    return failed_call(error, kind, f"{type(error).__name__}: {error}")

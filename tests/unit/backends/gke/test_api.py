@@ -10,7 +10,7 @@ import urllib3
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import MAX_WORDS, parse, refusal, unanswered
 from provisioner.backends.network import ANOTHER_LOGIN
-from provisioner.model import ErrorClass
+from provisioner.model import ErrorClass, Failure
 
 QUOTA = 'pods "a" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=50, limited: pods=50'
 FORBIDDEN = 'pods "a" is forbidden:'
@@ -99,11 +99,11 @@ def test_a_proxy_that_does_not_know_us_needs_a_person() -> None:
     tunnel = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 407 authenticationrequired"))
     other = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 503 Service Unavailable"))
 
-    assert unanswered(tunnel) == (ErrorClass.DENIED, ANOTHER_LOGIN)
-    assert unanswered(other)[0] is ErrorClass.UNAVAILABLE
+    assert unanswered(tunnel).failure == Failure(ErrorClass.DENIED, ANOTHER_LOGIN)
+    assert unanswered(other).failure.error is ErrorClass.UNAVAILABLE
 
 
 def test_only_a_silent_server_is_a_timeout() -> None:
     pool = urllib3.HTTPConnectionPool("127.0.0.1")
-    assert unanswered(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow"))[0] is ErrorClass.TIMEOUT
-    assert unanswered(urllib3.exceptions.ProtocolError("closed"))[0] is ErrorClass.UNAVAILABLE
+    assert unanswered(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow")).failure.error is ErrorClass.TIMEOUT
+    assert unanswered(urllib3.exceptions.ProtocolError("closed")).failure.error is ErrorClass.UNAVAILABLE

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from types import SimpleNamespace
 
 import pytest
 
 from provisioner.backends.mig import backend as migs
 from provisioner.backends.mig.api import ComputeApi
-from provisioner.backends.mig.backend import MigBackend, request_id
+from provisioner.backends.mig.backend import MigBackend, request_key
 from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.project import Projects
 from provisioner.model import Delete, DeleteReason
@@ -18,25 +17,22 @@ from tests.support.clouds.mig_bench import REGIONAL, classes, name, pool
 
 def test_a_request_id_depends_on_all_that_makes_a_request_another() -> None:
     group = ("mig", "None", "p", "us-central1-a", "hf-a")
-    first = request_id(group, ["a", "b"], 0)
-    assert request_id(group, ["b", "a"], 0) == first
-    others = [
-        request_id(group, ["a"], 0),
-        request_id(group, ["a", "b"], 1),
-        request_id((*group[:-1], "hf-b"), ["a", "b"], 0),
-    ]
-    assert len({first, *others}) == 4
-    assert uuid.UUID(first).int != 0
+    first = request_key(group, ["a", "b"])
+    assert request_key(group, ["b", "a"]) == first
+    assert len({first, request_key(group, ["a"]), request_key((*group[:-1], "hf-b"), ["a", "b"])}) == 3
 
 
-def test_only_so_many_request_ids_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migs, "REMEMBERED_IDS", 2)
+def test_a_failed_create_has_another_request_id_and_only_so_many_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(migs, "REMEMBERED_FAILURES", 2)
     backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
-    ids = []
-    for number in (1, 2, 3):
-        ids.append(backend._unspent_id([name(number)]))
-        backend._spend(ids[-1])
-    assert [backend._unspent_id([name(number)]) == ids[number - 1] for number in (1, 2, 3)] == [True, False, False]
+    keys = [request_key(("mig",), [name(number)]) for number in (1, 2, 3)]
+    ids = [backend._request_id(key) for key in keys]
+    assert ids == [backend._request_id(key) for key in keys]
+    for key in keys:
+        backend._note_failure(key)
+    assert [backend._request_id(key) == id_ for key, id_ in zip(keys, ids, strict=True)] == [True, False, False]
     backend.close()
 
 
