@@ -63,14 +63,10 @@ class Observer:
         """Do not wait for the pace."""
         self._again.set()
 
-    def end(self) -> None:
-        """Look no more; a look under way goes on."""
-        self._ended = True
-        self._again.set()
-
     def stop(self, seconds: float = LOOK_ENDS) -> None:
         """End the thread, which has so long for its look, and the backend's connections."""
-        self.end()
+        self._ended = True
+        self._again.set()
         self._thread.join(seconds)
         self._backend.close()
 
@@ -112,8 +108,6 @@ class Observer:
 
 def stop_all(observers: Collection[Observer]) -> None:
     """End them all at once: each may be in a look, or hold connections, whose cloud does not answer."""
-    for observer in observers:
-        observer.end()
     threads = [threading.Thread(target=observer.stop, daemon=True) for observer in observers]
     for thread in threads:
         thread.start()

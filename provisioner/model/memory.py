@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from provisioner.model.snapshot import Fingerprint, Notice
+from provisioner.model.snapshot import UNKNOWN_MACHINE, Fingerprint, Notice
 from provisioner.model.words import DESIRED, BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
 from provisioner.names import SLOT_DIGITS
 
@@ -32,7 +32,7 @@ class Observed(NamedTuple):
     seen: bool = False
     absent: float | None = None
     """Begin of the first complete snapshot that lacks the machine, since it was last seen."""
-    fingerprint: Fingerprint = Fingerprint()
+    fingerprint: Fingerprint = UNKNOWN_MACHINE
     ip: str = ""
     public_ip: str = ""
     launched: int = 0

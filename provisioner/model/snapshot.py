@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner.model.words import Failure, LossCause, Phase
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(NamedTuple):
     """What tells a machine from another of the same name. An empty field is unknown."""
 
     uid: str = ""
@@ -20,12 +19,16 @@ class Fingerprint:
 
     def differs(self, other: Fingerprint) -> bool:
         """True when a known value changed; a value that appears is no change."""
-        return (
-            bool(self.uid and other.uid and self.uid != other.uid)
-            or bool(self.created and other.created and self.created != other.created)
-            or bool(self.started and other.started and self.started != other.started)
-            or bool(self.ip and other.ip and self.ip != other.ip)
-        )
+        pairs = zip(self, other, strict=True)
+        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
+
+    def with_appeared(self, other: Fingerprint) -> Fingerprint:
+        """Return this fingerprint with the values that only the other one has; this very one if there is no such."""
+        merged = Fingerprint(*(mine or theirs for mine, theirs in zip(self, other, strict=True)))
+        return self if merged == self else merged
+
+
+UNKNOWN_MACHINE = Fingerprint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Machine:
 
     name: str
     phase: Phase
-    fingerprint: Fingerprint = Fingerprint()
+    fingerprint: Fingerprint = UNKNOWN_MACHINE
     ip: str = ""
     public_ip: str = ""
     launched: int = 0

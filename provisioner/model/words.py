@@ -85,18 +85,6 @@ class PendingReason(StrEnum):
     """No loop has published a reason."""
 
 
-_COLUMNS = (
-    "is_of_call",
-    "backs_off",
-    "stops_batch",
-    "has_no_room",
-    "is_ambiguous",
-    "needs_operator",
-    "spends_try",
-    "lsf_code",
-)
-
-
 class ErrorClass(StrEnum):
     """Classes of failures, as one table of what follows from each.
 
@@ -125,7 +113,7 @@ class ErrorClass(StrEnum):
         """Make a member of the table's row."""
         member = str.__new__(cls, word)
         member._value_ = word
-        member.__dict__.update(zip(_COLUMNS, columns, strict=True))
+        member.__dict__.update(zip(cls.__annotations__, columns, strict=True))
         return member
 
     # fmt: off

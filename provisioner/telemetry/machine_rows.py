@@ -53,32 +53,22 @@ class Counts(NamedTuple):
 ByPool = Mapping[str, Counts]
 
 
-Tally = Mapping[tuple[str, str, bool], int]
-"""How many slots of a request are in that pool, with that verdict, and ran. Of few entries, made in one pass."""
-
-
-def tally_of(record: RequestRecord) -> Tally:
-    return Counter([(slot.pool, str(slot.verdict), slot.ran is not None) for slot in record.slots.values()])
-
-
-def by_pool(tally: Tally) -> ByPool:
-    fates = defaultdict[str, Counter[str]](Counter)
-    for (pool, verdict, ran), slots in tally.items():
-        fates[pool][("running" if ran else "pending") if verdict in DESIRED else verdict] += slots
-    return {pool: Counts(*(fate[name] for name in Counts._fields)) for pool, fate in fates.items()}
-
-
-def verdicts_of(tally: Tally) -> Mapping[str, int]:
-    verdicts = Counter[str]()
-    for (_, verdict, _), slots in tally.items():
-        verdicts[verdict] += slots
-    return dict(verdicts)
+def counts_of(record: RequestRecord) -> ByPool:
+    """Return the slots of a request in each pool."""
+    fates = Counter(
+        [
+            (slot.pool, ("running" if slot.ran is not None else "pending") if slot.verdict in DESIRED else slot.verdict)
+            for slot in record.slots.values()
+        ]
+    )
+    pools = dict.fromkeys(pool for pool, _ in fates)
+    return {pool: Counts(*(fates[pool, fate] for fate in Counts._fields)) for pool in pools}
 
 
 def tables(
     memory: Memory,
     limits: Limits,
-    tallies: Mapping[str, Tally],
+    slots: Mapping[str, ByPool],
     waits: Mapping[Key, int],
     errors: Mapping[Key, Document | None],
 ) -> dict[str, Sequence[Row]]:
@@ -86,7 +76,11 @@ def tables(
 
     A row without a pool counts what no pool can be named for; it belongs to its template alone.
     """
-    total = _total(memory, tallies)
+    total = defaultdict[Key, Counts](Counts)
+    for id_, pools in slots.items():
+        for pool, counts in pools.items():
+            key = (pool, memory.requests[id_].template)
+            total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
     named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
     keys = dict.fromkeys([*named, *sorted(total.keys() | waits.keys() | memory.pressures.keys())])
     rows = [_pair_row(memory, limits, key, total[key], waits.get(key, 0), errors.get(key)) for key in keys]
@@ -95,15 +89,6 @@ def tables(
         "pools": _sum_rows(rows, "pool", limits.pools),
         "templates": _sum_rows(rows, "template", limits.templates),
     }
-
-
-def _total(memory: Memory, tallies: Mapping[str, Tally]) -> Mapping[Key, Counts]:
-    total = defaultdict[Key, Counts](Counts)
-    for id_, tally in tallies.items():
-        for pool, counts in by_pool(tally).items():
-            key = (pool, memory.requests[id_].template)
-            total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
-    return total
 
 
 def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: int, error: Document | None) -> Row:

@@ -29,7 +29,7 @@ from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_watch import sentence
 from provisioner.telemetry.facts import Facts, loop_document, silence_message
 from provisioner.telemetry.held_levers import lever_alarms
-from provisioner.telemetry.machine_rows import Counts, Row, Tally, by_pool, tables, tally_of, verdicts_of
+from provisioner.telemetry.machine_rows import ByPool, Counts, Row, counts_of, tables
 from provisioner.telemetry.notes import LastingFailure, Notes
 from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
 from provisioner.telemetry.spending import spending
@@ -169,15 +169,15 @@ def _trouble(trouble: LastingFailure | None) -> Document | None:
 def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
     """What the loop remembers, and why there is less than is wanted."""
     now, failures = time_at(memory, wall), pool_failures(memory)
-    tallies = {record.id: tally_of(record) for record in memory.requests.values()}
+    slots = {record.id: counts_of(record) for record in memory.requests.values()}
     unmet = UnmetDocuments(memory, notes, failures, now).by_request()
     limits, waiting = notes.limits or Limits("", {}, {}), waits(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
     # Nothing is wanted for a machine that was given up: it failed, and no other takes its place.
     wanted = waiting - waits(memory, unmet, PendingReason.GIVEN_UP)
-    return tables(memory, limits, tallies, wanted, errors) | {
+    return tables(memory, limits, slots, wanted, errors) | {
         "requests": [
-            _request(memory, record, tallies[record.id]) | {"missing": unmet.get(record.id, [])}
+            _request(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
             for record in memory.requests.values()
         ],
         "returns": [
@@ -209,8 +209,7 @@ def _place(slot: Slot, failure: Failure | None) -> dict[str, Any]:
     return {"machine": slot.name, "pool": slot.pool, "text": failure.text if failure else ""}
 
 
-def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, Any]:
-    pools = by_pool(tally)
+def _request(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, Any]:
     return {
         "id": record.id,
         "template": record.template,
@@ -218,7 +217,7 @@ def _request(memory: Memory, record: RequestRecord, tally: Tally) -> dict[str, A
         "status": record.ended or RequestStatus.RUNNING,
         "deadline": format_utc(memory.wall_of(record.deadline)),
         "running": sum(counts.running for counts in pools.values()),
-        "slots": verdicts_of(tally),
+        "slots": dict(Counter([str(slot.verdict) for slot in record.slots.values()])),
         "set_aside": [slot.name for slot in record.slots.values() if slot.set_aside],
         "pools": {pool: counts._asdict() for pool, counts in pools.items()},
     }

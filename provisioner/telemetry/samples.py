@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.model import Memory, PendingReason
-from provisioner.telemetry.machine_rows import by_pool, tally_of
+from provisioner.telemetry.machine_rows import counts_of
 
 EVERY = 60.0
 """Seconds between two samples: fine enough to see a burst start, and a day of them is a few hundred kilobytes."""
@@ -66,7 +66,7 @@ def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int
             points[subject] = Point(*map(sum, zip(points[subject], more, strict=True)))
 
     for record in memory.requests.values():
-        for pool, some in by_pool(tally_of(record)).items():
+        for pool, some in counts_of(record).items():
             add(pool, record.template, Point(some.running + some.pending, some.running, some.pending))
     for (pool, template, _), machines in deferred.items():
         add(pool, template, Point(wanted=machines))

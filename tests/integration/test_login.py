@@ -359,17 +359,6 @@ def test_a_kubeconfig_that_is_being_written_leaves_what_was_known(guard: Guard, 
     assert ask(api)
 
 
-def test_a_token_file_is_followed(guard: Guard, tmp_path: Path) -> None:
-    guard.tokens = {"one", "two"}
-    (tmp_path / "token").write_text("one\n")
-    api = connect(pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", guard.address, {"tokenFile": "token"})))
-    assert ask(api)
-    (tmp_path / "new").write_text("two\n")
-    (tmp_path / "new").replace(tmp_path / "token")
-    assert ask(api)
-    assert guard.heard == ["one", "two"]
-
-
 # --- in a cluster -----------------------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,7 @@ class LossEvents:
             for end in ends:
                 self._waiting.put((pool, end))
             self._sending = self._sender.submit(self._send_waiting)
+            self._sending.add_done_callback(Future.result)  # which logs an unexpected error
 
     def close(self) -> None:
         """Wait a moment for a sending that is under way."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import HOUR, Limits, Memory
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.usage import Cell, Usage, month_of, there
+from provisioner.planning.core.usage import Cell, month_of, there
 
 PART = 1e-6
 """Of a machine: prices are no binary fractions, and ten times 0.1 is to fit into 1."""
@@ -45,12 +45,8 @@ def month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> floa
     cells = Counter[Cell]()
     for cell, one in there(memory, now):
         cells[cell] += max(0, round((one.end - max(one.begin, begins - ahead)) * 1000))
-    return cost(limits, cells) + math.fsum(cost(limits, cells) for cells in month(memory.usage.days, days))
-
-
-def month(usage: Usage, days: str) -> list[Mapping[Cell, int]]:
-    """The cells of the days that begin so."""
-    return [cells for day, cells in usage.items() if day.startswith(days)]
+    gone = [used for day, used in memory.usage.days.items() if day.startswith(days)]
+    return cost(limits, cells) + math.fsum(cost(limits, used) for used in gone)
 
 
 class Purse:

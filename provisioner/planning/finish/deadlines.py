@@ -77,7 +77,9 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over:
             draft.wake_at(ends)
     for slot in pending(record):
         if over:
-            _time_out(draft, record, slot, slot.failure or _reason(draft, slot.pool, record.template, over), capacity)
+            late = Failure(ErrorClass.TIMEOUT, f"The machine did not run {over}.")
+            failure = slot.failure or pool_trouble(draft, slot.pool, record.template) or late
+            _time_out(draft, record, slot, failure, capacity)
         elif slot.submitted is not None and slot.pool in draft.snapshots:
             denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # no time would change that
             due = now if denied else boots_by(slot, draft.pool(slot.pool))
@@ -98,11 +100,6 @@ def _not_booted(draft: Draft, slot: Slot) -> Failure:
 def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure, capacity: Capacity) -> None:
     capacity.released(slot, record.template)
     draft.close(slot, Verdict.FAILED, reason=DeleteReason.TIMED_OUT, failure=failure)
-
-
-def _reason(draft: Draft, pool: str, template: str, over: str) -> Failure:
-    """Why a machine that never ran did not: the pool's own trouble, if it has any."""
-    return pool_trouble(draft, pool, template) or Failure(ErrorClass.TIMEOUT, f"The machine did not run {over}.")
 
 
 def conclude(draft: Draft, record: RequestRecord) -> None:

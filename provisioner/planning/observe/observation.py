@@ -12,7 +12,6 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
-    Fingerprint,
     Life,
     LossCause,
     Machine,
@@ -31,7 +30,6 @@ from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_exp
 PENDING, RUNNING, STOPPING, GONE = Phase.PENDING, Phase.RUNNING, Phase.STOPPING, Phase.GONE
 """Read once: to look a phase up costs a fifth of comparing a slot with its machine, and each plan compares them all."""
 
-UNKNOWN = Fingerprint()
 REPLACED = Failure(ErrorClass.OTHER, "Another machine appeared under the same name.")
 ENDED = Failure(ErrorClass.OTHER, "The machine ended.")
 STRAYED = Failure(ErrorClass.INVALID, "Its place made the machine without what marks it as ours.")
@@ -183,7 +181,7 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
         accepted=True,
         seen=True,
         # Until one runs there may be several: each attempt of a group is another instance.
-        fingerprint=_merged(held.fingerprint, machine.fingerprint) if told else machine.fingerprint,
+        fingerprint=held.fingerprint.with_appeared(machine.fingerprint) if told else machine.fingerprint,
         ip=shown.ip,
         public_ip=shown.public_ip,
         launched=shown.launched,
@@ -219,16 +217,6 @@ def _life(slot: Slot, machine: Machine, now: float, put_off: bool) -> Life:
     if is_down is (life.down is None):
         life = life._replace(down=now if is_down else None)
     return life
-
-
-def _merged(held: Fingerprint, seen: Fingerprint) -> Fingerprint:
-    """A value that is held stays; one that appears is added."""
-    if held == UNKNOWN:
-        return seen
-    merged = Fingerprint(
-        held.uid or seen.uid, held.created or seen.created, held.started or seen.started, held.ip or seen.ip
-    )
-    return held if merged == held else merged
 
 
 def _announced(held: Notice | None, seen: Notice | None) -> Notice | None:

@@ -47,7 +47,8 @@ SNAPSHOTS = 2
 
 def distrust(draft: Draft) -> None:
     """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and note where pools are."""
-    draft.distrusted = trust(draft)
+    places = configured_places(draft.before, draft.limits)
+    draft.distrusted = trust(draft, places)
     wrong, endpoints = dict(draft.places.wrong_since), dict(draft.places.endpoints)
     for pool, snapshot in list(draft.snapshots.items()):
         distrusted = draft.distrusted.get(pool)
@@ -66,16 +67,19 @@ def distrust(draft: Draft) -> None:
             wrong.pop(pool, None)
             if snapshot.answered_by:
                 endpoints[pool] = snapshot.answered_by
-    places = configured_places(draft.before, draft.limits)
     draft.places = replace(draft.places, configured=places, endpoints=endpoints, wrong_since=wrong)
 
 
-def trust(draft: Draft) -> dict[str, Distrusted]:
-    """Return why snapshots may not be acted upon, by pool; a pool that is not named is trusted. Change nothing."""
-    distrusted = {
-        pool: Distrusted(DistrustReason.POOL_MOVED, draft.now, NEVER, detail=detail)
-        for pool, detail in _moved(draft.before, draft.limits).items()
-    }
+def trust(draft: Draft, places: Mapping[str, str]) -> dict[str, Distrusted]:
+    """Return why snapshots may not be acted upon, by pool; a pool that is not named is trusted. Change nothing.
+
+    ``places``: where the machines of each pool are.
+    """
+    distrusted = {}
+    for name, limits in draft.limits.pools.items():
+        if limits.where and limits.where != places[name]:
+            detail = f"is now {limits.where}, but has machines in {places[name]}"
+            distrusted[name] = Distrusted(DistrustReason.POOL_MOVED, draft.now, NEVER, detail=detail)
     running = Counter[str]()
     absent = defaultdict[str, list[Slot]](list)
     for record in draft.records():
@@ -187,16 +191,6 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
     if others:
         others &= _pools_with_machines(memory)
     return {**memory.places.configured, **{name: where for name, where in configured.items() if name not in others}}
-
-
-def _moved(memory: Memory, limits: Limits) -> Mapping[str, str]:
-    """Return where the pools are whose machines are elsewhere, in words."""
-    places = configured_places(memory, limits)
-    return {
-        name: f"is now {pool.where}, but has machines in {places[name]}"
-        for name, pool in limits.pools.items()
-        if pool.where and pool.where != places[name]
-    }
 
 
 # --- another provisioner has the same identity ------------------------------------------------------------------------

@@ -119,9 +119,6 @@ def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
     never = threading.Event()
 
     class Hanging(Observer):
-        def end(self) -> None:
-            done.append("end")
-
         def stop(self, seconds: float = 0.0) -> None:
             done.append("stop")
             never.wait(10 * PATIENCE)
@@ -129,7 +126,7 @@ def test_looks_that_hang_hold_up_the_end_together_and_not_one_after_the_other(
 
     monkeypatch.setattr(observers, "CLOSE_SECONDS", 0.2)
     observers.stop_all([Hanging(SlowPlace(), LoopClock(), lambda: None) for _ in range(12)])
-    assert done == ["end"] * 12 + ["stop"] * 12
+    assert done == ["stop"] * 12
     never.set()
 
 

@@ -32,7 +32,7 @@ def limits(where: str) -> Limits:
 
 
 def moved(known: Memory, limits: Limits) -> dict[str, Distrusted]:
-    return trust(Draft(known, {}, limits, 1.0))
+    return trust(Draft(known, {}, limits, 1.0), configured_places(known, limits))
 
 
 def memory(where: str, *slots: Slot) -> Memory:

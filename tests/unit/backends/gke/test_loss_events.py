@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from provisioner.backends import Ended
 from provisioner.backends.gke.api import refusal
 from provisioner.backends.gke.loss_events import LossEvents
 from provisioner.model import LossCause
 from tests.support.waiting import until
+
+END = Ended("hf-aaaaaaaaaa-000001", "aaaaaaaaaa", "T", uid="u", lost=True, cause=LossCause.NODE, failure=None)
+
+
+def losses_of(send: Callable[..., None]) -> LossEvents:
+    return LossEvents(SimpleNamespace(send=send), "grid", "demo")  # type: ignore[arg-type]
 
 
 def test_what_was_recorded_during_a_sending_that_is_refused_is_not_sent() -> None:
@@ -22,11 +31,25 @@ def test_what_was_recorded_during_a_sending_that_is_refused_is_not_sent() -> Non
         refused.wait(30)
         raise refusal(403, b"", None)
 
-    losses = LossEvents(SimpleNamespace(send=send), "grid", "demo")  # type: ignore[arg-type]
-    end = Ended("hf-aaaaaaaaaa-000001", "aaaaaaaaaa", "T", uid="u", lost=True, cause=LossCause.NODE, failure=None)
-    losses.record("gke", [end])
+    losses = losses_of(send)
+    losses.record("gke", [END])
     until(lambda: sent, 30, what="the first is sent")
-    losses.record("gke", [end])
+    losses.record("gke", [END])
     refused.set()
     losses.close()
     assert len(sent) == 1
+
+
+def test_an_unexpected_error_is_in_the_log_and_the_next_losses_are_sent(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+
+    def send(*arguments: Any, **_: Any) -> None:
+        sent.append(arguments)
+        raise RuntimeError("of another kind")
+
+    losses = losses_of(send)
+    for number in (1, 2):
+        losses.record("gke", [END])
+        until(lambda number=number: caplog.text.count("of another kind") >= number, 30, what="the error is logged")
+    losses.close()
+    assert len(sent) == 2
