@@ -9,7 +9,8 @@ import pytest
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.registry import built_in, longest_call
 from provisioner.loop.cycle import SupersededError
-from provisioner.loop.startup import CachedIntent
+from provisioner.loop.startup import LONE_MEMORY, CachedIntent
+from provisioner.model import BrakeReason
 from tests.support.cycle_bench import Bench
 
 
@@ -31,6 +32,20 @@ def test_an_old_memory_beside_a_lost_intent_is_neither_used_nor_written(bench: B
     assert "intent.json" in report.problem
     assert bench.reconciler.memory is None
     assert file.read_bytes() == old
+
+
+def test_a_memory_that_stands_without_its_lock_file_latches_the_brake(bench: Bench) -> None:
+    bench.request(1)
+    bench.cycle(2)
+    bench.restarted()
+    bench.cycle()
+    assert bench.state.memory.read().brake is None, "with its lock file it is taken as it is"
+    Path(bench.state.memory.lock_path).unlink()
+    bench.restarted()
+    bench.cycle()
+    brake = bench.state.memory.read().brake
+    assert brake is not None
+    assert (brake.reason, brake.detail) == (BrakeReason.MEMORY_OLDER, LONE_MEMORY)
 
 
 def superseded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from provisioner.model import Memory
+from provisioner.state import markers
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateUnwritable
-from tests.support.stores import add, contents, fill
+from tests.support.stores import add, contents, failing, fill
 
 
 @pytest.fixture
@@ -19,6 +21,15 @@ def umask_077() -> Iterator[None]:
     before = os.umask(0o077)
     yield
     os.umask(before)
+
+
+def test_a_full_disk_is_found_by_a_block_that_is_removed_again(state: StateDir, monkeypatch) -> None:
+    assert state.refusal() is None
+    monkeypatch.setattr(markers, "write_all", failing(markers.write_all, errno.ENOSPC))
+    refusal = state.refusal()
+    assert refusal is not None
+    assert refusal.errno == errno.ENOSPC
+    assert list(Path(state.path).iterdir()) == []
 
 
 READS = {
