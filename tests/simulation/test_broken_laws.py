@@ -51,7 +51,7 @@ from tests.support.parts import alter
 Break = AbstractContextManager[Any]
 
 BOUNDED = settings(
-    max_examples=200,
+    max_examples=1000,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,

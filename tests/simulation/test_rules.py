@@ -13,7 +13,7 @@ from provisioner.lab.virtual.run import play
 from provisioner.lab.virtual.scenario import Scenario
 from provisioner.lab.virtual.scenario_file import catalogue
 from provisioner.model import ErrorClass
-from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.allocate import capacity, scheduling
 from provisioner.planning.core import window
 from provisioner.planning.observe import trust
 
@@ -41,6 +41,11 @@ def every_failure_frees_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(window, "room", lambda learned, pending, probes: room(learned, pending - learned.failed, probes))
 
 
+def each_place_seems_to_have_room(patch: pytest.MonkeyPatch) -> None:
+    for module in (capacity, scheduling):
+        patch.setattr(module, "lacks_room", lambda *_: False)
+
+
 def room_is_like_any_other(patch: pytest.MonkeyPatch) -> None:
     for error in (ErrorClass.STOCKOUT, ErrorClass.QUOTA):
         patch.setattr(error, "has_no_room", False)
@@ -56,7 +61,7 @@ RULES = {
     ),
     "a round is a hundred results at most": Rule("looks-old", "created", 610, without(window, "ROUND", 10**6)),
     "where there is no room the next pool is asked at once": Rule(
-        "stockout-first", "t90", 420, without(Capacity, "lacks_room", lambda *_: False), 0.5
+        "stockout-first", "t90", 420, each_place_seems_to_have_room, 0.5
     ),
     "refusals for want of room are no failures": Rule("quota-returns", "t90_running", 600, room_is_like_any_other, 7.0),
     "after a refusal there are not more calls at once": Rule(
