@@ -77,6 +77,7 @@ class Publisher:
         self.unpublished = True
         texts = {id_: answer for id_, (_, answer) in status.rendered.items()}
         self._state.status.write(texts, status.lost, status.available)
+        self._status = status  # even if what follows fails: a retry reports nothing twice
         records = [
             (old and old[0], record)
             for id_, (record, _) in status.rendered.items()
@@ -84,7 +85,7 @@ class Publisher:
         ]
         lost = {name: loss for name, loss in status.lost.items() if name not in before.lost}
         self._reported.append(Reported(tuple(records), lost))
-        self._status, self._signature = status, self._state.status.signature()
+        self._signature = self._state.status.signature()
         self.unpublished = False
 
     def tell(self) -> list[Reported]:

@@ -9,13 +9,16 @@ import pytest
 
 from provisioner.hostfactory import Loss
 from provisioner.loop.publisher import Publisher, Reported
-from provisioner.model import NO_LEVERS, Contact, LossCause, Memory, Notice, RequestStatus, Verdict
+from provisioner.model import NO_LEVERS, Contact, LossCause, Memory, Notice, RequestRecord, RequestStatus, Verdict
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
+from provisioner.state.status import StatusStore
 from tests.unit.core import NOW, giving_back, limits, memory, name, record, running, slot
 
 LIMITS = limits()
 CONTACT = Contact()
 ENDED = record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)
+LOST = record(running(0, Verdict.LOST, cause=LossCause.NODE), ended=RequestStatus.COMPLETE)
 
 
 @pytest.fixture
@@ -43,11 +46,37 @@ def test_only_answers_of_changed_records_are_reported(publisher: Publisher) -> N
 
 
 def test_a_loss_is_reported_once(publisher: Publisher) -> None:
-    lost = memory(record(running(0, Verdict.LOST, cause=LossCause.NODE), ended=RequestStatus.COMPLETE))
+    lost = memory(LOST)
     published(publisher, memory(ENDED))
     (reported,) = published(publisher, lost)
     assert reported.lost == {name(0): Loss(0, LossCause.NODE)}
     assert published(publisher, lost) == []
+
+
+@pytest.mark.parametrize(
+    ("news", "lost"), [(ENDED, {}), (LOST, {name(0): Loss(0, LossCause.NODE)})], ids=["answer", "loss"]
+)
+def test_news_are_reported_once_although_the_published_file_cannot_be_checked(
+    publisher: Publisher, state: StateDir, monkeypatch: pytest.MonkeyPatch, news: RequestRecord, lost: dict[str, Loss]
+) -> None:
+    before = record(running(0))
+    published(publisher, memory(before))
+    readable = iter([True, False, True, False, True, True, True])  # before and after each of three writes, and then
+
+    def signature() -> object:
+        if not next(readable):
+            raise StateError("stale file handle")
+        return StatusStore.signature(state.status)
+
+    monkeypatch.setattr(state.status, "signature", signature)
+    for _ in range(2):
+        with pytest.raises(StateError):
+            publisher.publish(memory(news), LIMITS, NO_LEVERS, CONTACT, NOW)
+        assert publisher.unpublished
+    first, *others = published(publisher, memory(news))
+    assert first == Reported(((before, news),), lost)
+    assert others == [Reported((), {})] * 2
+    assert published(publisher, memory(news)) == []
 
 
 def test_the_memory_of_the_start_is_no_news_and_is_published(publisher: Publisher, state: StateDir) -> None:
