@@ -97,7 +97,7 @@ class Reconciler:
             self._mandate.check()
             self._take_in(looks, now)
             if self.memory is not None:
-                self._publisher.begin(self.memory, self.limits, holds, self._contacts.latest, now)
+                self._publisher.begin(self.memory, self.limits, self._contacts.latest, now)
                 if self._publisher.unpublished:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(self.memory, now)

@@ -26,6 +26,7 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Lever,
+    LeverKind,
     LossCause,
     Memory,
     Outcome,
@@ -42,7 +43,7 @@ from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import Journal, when
 from tests.support.cycle_bench import Bench
-from tests.support.levers import CANCEL, PAUSE, STOP
+from tests.support.levers import CANCEL, PAUSE, STOP, pull
 from tests.unit.core import (
     BROKEN,
     OTHER,
@@ -281,6 +282,24 @@ def test_a_restart_tells_only_what_is_new(tmp_path: Path) -> None:
     bench.cycle(3)
     events = [line["event"] for line in bench.state.journal.find(id_).lines[len(before) :]]
     assert events == ["close", "told", "delete", "gone"]
+
+
+@pytest.mark.parametrize("published", [False, True], ids=["meanwhile", "before"])
+@pytest.mark.parametrize("by", [LeverKind.DRAIN, LeverKind.CANCEL])
+def test_machines_that_are_asked_back_across_a_restart_are_told_once(
+    tmp_path: Path, by: LeverKind, published: bool
+) -> None:
+    bench = Bench(tmp_path)
+    bench.succeed(2)
+    machines = sorted(bench.place.machines)
+    targets, cause = (["pool"], "drained") if by is LeverKind.DRAIN else (machines, "cancelled")
+    pull(bench.state, *[Lever(by, target, "ann") for target in targets])
+    if published:
+        bench.cycle(2)
+    bench.restarted()
+    bench.cycle(2)
+    (told,) = bench.state.journal.find('"answer":"lost"').lines
+    assert (told["cause"], told["machines"]) == (cause, machines)
 
 
 def test_a_window_that_a_refused_create_closed_is_written(tmp_path: Path) -> None:

@@ -9,7 +9,20 @@ import pytest
 
 from provisioner.hostfactory import Loss
 from provisioner.loop.publisher import Publisher, Reported
-from provisioner.model import NO_LEVERS, Contact, LossCause, Memory, Notice, RequestRecord, RequestStatus, Verdict
+from provisioner.model import (
+    NO_LEVERS,
+    Contact,
+    Lever,
+    LeverKind,
+    Levers,
+    LossCause,
+    Memory,
+    Notice,
+    RequestRecord,
+    RequestStatus,
+    Verdict,
+)
+from provisioner.planning.core.levers import DRAINED
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.status import StatusStore
@@ -81,10 +94,24 @@ def test_news_are_reported_once_although_the_published_file_cannot_be_checked(
 
 def test_the_memory_of_the_start_is_no_news_and_is_published(publisher: Publisher, state: StateDir) -> None:
     lost = memory(record(running(0, Verdict.LOST), ended=RequestStatus.COMPLETE))
-    publisher.begin(lost, LIMITS, NO_LEVERS, CONTACT, NOW)
-    publisher.begin(memory(), LIMITS, NO_LEVERS, CONTACT, NOW)
+    publisher.begin(lost, LIMITS, CONTACT, NOW)
+    publisher.begin(memory(), LIMITS, CONTACT, NOW)
     assert published(publisher, lost) == [Reported((), {})]
     assert list(state.status.read_lost()) == [name(0)]
+
+
+def test_a_loss_that_was_recorded_but_not_published_at_the_start_is_reported(
+    publisher: Publisher, state: StateDir
+) -> None:
+    state.status.write({}, {}, {})
+    publisher.begin(memory(LOST), LIMITS, CONTACT, NOW)
+    assert published(publisher, memory(LOST)) == [Reported((), {name(0): Loss(0, LossCause.NODE)})]
+
+
+def test_a_hold_is_news_at_a_start_without_a_readable_status(publisher: Publisher) -> None:
+    drained = Levers((Lever(LeverKind.DRAIN, "a"),))
+    publisher.publish(memory(ENDED), LIMITS, drained, CONTACT, NOW)
+    assert publisher.tell() == [Reported((), {name(0): DRAINED})]
 
 
 def test_a_status_that_others_replaced_is_written_again(publisher: Publisher, state: StateDir) -> None:
