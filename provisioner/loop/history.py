@@ -29,6 +29,7 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
+from provisioner.planning.core.window import width
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
 from provisioner.state.interfaces import State
@@ -234,6 +235,8 @@ def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         line |= window.failure.facts
     bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]
+    if reason is PendingReason.WINDOW and window is not None:  # the unmet machines lack it while the pool is busy
+        bounds = [width(window)]
     return line | {"bound": bounds[-1]} if bounds and bounds[-1] is not None else line
 
 

@@ -223,6 +223,24 @@ def test_a_deferral_says_which_bound_is_reached(
     assert (line["reason"], line.get("bound")) == (reason, bound)
 
 
+@pytest.mark.parametrize(
+    ("pressures", "bound"),
+    [
+        ({}, 7),
+        ({("a", TEMPLATE): Window(3)}, 3),
+        ({("a", TEMPLATE): Window(3, probing=True, level=1, failure=STOCKOUT)}, 1),
+    ],
+    ids=["new", "known", "probing"],
+)
+def test_a_window_is_told_as_the_bound_although_the_pool_is_busy(
+    diary: Diary, pressures: dict[tuple[str, str], Window], bound: int
+) -> None:
+    held, places = memory(record(count=9), pressures=pressures), limits(pool("a", initial_window=7))
+    waiting = [plan(held, snapshot(), limits=places, busy=["a"]), plan(held, snapshot(), limits=places)]
+    lines = [line for one in waiting for line in diary.cycle(plan=one) if line["event"] == "deferred"]
+    assert [(line["reason"], line.get("bound")) for line in lines] == [(PendingReason.WINDOW, bound)]
+
+
 def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
     sizes = [(8, 0), (9, 0), (15, 0), (16, 0), (17, 0), (8, 1), (8, 2), (8, 0), (7, 0), (4, 0)]
     lines = []
