@@ -75,7 +75,7 @@ class History:
             plain += _slot_steps(transitions, keyed)
         if plan:
             keyed += self._waiting(plan, wall)
-        for change in changes.windows:
+        for change in _merged(changes.windows):
             keyed += self._window(change)
         if plan:
             keyed += self._pauses(plan.paused)
@@ -238,6 +238,15 @@ def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
     if reason is PendingReason.WINDOW and window is not None:  # the unmet machines lack it while the pool is busy
         bounds = [width(window)]
     return line | {"bound": bounds[-1]} if bounds and bounds[-1] is not None else line
+
+
+def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
+    """Return one change for each window, from before the cycle to what the cycle left, and none in between."""
+    merged: dict[tuple[str, str], WindowChange] = {}
+    for change in changes:
+        key = change.pool, change.template
+        merged[key] = merged.get(key, change)._replace(window=change.window)
+    return merged.values()
 
 
 def _differs(before: Window, window: Window) -> bool:

@@ -97,7 +97,7 @@ class Diary:
         if closes:
             more["plan"] = replace(plan, transitions=(*closes, *plan.transitions))
         changed = {"transitions": plan.transitions, "windows": plan.windows} if (plan := more["plan"]) else {}
-        self.history.take(Changes(self.number, self.wall, **changed, **more), ending=ending)
+        self.history.take(Changes(self.number, self.wall, **(changed | more)), ending=ending)
         return [{k: v for k, v in one.items() if k not in ("time", "cycle")} for one in self.lines()[before:]]
 
     def lines(self) -> Sequence[dict[str, Any]]:
@@ -251,6 +251,17 @@ def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
     said = {"event": "window", "pool": "a", "template": TEMPLATE}
     over = {"window": 8, "backing_off": False}
     assert lines == [said | {"window": 16}, said | {"window": 8} | backing, said | over, said | {"window": 4}]
+
+
+@pytest.mark.parametrize("former", [None, Window(8)], ids=["new", "known"])
+def test_a_window_is_told_as_the_cycle_leaves_it(diary: Diary, former: Window | None) -> None:
+    closed = Window(8, level=1, failure=STOCKOUT)
+    outcome = WindowChange("a", TEMPLATE, former, closed)
+    other = WindowChange("b", TEMPLATE, None, closed)
+    opened = [outcome, other, WindowChange("a", TEMPLATE, closed, Window(8))]
+    assert [line["pool"] for line in diary.cycle(windows=opened)] == ["b"]
+    (line,) = diary.cycle(windows=[outcome, WindowChange("a", TEMPLATE, closed, Window(2))])
+    assert (line["window"], "backing_off" in line) == (2, False)
 
 
 def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
