@@ -77,8 +77,8 @@ class History:
             keyed += self._waiting(plan, wall)
         for change in _merged(changes.windows):
             keyed += self._window(change)
-        if plan:
-            keyed += self._pauses(plan.paused)
+        if changes.paused is not None:
+            keyed += self._pauses(changes.paused)
         for reported in changes.reported:
             plain += _reported(reported)
         lines = [*plain, *self._repeats.take(keyed, wall)] if keyed else plain

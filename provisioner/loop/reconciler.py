@@ -33,6 +33,7 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.planning.collect.orphans import without_brake
+from provisioner.planning.core.levers import paused_pools
 from provisioner.planning.finish.returns import sought
 from provisioner.planning.observe.outcomes import remember
 from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
@@ -115,8 +116,8 @@ class Reconciler:
         except StateError as error:
             problem = str(error)
             self._planned = replace(self._planned, inputs=())
-        changed = transitions, windows, recorded, self._holds.tell(), self._publisher.tell()
-        self._history.take(Changes(self._number, self._clock.wall(), results, *changed))
+        changed = results, transitions, windows, recorded, self._holds.tell(), self._publisher.tell()
+        self._history.take(Changes(self._number, self._clock.wall(), *changed, paused_pools(self.limits, holds)))
         return CycleReport(
             number=self._number,
             now=now,

@@ -41,9 +41,10 @@ from provisioner.model import (
 )
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
+from provisioner.state.errors import StateError
 from provisioner.state.journal import Journal, when
 from tests.support.cycle_bench import Bench
-from tests.support.levers import CANCEL, PAUSE, STOP, pull
+from tests.support.levers import CANCEL, PAUSE, STOP, pull, release
 from tests.unit.core import (
     BROKEN,
     OTHER,
@@ -270,11 +271,47 @@ def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
 
 
 def test_pools_that_a_person_pauses_are_told(diary: Diary) -> None:
-    paused = Plan(memory(), paused=frozenset({"a"}))
-    assert diary.cycle(plan=paused) == [{"event": "paused", "pool": "a"}]
-    assert diary.cycle(plan=paused) == []
-    assert diary.cycle(plan=None) == [], "nothing was planned"
-    assert diary.cycle() == [{"event": "resumed", "pool": "a"}]
+    paused = frozenset({"a"})
+    assert diary.cycle(paused=paused) == [{"event": "paused", "pool": "a"}]
+    assert diary.cycle(paused=paused) == []
+    assert diary.cycle() == [], "the end of a loop changes no pause"
+    assert diary.cycle(paused=frozenset({"b"}), plan=None) == [
+        {"event": "resumed", "pool": "a"},
+        {"event": "paused", "pool": "b"},
+    ]
+
+
+def test_pools_are_told_as_paused_and_resumed_although_no_plan_can_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StateError("no space left")
+
+    bench = Bench(tmp_path)
+    limits = bench.reconciler.limits
+    monkeypatch.setattr(bench.state.memory, "write", full)
+    bench.request(1)
+    pull(bench.state, replace(PAUSE, target="pool"))
+    settings = {**limits.pools, "other": replace(limits.pools["other"], paused=True)}
+    bench.reconciler.limits = replace(limits, pools=settings)
+    assert bench.cycle().problem == "no space left"
+    release(bench.state, LeverKind.PAUSE, target="pool")
+    assert bench.cycle(2).problem == "no space left"
+    found = bench.state.journal.find("paused", "resumed").lines
+    assert [(line["event"], line["pool"]) for line in found] == [
+        ("paused", "other"),
+        ("paused", "pool"),
+        ("resumed", "pool"),
+    ]
+
+
+def test_a_pause_outlasts_the_last_outcomes_of_a_loop(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    pull(bench.state, replace(PAUSE, target="pool"))
+    bench.cycle()
+    bench.reconciler.settle()
+    (line,) = bench.state.journal.find("paused", "resumed").lines
+    assert line["event"] == "paused"
 
 
 @pytest.mark.parametrize(
