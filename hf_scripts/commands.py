@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hf_scripts import documents, hosts, log
-from hf_scripts.documents import Document, Refused
+from hf_scripts import hosts, input_documents, log
+from hf_scripts.input_documents import Document, Refused
 from provisioner.hostfactory import Recorded, templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, printable, short_name
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.markers import SILENT_SECONDS
+from provisioner.state.marker_files import SILENT_SECONDS
 
 if TYPE_CHECKING:
-    from provisioner.state.interfaces import ScriptState
+    from provisioner.state.protocols import ScriptState
 
 MAX_NAMED = 20
 """Lost hosts that a message names with their causes; all are in the list."""
@@ -104,7 +104,7 @@ def _asked_for(call: ScriptCall, valid: Sequence[Template]) -> Sequence[Template
 
     None is refused: HF would drop a provider without templates until it restarts (docs/hostfactory.md: no templates).
     """
-    filters = documents.filters(call.document)
+    filters = input_documents.filters(call.document)
     fitting = [template for template in valid if any(template.fits(*wanted) for wanted in filters)]
     if filters and not fitting:
         names = ", ".join(template.id for template in valid)
@@ -129,7 +129,7 @@ def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, in
 
 def request_machines(call: ScriptCall) -> str:
     """Records the request durably, then names it."""
-    name, count, rc_account = documents.requested(call.document)
+    name, count, rc_account = input_documents.requested(call.document)
     provider = call.provider()
     template = provider.template(name)
     if template is None:
@@ -160,7 +160,7 @@ def _silence(seconds: float | None) -> str:
 
 def get_request_status(call: ScriptCall) -> str:
     """What HF was told of each request that has ended; of the others what the loop published."""
-    ids = documents.request_ids(call.document)
+    ids = input_documents.request_ids(call.document)
     answers, silent = call.state().poll([*filter(re.compile(OUR_ID).fullmatch, ids)])
     silence, entries = _silence(silent), []
     for name in ids:
@@ -250,7 +250,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     document = None
     try:
         may_be_empty, whole = command == "getAvailableTemplates", command not in TAKES_HOSTS
-        document = documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
+        document = input_documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
         text = COMMANDS[command](ScriptCall(document, directories, facts))
     except Refused as error:
         level, text = "WARNING", printable(str(error))
@@ -284,9 +284,9 @@ def _printed(text: str) -> bool:
 def main() -> None:
     """``python -c '…' NAME ARGUMENT…``: the entry of the shell scripts."""
     if sys.argv[1] == "check_install":
-        from hf_scripts import installation  # here alone, as what it imports takes some milliseconds
+        from hf_scripts import installation_check  # here alone, as what it imports takes some milliseconds
 
-        sys.exit(installation.main(sys.argv[2:], os.environ))
+        sys.exit(installation_check.main(sys.argv[2:], os.environ))
     gc.disable()  # a call lives for milliseconds; looking for cycles among ten thousand hosts would cost some
     code = run(sys.argv[1], sys.argv[2:], os.environ)
     os._exit(code)  # all is written: ending Python in order would cost as much again

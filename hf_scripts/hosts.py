@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from hf_scripts.documents import MAX_NAMES, NAME_BYTES, Document, Refused, entries, is_too_long, place, text
+from hf_scripts.input_documents import MAX_NAMES, NAME_BYTES, Document, Refused, entries, is_too_long, place, text
 from provisioner.names import short_name
 
 UID_PARTS = [8, 4, 4, 4, 12]

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from provisioner.files.regular import open_own
+from provisioner.files.safe_open import open_own
 from provisioner.hostfactory.instance import Directories, DirectoryError, ProviderConfig, TemplatesError
 from provisioner.utc import format_utc
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from provisioner import interrupts
-from provisioner.extras import MissingExtra, extra, needing
+from provisioner.optional_packages import MissingExtra, extra, needing
 
 
 def main() -> None:

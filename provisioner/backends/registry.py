@@ -15,8 +15,8 @@ from typing import Any
 from provisioner.backends import Backend, BackendError
 from provisioner.backends.kind import Kind
 from provisioner.backends.network import prepare
-from provisioner.extras import needing
 from provisioner.model import ErrorClass
+from provisioner.optional_packages import needing
 from provisioner.schema.pool import Pool, Site
 
 GROUP = "provisioner.backends"

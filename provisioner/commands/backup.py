@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from provisioner.commands.options import FINE, UsageError, add_shared, settings, state_directory
+from provisioner.commands.shared_options import FINE, UsageError, add_shared, settings, state_directory
 from provisioner.state.archive import MODE, Dump, unpack
 from provisioner.state.atomic import replace
 from provisioner.state.directory import StateDir

@@ -25,19 +25,19 @@ from provisioner.backends import (
 )
 from provisioner.backends.network import ending_authorities
 from provisioner.backends.registry import close, kind, usable_backends
-from provisioner.commands.offline import CHECK_SECONDS, ask_all, live_findings, look
-from provisioner.commands.options import Document, UsageError, add_shared, config_file, settings, show
-from provisioner.extras import extra, needing
+from provisioner.commands.observe_pools import CHECK_SECONDS, ask_all, live_findings, look
+from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
 from provisioner.model import Unobserved
 from provisioner.names import NO_TEMPLATE
-from provisioner.settings.advice import advice, size_advice
-from provisioner.settings.tree import Settings
+from provisioner.optional_packages import extra, needing
+from provisioner.settings.definitions import Settings
+from provisioner.settings.warnings import advice, size_advice
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.markers import ReadContent, Side
+from provisioner.state.marker_files import ReadContent, Side
 
 WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop"}
 """The two sides that read HF's files."""
@@ -145,7 +145,7 @@ def event_findings(settings: Settings) -> list[Finding]:
     if settings.events is None:
         return []
     with needing(extra("events")):
-        from provisioner.backends.subscription import subscription_findings
+        from provisioner.backends.pubsub_subscription import subscription_findings
 
     return subscription_findings(settings.events.project, settings.events.subscription, CHECK_SECONDS)
 

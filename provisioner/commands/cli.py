@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TextIO
 
 from provisioner import __version__
 from provisioner.backends import BackendError
-from provisioner.commands.options import FINE, PROBLEM, WRONG, UsageError
-from provisioner.extras import MissingExtra, extra, needing
-from provisioner.files.problem import ConfigError
+from provisioner.commands.shared_options import FINE, PROBLEM, WRONG, UsageError
+from provisioner.files.config_error import ConfigError
 from provisioner.hostfactory.instance import DirectoryError, TemplatesError
 from provisioner.names import printable_lines
+from provisioner.optional_packages import MissingExtra, extra, needing
 from provisioner.state.errors import StateError
 from provisioner.telemetry import logs
 

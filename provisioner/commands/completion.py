@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from provisioner.commands import cli
-from provisioner.commands.options import FINE
-from provisioner.extras import MissingExtra
+from provisioner.commands.shared_options import FINE
+from provisioner.optional_packages import MissingExtra
 
 SHELLS = ("bash", "zsh", "tcsh")
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from provisioner.commands.options import FINE, UsageError, add_shared, config_file, settings
-from provisioner.files.regular import read_regular
+from provisioner.commands.shared_options import FINE, UsageError, add_shared, config_file, settings
+from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import join, reason_of
 from provisioner.hostfactory import instance, templates
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from provisioner.commands.offline import look_once
-from provisioner.commands.options import Document, add_shared, settings, show, state_directory
+from provisioner.commands.observe_pools import look_once
+from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
 from provisioner.model import Look, Memory, Phase, Slot, Snapshot, Unobserved, Verdict
 from provisioner.names import short_name, split_name
 

@@ -25,15 +25,15 @@ import yaml
 from provisioner import __version__
 from provisioner.backends import registry
 from provisioner.backends.place_clock import MOST_SECONDS
-from provisioner.commands.offline import WAITING, all_at_once
-from provisioner.commands.options import Document, UsageError, add_shared, show
+from provisioner.commands.observe_pools import WAITING, all_at_once
 from provisioner.commands.redaction import WITHHELD, cleaned, harmless, masked, without
-from provisioner.files.regular import read_regular
+from provisioner.commands.shared_options import Document, UsageError, add_shared, show
+from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import LARGEST, parse
 from provisioner.hostfactory.instance import SCRIPTS, Directories, DirectoryError, TemplatesError, load_config
 from provisioner.hostfactory.templates import NUMERIC_ATTRIBUTES, OWN_FIELDS
 from provisioner.schema.problems import Section
-from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
+from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import is_denied, what_to_do
 

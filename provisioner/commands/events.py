@@ -10,9 +10,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from provisioner.backends.network import prepare
-from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
+from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
 from provisioner.interrupts import Latch
-from provisioner.settings.tree import Events
+from provisioner.settings.definitions import Events
 
 if TYPE_CHECKING:
     from provisioner.backends.events import Judged

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from provisioner.commands.options import Document, add_shared, show, state_directory
 from provisioner.commands.prospects import Sources, prospects
+from provisioner.commands.shared_options import Document, add_shared, show, state_directory
 from provisioner.model import format_utc
 from provisioner.names import prefix_of, request_of, short_name
-from provisioner.state.interfaces import State
 from provisioner.state.journal import Excerpt
+from provisioner.state.protocols import State
 from provisioner.telemetry.pool_windows import local
 from provisioner.telemetry.timeline import Kind, Subject, machines_of, named_in, needles, timeline
 

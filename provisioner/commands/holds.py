@@ -14,16 +14,16 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from provisioner.commands.options import PROBLEM, Document, add_shared, settings, show, state_directory
-from provisioner.files.owners import user_name
+from provisioner.commands.shared_options import PROBLEM, Document, add_shared, settings, show, state_directory
+from provisioner.files.ownership import user_name
 from provisioner.hostfactory.instance import DirectoryError
 from provisioner.model import DESIRED, Lever, LeverKind, Levers, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.levers import is_done
 from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.interfaces import State
 from provisioner.state.levers import let_go, pulled
+from provisioner.state.protocols import State
 from provisioner.telemetry.notes import Notes, read_notes
 
 LONGEST_REASON = 500

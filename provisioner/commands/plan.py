@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any
 
 from provisioner.backends.registry import close, make_backends
-from provisioner.commands.offline import look
-from provisioner.commands.options import Document, add_shared, settings, show, state_directory
+from provisioner.commands.observe_pools import look
+from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
 from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, ErrorClass, Failure, Look, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
-from provisioner.settings.tree import Settings
+from provisioner.settings.definitions import Settings
 from provisioner.state.errors import StateMissing
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

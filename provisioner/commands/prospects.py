@@ -11,7 +11,7 @@ from provisioner.model import DESIRED, Memory, RequestRecord, ReturnRecord, Slot
 from provisioner.names import prefix_of
 from provisioner.planning.core.slots import boots_by, slot_named
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.facts import loop_document, script_calls, silence_message
 from provisioner.telemetry.notes import Notes, read_notes

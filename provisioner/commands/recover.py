@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from provisioner.commands.offline import look_once
-from provisioner.commands.options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
+from provisioner.commands.observe_pools import look_once
+from provisioner.commands.shared_options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.instance import DirectoryError
 from provisioner.model import Look, Snapshot, Unobserved

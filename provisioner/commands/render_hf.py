@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from provisioner.commands.options import FINE, PROBLEM, UsageError
+from provisioner.commands.shared_options import FINE, PROBLEM, UsageError
 from provisioner.hostfactory.instance import Directories
 from provisioner.interrupts import orderly
 
@@ -37,7 +37,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was written, or would be. Raises ConfigError, UsageError."""
-    from provisioner.tools.placing import changes, difference, put
+    from provisioner.tools.file_placement import changes, difference, put
     from provisioner.tools.render import disabled_messages, render, unregistered
 
     try:

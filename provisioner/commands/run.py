@@ -9,10 +9,10 @@ import signal
 import sys
 import time
 
-from provisioner.commands.options import FINE, PROBLEM, add_shared, config_file, state_directory
+from provisioner.commands.shared_options import FINE, PROBLEM, add_shared, config_file, state_directory
 from provisioner.interrupts import INTERRUPTED, end
-from provisioner.settings.tree import Settings
-from provisioner.state.interfaces import State
+from provisioner.settings.definitions import Settings
+from provisioner.state.protocols import State
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def _address(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when another loop took over, the address is taken, or ``--once`` did not see or do its work."""
-    from provisioner.commands.service import Service
+    from provisioner.commands.loop_service import Service
     from provisioner.loop.cycle import SupersededError
     from provisioner.settings.reload import Configuration
     from provisioner.telemetry.server import ListenError

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from provisioner.backends import registry
-from provisioner.commands.options import FINE
+from provisioner.commands.shared_options import FINE
 from provisioner.settings import reference
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from provisioner.commands.options import FINE, Document, add_shared, settings, show, state_directory
 from provisioner.commands.plan import clock_of, reconciler
+from provisioner.commands.shared_options import FINE, Document, add_shared, settings, show, state_directory
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.settings.tree import Settings
-from provisioner.state.interfaces import State
+from provisioner.settings.definitions import Settings
+from provisioner.state.protocols import State
 
 
 def add_init_options(command: argparse.ArgumentParser) -> None:

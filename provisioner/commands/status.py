@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, state_directory
+from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, state_directory
 from provisioner.commands.status_text import printed
 from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 from provisioner.telemetry.facts import read_facts
 from provisioner.telemetry.overview import Overview, overview
-from provisioner.telemetry.overview_part import narrowed
+from provisioner.telemetry.status_model_part import narrowed
 
 WATCH_SECONDS = 2.0
 """Seconds between two looks of ``--watch``, unless it says otherwise."""

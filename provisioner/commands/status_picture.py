@@ -12,8 +12,8 @@ from rich.text import Text
 
 from provisioner.commands.status_text import LAST_ERROR, NUMBERS, error_text, numbers_of, title_of
 from provisioner.names import printable_lines
+from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.overview import Overview
-from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.unmet import unmet_lines
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provisioner.commands import options
-from provisioner.commands.options import Document
+from provisioner.commands import shared_options
+from provisioner.commands.shared_options import Document
 from provisioner.names import printable, printable_lines
+from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.held_levers import cancel_lines
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.overview import Overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
-from provisioner.telemetry.spending import spending_lines
 from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
@@ -24,7 +24,7 @@ SHOWN = 20
 def printed(seen: Overview, output: str) -> str:
     """The overview as ``--output`` asks for it. Raises MissingExtra."""
     lines = status_lines(seen, wide=output == "wide")
-    return options.printed(output, seen.document(), lambda _: map(printable_lines, lines))
+    return shared_options.printed(output, seen.document(), lambda _: map(printable_lines, lines))
 
 
 def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from provisioner.commands.options import Document, UsageError, add_shared, show, state_directory
+from provisioner.commands.shared_options import Document, UsageError, add_shared, show, state_directory
 from provisioner.loop.clock import LoopClock
 from provisioner.model import HOUR, Limits, Memory, format_utc
 from provisioner.names import printable
 from provisioner.planning.allocate.budget import cost, hourly, month_cost, priced
 from provisioner.planning.core.usage import Cell, Usage, month_of, there, used, wall_day
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
+from provisioner.telemetry.cost import of_most
 from provisioner.telemetry.notes import read_notes
-from provisioner.telemetry.spending import of_most
 
 PARTS = ("day", "template", "pool", "account")
 """Columns by which hours are summed, in the order in which a group has them."""

@@ -14,7 +14,7 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.error import Mark, MarkedYAMLError
 
-from provisioner.files.regular import read_regular
+from provisioner.files.safe_open import read_regular
 
 LARGEST = 256 * 1024
 """Bytes of a file: a thousand pools take half as many. A larger one would stop the loop for many seconds."""

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from provisioner.files.problem import Problem
-from provisioner.files.regular import read_regular
+from provisioner.files.config_error import Problem
+from provisioner.files.safe_open import read_regular
 
 TEMPLATE_ID = r"[0-9A-Za-z_-]{1,64}"
 """What HF allows as a templateId."""

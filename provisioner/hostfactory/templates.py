@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from provisioner.files.problem import Problem
+from provisioner.files.config_error import Problem
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.hostfactory.instance import (
     TEMPLATE_ID,

@@ -21,7 +21,6 @@ from pydantic import Field
 from provisioner.backends import Backend, BackendError, MayStart
 from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.kind import Kind, Surroundings
-from provisioner.extras import extra
 from provisioner.model import (
     Create,
     Delete,
@@ -34,6 +33,7 @@ from provisioner.model import (
     Phase,
     Snapshot,
 )
+from provisioner.optional_packages import extra
 from provisioner.schema.pool import DurationOrZero, Pool, Site
 from provisioner.schema.problems import Expects, Problem
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from provisioner.hostfactory.instance import SCRIPTS
 from provisioner.lab.trace import Document, Event, listed, machines_in
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 LONGEST_WAIT = 1e9
 """The longest pause between two calls, thirty years: no process can wait for all that a trace may say."""

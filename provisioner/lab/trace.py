@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from provisioner.files.regular import open_own
+from provisioner.files.safe_open import open_own
 
 SQLITE = b"SQLite format 3\0"
 CATEGORIES = {

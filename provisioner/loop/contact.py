@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from provisioner.model import DAY, Contact, Intent
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
 

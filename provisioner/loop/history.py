@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from provisioner.loop.cycle import Changes
 from provisioner.loop.publisher import Reported
-from provisioner.loop.repeats import COUNTED_SECONDS, Line, Repeats
+from provisioner.loop.repeated_lines import COUNTED_SECONDS, Line, Repeats
 from provisioner.model import (
     Deferral,
     Delete,
@@ -32,8 +32,8 @@ from provisioner.model import (
 from provisioner.planning.core.window import width
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
 from provisioner.state.journal import stamp
+from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from provisioner.model import NO_LEVERS, Lever, LeverKind, Levers, format_utc
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
 

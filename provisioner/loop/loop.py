@@ -14,16 +14,16 @@ from typing import Protocol
 from provisioner.backends import Backend
 from provisioner.interrupts import Latch
 from provisioner.loop.actors import ThreadedActors, record_ends
+from provisioner.loop.announced_ends import Notices
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
-from provisioner.loop.early_notices import Notices
 from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.reconciler import Reconciler
 from provisioner.loop.standby import check_turn, read_memory, take_turn
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
 

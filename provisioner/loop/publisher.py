@@ -11,7 +11,7 @@ from provisioner.model import Contact, Levers, Limits, Memory, RequestRecord, Re
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.report import answers
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 
 class PublishedStatus(NamedTuple):

@@ -35,10 +35,10 @@ from provisioner.model import (
 from provisioner.planning.collect.orphans import without_brake
 from provisioner.planning.core.levers import paused_pools
 from provisioner.planning.finish.returns import sought
-from provisioner.planning.observe.outcomes import remember
+from provisioner.planning.observe.call_outcomes import remember
 from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 NO_PLAN = Plan(Memory(""), due=LONG_AGO)
 

@@ -11,7 +11,7 @@ from provisioner.interrupts import Latch
 from provisioner.loop.cycle import SupersededError
 from provisioner.model import Memory
 from provisioner.state.errors import StateMissing
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from provisioner.names import request_of
 from provisioner.planning.core.usage import with_usage_of
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
 from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 
 LONE_MEMORY = (
     "memory.json stands without its lock file: it may be an old copy. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from provisioner.model.words import DAY
+from provisioner.model.enums import DAY
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from provisioner.model.enums import DESIRED, BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
 from provisioner.model.snapshot import UNKNOWN_MACHINE, Fingerprint, Notice
-from provisioner.model.words import DESIRED, BrakeReason, DeleteReason, Failure, LossCause, RequestStatus, Verdict
 from provisioner.names import SLOT_DIGITS
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from provisioner.model.memory import Memory, RequestRecord, ReturnRecord, Slot, Window
-from provisioner.model.words import (
+from provisioner.model.enums import (
     DESIRED,
     NEVER,
     DeleteReason,
@@ -17,6 +16,7 @@ from provisioner.model.words import (
     PendingReason,
     Verdict,
 )
+from provisioner.model.memory import Memory, RequestRecord, ReturnRecord, Slot, Window
 
 
 @dataclass(frozen=True, slots=True)

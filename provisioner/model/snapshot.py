@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from provisioner.model.words import Failure, LossCause, Phase
+from provisioner.model.enums import Failure, LossCause, Phase
 
 
 class Fingerprint(NamedTuple):

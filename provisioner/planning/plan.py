@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from provisioner.model import NO_LEVERS, Contact, Intent, Levers, Limits, Look, Memory, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.allocate.fair_order import in_turn, turns
 from provisioner.planning.allocate.scheduling import ask
-from provisioner.planning.allocate.turns import in_turn, turns
 from provisioner.planning.collect.cleanup import delete_closed
 from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.collect.records import ingest, trim
@@ -22,7 +22,7 @@ from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpoll
 from provisioner.planning.finish.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.finish.lifetime import offer_ending
 from provisioner.planning.finish.returns import settle_returns
-from provisioner.planning.observe.observation import reflect
+from provisioner.planning.observe.reconciliation import reflect
 from provisioner.planning.observe.trust import distrust
 from provisioner.planning.report.unmet import find_unmet
 

@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from provisioner.files.problem import ConfigError as ConfigError
-from provisioner.files.problem import Problem as Problem
+from provisioner.files.config_error import ConfigError as ConfigError
+from provisioner.files.config_error import Problem as Problem
 from provisioner.files.yaml_text import join, parse, read_text, reason_of, syntax_text
 
 LONGEST_QUOTE = 60

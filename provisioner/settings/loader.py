@@ -17,7 +17,7 @@ from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import TemplatesError
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Problem, expected, read_mapping, suggestion, validate, words_of
-from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
+from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 ORDERED = (("loop", "floor_seconds", "interval_seconds"), ("backoff", "first_seconds", "last_seconds"))
 """Sections, and two settings of each, of which the first may not be above the second."""

@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from provisioner.backends.kind import Kind
 from provisioner.schema.pool import LABEL_VALUE, Pool
 from provisioner.schema.problems import Section, words_of
-from provisioner.settings.tree import SECTIONS, Settings, TemplateSettings
+from provisioner.settings.definitions import SECTIONS, Settings, TemplateSettings
 
 Json = dict[str, Any]
 

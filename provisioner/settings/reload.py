@@ -11,8 +11,8 @@ from pathlib import Path
 from provisioner.backends.network import signature
 from provisioner.model import Limits, Memory
 from provisioner.schema.problems import ConfigError
+from provisioner.settings.definitions import Settings
 from provisioner.settings.loader import load
-from provisioner.settings.tree import Settings
 from provisioner.state.directory import STATE_FILES
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.regular import ASIDE_SUFFIX, HARD_LINK, LINK, NoFileError, is_aside, open_own, read_own
+from provisioner.files.safe_open import ASIDE_SUFFIX, HARD_LINK, LINK, NoFileError, is_aside, open_own, read_own
 from provisioner.state.errors import (
     STALE,
     Disturbed,

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from provisioner.files.regular import open_own, read_descriptor
+from provisioner.files.safe_open import open_own, read_descriptor
 from provisioner.names import REQUEST_ID_LENGTH
 from provisioner.state.atomic import FILE_MODE, discard, stop_replacing, tries, write_all
 from provisioner.state.database import are_tables

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from tinydb.storages import Storage
 
-from provisioner.files.regular import open_own
+from provisioner.files.safe_open import open_own
 from provisioner.state.atomic import parse, read_whole, replace
 from provisioner.state.errors import StateTooNew, StateUnreadable
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from provisioner.model import Levers
     from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
     from provisioner.state.intent import IntentStore
-    from provisioner.state.interfaces import ScriptState, State
     from provisioner.state.journal import Excerpt, Journal
     from provisioner.state.levers import Change, LeverStore
     from provisioner.state.loop_lock import LoopLock
-    from provisioner.state.markers import ConfigMarks, Difference, Heartbeat, LifeSigns
+    from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory import MemoryStore
+    from provisioner.state.protocols import ScriptState, State
     from provisioner.state.status import PoolNotes, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE = "hf-inventory.json", "announced.json", "pools.json"
@@ -108,7 +108,7 @@ class StateDir(StateFiles):
 
     def now(self) -> float:
         """The time by the file system's clock, in epoch seconds. What it writes is removed again. Raises OSError."""
-        from provisioner.state.markers import probe_time
+        from provisioner.state.marker_files import probe_time
 
         return probe_time(f"{self.path}/.probe.{os.getpid()}", bytes(BLOCK)) / 1e9
 
@@ -158,7 +158,7 @@ class StateDir(StateFiles):
 
     def config_differences(self) -> list[Difference]:
         """Raises as ``ConfigMarks.read``."""
-        from provisioner.state.markers import differences
+        from provisioner.state.marker_files import differences
 
         return differences(self.config.read())
 
@@ -168,7 +168,7 @@ class StateDir(StateFiles):
 
     def life_signs(self) -> LifeSigns:
         """Raises StateError."""
-        from provisioner.state.markers import LifeSigns
+        from provisioner.state.marker_files import LifeSigns
 
         return LifeSigns(self.loop_lock.holder(), self.heartbeat.last(), self.heartbeat.silent_now())
 

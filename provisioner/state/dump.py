@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from contextvars import copy_context
 
 from provisioner import __version__
-from provisioner.files.regular import HARD_LINK, READS_LINKED, refusal_message
+from provisioner.files.safe_open import HARD_LINK, READS_LINKED, refusal_message
 from provisioner.state.archive import FORMAT, TOLD, Manifest, Saved, pack
 from provisioner.state.atomic import facts_of, read_if_present
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import Condition, StateUnreadable
 from provisioner.state.hf_activity import ENTRY
 from provisioner.state.locks import DataLock
-from provisioner.state.markers import names_in
+from provisioner.state.marker_files import names_in
 from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc
 

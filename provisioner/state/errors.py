@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from provisioner.files.regular import HARD_LINK, NoFileError
+from provisioner.files.safe_open import HARD_LINK, NoFileError
 
 STALE = "Its NFS server has another file or directory there by now: mount it anew"
 
@@ -69,9 +69,9 @@ def denied(path: str) -> StateDenied:
 
 def why_denied(path: str) -> str:
     """Whose the file is, and who we are."""
-    from provisioner.files import owners
+    from provisioner.files import ownership
 
-    return owners.why_denied(path)
+    return ownership.why_denied(path)
 
 
 def missing(path: str, advice: str) -> StateMissing:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from provisioner.hostfactory import Answer
 from provisioner.state.atomic import create_whole, facts_of, parse, read_if_present, remove, replace, tries
 from provisioner.state.errors import StateError, StateStale, StateUnreadable, missing
-from provisioner.state.markers import make_shared_directory, names_in, touch_within
+from provisioner.state.marker_files import make_shared_directory, names_in, touch_within
 
 ID_PATTERN = r"[A-Za-z0-9-]{1,64}"
 """What may be the name of a file in ``seen/``: nothing that leads out of it."""

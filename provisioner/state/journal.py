@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from provisioner.files.regular import open_own, read_descriptor
+from provisioner.files.safe_open import open_own, read_descriptor
 from provisioner.state.atomic import open_shared
 from provisioner.state.errors import writing
 

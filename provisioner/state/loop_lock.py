@@ -6,7 +6,7 @@ import fcntl
 import os
 from typing import Any
 
-from provisioner.files.regular import open_own
+from provisioner.files.safe_open import open_own
 from provisioner.state.atomic import read_whole
 from provisioner.state.errors import StateUnreadable, writing
 from provisioner.state.locks import LockFile, identity, parse_line, read_record, stopped_message, whole_number

@@ -35,7 +35,7 @@ from provisioner.state.errors import (
 )
 from provisioner.state.hf_activity import numbers_in
 from provisioner.state.locks import DataLock
-from provisioner.state.markers import make_shared_directory
+from provisioner.state.marker_files import make_shared_directory
 from provisioner.state.memory import MemoryCodec
 from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc

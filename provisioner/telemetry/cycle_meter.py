@@ -28,7 +28,7 @@ from provisioner.planning.allocate.budget import hourly, month_cost, priced
 from provisioner.planning.core.levers import counts
 from provisioner.planning.core.usage import by_pool, span, there
 from provisioner.planning.report.answers import unlisted
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)

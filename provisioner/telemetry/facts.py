@@ -11,8 +11,8 @@ from typing import Any
 
 from provisioner.model import Intent, Memory, format_utc
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, is_denied, what_to_do
-from provisioner.state.interfaces import State
-from provisioner.state.markers import Difference, LifeSigns
+from provisioner.state.marker_files import Difference, LifeSigns
+from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.held_levers import held_levers
 from provisioner.telemetry.notes import Notes, read_notes

@@ -8,7 +8,7 @@ from typing import Any
 from provisioner.model import DESIRED, LeverKind, Memory, format_utc
 from provisioner.planning.core.levers import is_done
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 from provisioner.telemetry.pool_windows import Document, local
 
 

@@ -21,8 +21,8 @@ from provisioner.model import (
 )
 from provisioner.state.codec import RecordError, decode, encode
 from provisioner.state.errors import StateError, StateUnreadable
-from provisioner.state.interfaces import State
-from provisioner.state.markers import UNSEEN
+from provisioner.state.marker_files import UNSEEN
+from provisioner.state.protocols import State
 
 if TYPE_CHECKING:
     from provisioner.loop.cycle import CycleReport

@@ -24,15 +24,15 @@ from provisioner.model import (
 )
 from provisioner.planning.report.answers import UNLISTED_AFTER
 from provisioner.state.errors import Condition
-from provisioner.state.markers import UNSEEN
+from provisioner.state.marker_files import UNSEEN
 from provisioner.telemetry.brake_release import released, time_at
-from provisioner.telemetry.config_watch import sentence
+from provisioner.telemetry.config_drift import sentence
+from provisioner.telemetry.cost import spending
 from provisioner.telemetry.facts import Facts, loop_document, silence_message
 from provisioner.telemetry.held_levers import lever_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, counts_of, tables
 from provisioner.telemetry.notes import LastingFailure, Notes
 from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
-from provisioner.telemetry.spending import spending
 from provisioner.telemetry.unmet import UnmetDocuments, waits
 
 

@@ -20,16 +20,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from provisioner.model import DESIRED, Memory, RequestRecord, Slot, format_utc
 from provisioner.names import RETURN_ID_PREFIX, printable, printable_lines
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
+from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import time_at
 from provisioner.telemetry.connections import Response
+from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.facts import Facts, read_facts
 from provisioner.telemetry.overview import Overview, overview
-from provisioner.telemetry.overview_part import narrowed
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
 from provisioner.telemetry.samples import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.server import JSON
-from provisioner.telemetry.spending import spending_lines
+from provisioner.telemetry.status_model_part import narrowed
 from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
 from provisioner.telemetry.unmet import unmet_lines
 

@@ -9,9 +9,9 @@ from typing import Any
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import Memory
 from provisioner.settings.reload import Configuration
-from provisioner.state.interfaces import State
-from provisioner.state.markers import SILENT_SECONDS
-from provisioner.telemetry.config_watch import ConfigWatch
+from provisioner.state.marker_files import SILENT_SECONDS
+from provisioner.state.protocols import State
+from provisioner.telemetry.config_drift import ConfigWatch
 from provisioner.telemetry.cycle_log import CycleLog, RefusalLog
 from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
 from provisioner.telemetry.metrics import Metrics

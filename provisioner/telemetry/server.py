@@ -14,9 +14,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from provisioner.settings import tree
-from provisioner.settings.advice import is_loopback
-from provisioner.telemetry.access import NOBODY_ASKED, WRONG_SECONDS, Access, AccessError, is_meant
+from provisioner.settings import definitions
+from provisioner.settings.warnings import is_loopback
+from provisioner.telemetry.authentication import NOBODY_ASKED, WRONG_SECONDS, Access, AccessError, is_meant
 from provisioner.telemetry.connections import TEXT, Connections, Question, Response
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Server:
         health: Callable[[], Health],
         status: Callable[[], Mapping[str, Any]],
         page: Page = lambda path, query: None,
-        files: tree.Server = NOBODY_ASKED,
+        files: definitions.Server = NOBODY_ASKED,
     ) -> None:
         self._listen, self._registry, self._health, self._status = listen, registry, health, status
         self._page, self._files = page, files

@@ -20,8 +20,8 @@ from provisioner.hostfactory.instance import TemplatesError, load_config, read_j
 from provisioner.schema.pool import Pool
 from provisioner.schema.problems import ConfigError, Problem, quoted, read_mapping
 from provisioner.settings import loader
-from provisioner.tools.placing import Rendered
-from provisioner.tools.registration import (
+from provisioner.tools.file_placement import Rendered
+from provisioner.tools.provider_registration import (
     JsonObject,
     disabled_requestors,
     plugin_entry,

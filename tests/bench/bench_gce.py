@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.backends.registry import make_backends
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import Observer
@@ -229,7 +229,7 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 def child(path: str) -> int:
     """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
-    from provisioner.commands.offline import look
+    from provisioner.commands.observe_pools import look
     from provisioner.loop.loop import calm_collector
     from provisioner.settings.loader import load
 

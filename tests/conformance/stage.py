@@ -23,7 +23,7 @@ import requests
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from provisioner.commands.service import Service
+from provisioner.commands.loop_service import Service
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hf_scripts.documents import USAGE
+from hf_scripts.input_documents import USAGE
 from tests.conformance.stage import Cases, Grid
 from tests.support.hostfactory.provider import COMMANDS, SCRIPTS, HostFactory, requesting
 from tests.support.hostfactory.schemas import check_output

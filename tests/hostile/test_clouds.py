@@ -38,10 +38,10 @@ from provisioner.backends.mig import api as mig_api
 from provisioner.backends.mig.api import ComputeApi, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.call_budget import CallBudget
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.backends.responses import smaller_page
-from provisioner.commands import offline
+from provisioner.commands import observe_pools
 from provisioner.model import Create, ErrorClass
 from tests.conformance.stage import SECONDS, Case, Grid, stage
 from tests.hostile.figures import ATTACK, MEBIBYTES
@@ -521,7 +521,7 @@ def test_a_name_server_that_does_not_answer_holds_up_no_start(
         return resolve(host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr(offline, "CHECK_SECONDS", SHORT)
+    monkeypatch.setattr(observe_pools, "CHECK_SECONDS", SHORT)
     with Grid(tmp_path, cloud, Case(3, "", lambda _: None, loop=False)) as hf:
         pools = hf.settings["pools"]
         assert isinstance(pools, dict)
@@ -538,7 +538,7 @@ BEGIN = """
 import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from provisioner import __main__
-from provisioner.commands import offline, service
+from provisioner.commands import observe_pools, loop_service
 from provisioner.loop.loop import Loop
 {}
 sys.argv = ["provisioner", "run", "--listen", "127.0.0.1:0"]
@@ -584,7 +584,7 @@ def test_sigterm_ends_a_loop_that_is_held_up_by(tmp_path: Path, cloud: Any, held
         assert (loop.returncode, "Traceback" in said) == (0, False), said
         ended = [json.loads(line) for line in said.splitlines() if "Ended with work under way" in line]
         assert [(line["severity"], line["at"]) for line in ended] == (
-            [("WARNING", "provisioner.commands.service.Service.run")] if "END_SECONDS = 1\n" in held else []
+            [("WARNING", "provisioner.commands.loop_service.Service.run")] if "END_SECONDS = 1\n" in held else []
         )
         assert all("server" in line["threads"] for line in ended)
 

@@ -20,7 +20,7 @@ from provisioner.commands.status_text import printed
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import TemplatesError
 from provisioner.settings import loader
-from provisioner.settings.advice import advice
+from provisioner.settings.warnings import advice
 from provisioner.state import atomic
 from provisioner.state.archive import pack, unpack
 from provisioner.state.directory import StateDir

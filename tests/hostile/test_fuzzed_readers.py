@@ -31,8 +31,8 @@ from provisioner.backends.gke.spot_nodes import SpotNodes
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.errors import http_error, raised
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.backends.network import seconds_until
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import ODD_RESPONSES, json_object, understood

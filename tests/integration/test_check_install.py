@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hf_scripts import host, installation
-from hf_scripts.host import CheckResult, fine
-from provisioner.files.owners import user_name
+from hf_scripts import host_checks, installation_check
+from hf_scripts.host_checks import CheckResult, fine
+from provisioner.files.ownership import user_name
 from provisioner.hostfactory.instance import Directories
 from tests.support.hostfactory.provider import SCRIPTS, HostFactory
 from tests.support.stores import add_request
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
 ) -> None:
     """Looked at until it is found: the scripts are tried last."""
     wrong(hf)
-    found = map(str, installation.look(Directories(hf.environment), ""))
+    found = map(str, installation_check.look(Directories(hf.environment), ""))
     assert any(line.startswith("fix: ") and words in line for line in found)
 
 
@@ -127,7 +127,7 @@ def test_a_missing_variable_a_wrong_argument_and_a_python_that_does_not_start(hf
 
 def test_a_loop_of_another_user_needs_a_group_that_both_are_in(hf: HostFactory) -> None:
     def told_of(user: str) -> str:
-        return "".join(map(str, installation._both_users(str(hf.work), user)))
+        return "".join(map(str, installation_check._both_users(str(hf.work), user)))
 
     hf.work.chmod(0o750)
     assert "chmod 2770" in told_of("nobody")
@@ -156,8 +156,8 @@ def become_user(user: int) -> None:
 
 
 def told(environment: dict[str, str]) -> list[str]:
-    installation._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
-    return [str(result) for result in installation.look(Directories(environment), "")]
+    installation_check._script = lambda *_: fine("")  # as for whoever else asks; nothing here is about what they answer
+    return [str(result) for result in installation_check.look(Directories(environment), "")]
 
 
 @pytest.fixture
@@ -285,9 +285,9 @@ def test_a_finding_is_told_at_once(
     def breaks(state: object) -> Iterator[CheckResult]:
         raise RuntimeError
 
-    monkeypatch.setattr(installation, "_loop", breaks)
+    monkeypatch.setattr(installation_check, "_loop", breaks)
     with pytest.raises(RuntimeError):
-        installation.main([], hf.environment)
+        installation_check.main([], hf.environment)
     assert "the scripts run as user" in capsys.readouterr().out
 
 
@@ -311,7 +311,7 @@ UNCACHED = "acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,lookupcache=none,hard"
     ],
 )
 def test_what_the_state_directory_lies_on(mounts: list[str], verdict: bool, words: str) -> None:
-    result = host.state_mount("/srv/state/inst", mounts)
+    result = host_checks.state_mount("/srv/state/inst", mounts)
     assert result.fine is verdict
     assert words in result.text
 

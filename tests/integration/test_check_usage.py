@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import log
-from hf_scripts.installation import HERE, look
+from hf_scripts.installation_check import HERE, look
 from provisioner.hostfactory.instance import Directories
 from tests.support.hostfactory.provider import HostFactory
 from tests.support.waiting import PATIENCE

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.commands.offline import WAITING
+from provisioner.commands.observe_pools import WAITING
 from tests.conformance.stage import Case, Grid, stage
 from tests.support.waiting import PATIENCE
 

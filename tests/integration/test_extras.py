@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner.extras import MissingExtra, needing
 from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
+from provisioner.optional_packages import MissingExtra, needing
 from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.hostfactory.sites import Site, small_site
 

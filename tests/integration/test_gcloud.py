@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from provisioner.backends import Finding
-from provisioner.backends.mig.checks import autoscaler_findings, group_findings, missing, template_findings
+from provisioner.backends.mig.group_checks import autoscaler_findings, group_findings, missing, template_findings
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec

@@ -29,7 +29,7 @@ from provisioner.lab.cloud.kubernetes.settings import PodTimings
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, LossCause, Machine, Outcome, Phase
-from provisioner.settings.tree import Settings
+from provisioner.settings.definitions import Settings
 from tests.support.clients.wire import Wire
 from tests.support.waiting import until
 

@@ -15,9 +15,9 @@ import yaml
 from provisioner.backends import place_clock
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.kind import KIND
-from provisioner.backends.gke.rehearsal import RIGHTS, TRIED
+from provisioner.backends.gke.live_check import RIGHTS, TRIED
 from provisioner.commands.cli import run
-from provisioner.commands.service import Service
+from provisioner.commands.loop_service import Service
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hf_scripts.installation import look
+from hf_scripts.installation_check import look
 from provisioner.commands.cli import run
 from provisioner.commands.explain import explain
 from provisioner.hostfactory.instance import Directories
 from provisioner.lab.replay import loop_lives
-from provisioner.settings.tree import Loop
-from provisioner.state.markers import SILENT_SECONDS
+from provisioner.settings.definitions import Loop
+from provisioner.state.marker_files import SILENT_SECONDS
 from tests.support.hostfactory.in_process import Here, heartbeat_before
 from tests.support.hostfactory.provider import requesting
 

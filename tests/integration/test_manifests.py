@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from hf_scripts.host import NFS_OPTIONS
+from hf_scripts.host_checks import NFS_OPTIONS
 from provisioner.backends.gke.settings import GkePool
 from provisioner.commands import cli
 from provisioner.hostfactory import templates

@@ -12,11 +12,11 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
-from provisioner.backends.mig import admissions
 from provisioner.backends.mig import backend as migs
+from provisioner.backends.mig import undecided_creates
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.project import Projects
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import Duplicate, Switches
 from provisioner.lab.cloud.world import Fault
 from provisioner.loop.actors import Batch, ThreadedActors
@@ -235,7 +235,7 @@ def test_operations_that_cannot_be_read_do_not_use_up_the_calls_of_the_looks(zon
         assert failures(zonal.create(number)) == []
     assert zonal.calls_of(zonal.look).count("instances") == 1
     looks = [sum(one.startswith("operation-") for one in zonal.calls_of(zonal.look)) for _ in range(3)]
-    assert max(looks) <= admissions.MOST
+    assert max(looks) <= undecided_creates.MOST
     zonal.running(30)
     zonal.look()
     assert not any(one.startswith("operation-") for one in zonal.calls_of(zonal.look)), "all were accepted, as is seen"

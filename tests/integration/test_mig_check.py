@@ -16,10 +16,10 @@ import pytest
 from provisioner.backends import BackendError, place_clock
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.commands.cli import run
-from provisioner.commands.service import Service
+from provisioner.commands.loop_service import Service
 from provisioner.lab.cloud.compute.settings import Switches, UnknownPlace, UnknownProject
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass

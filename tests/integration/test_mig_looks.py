@@ -16,8 +16,8 @@ from provisioner.backends import BackendError
 from provisioner.backends.mig import api
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import (

@@ -20,7 +20,7 @@ from google.cloud import pubsub_v1
 
 from provisioner.backends import events
 from provisioner.backends.events import EventStream, InstanceEvent, Judged, Worth
-from provisioner.backends.subscription import subscription_findings
+from provisioner.backends.pubsub_subscription import subscription_findings
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Serving, Simulator
 from provisioner.state.directory import StateDir

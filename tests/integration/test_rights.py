@@ -21,10 +21,10 @@ from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.checks import NEEDED
-from provisioner.backends.mig.project import Projects
+from provisioner.backends.mig.group_checks import NEEDED
 from provisioner.backends.mig.settings import MigPool
-from provisioner.backends.subscription import CONSUME, subscription_findings
+from provisioner.backends.mig.shared_lists import Projects
+from provisioner.backends.pubsub_subscription import CONSUME, subscription_findings
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.server import Simulator

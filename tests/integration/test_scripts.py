@@ -274,7 +274,7 @@ def test_no_command_imports_a_cloud_client_nor_anything_slow(hf: HostFactory) ->
         *("locks", "markers", "state_file", "status"),
     )
     assert {module for module in modules if module.startswith("provisioner.")} <= {
-        *("provisioner.files", "provisioner.files.problem", "provisioner.files.regular"),
+        *("provisioner.files", "provisioner.files.config_error", "provisioner.files.safe_open"),
         *("provisioner.names", "provisioner.utc"),
         "provisioner.state",
         *("provisioner.hostfactory", "provisioner.hostfactory.instance", "provisioner.hostfactory.templates"),

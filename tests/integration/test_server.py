@@ -24,9 +24,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner.model import Limits, PoolLimits, TemplateLimits
-from provisioner.settings.tree import Server as Readers
-from provisioner.telemetry import access, connections
-from provisioner.telemetry.access import NOBODY_ASKED
+from provisioner.settings.definitions import Server as Readers
+from provisioner.telemetry import authentication, connections
+from provisioner.telemetry.authentication import NOBODY_ASKED
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import PROBES, Health, ListenError, Server
 from tests.support.status_page import TIDY, grid, page, served
@@ -275,9 +275,9 @@ def test_wrong_tokens_are_counted_and_soon_refused_as_too_many_and_the_right_one
     def asked(path: str = "/status", **headers: bytes) -> int:
         return requests.get(server.url + path, headers=headers, timeout=SECONDS).status_code
 
-    for _ in range(3 * access.LOGINS):
+    for _ in range(3 * authentication.LOGINS):
         assert asked() == 401, "who sends no token has not failed"
-    assert [asked(Authorization=b"Bearer x") for _ in range(access.LOGINS)] == [401] * access.LOGINS
+    assert [asked(Authorization=b"Bearer x") for _ in range(authentication.LOGINS)] == [401] * authentication.LOGINS
     refused = requests.get(f"{server.url}/metrics", headers={"Authorization": "Bearer x"}, timeout=SECONDS)
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
     protects(refused)
@@ -285,7 +285,7 @@ def test_wrong_tokens_are_counted_and_soon_refused_as_too_many_and_the_right_one
     probes = [{}, {"Authorization": "Bearer x"}, BEARER]
     told = [requests.get(f"{server.url}/readyz", headers=one, timeout=SECONDS).text for one in probes]
     assert told == ["OK\n", "OK\n", "fine\n"]
-    assert rejected == {"token": access.LOGINS, "rate": 2}
+    assert rejected == {"token": authentication.LOGINS, "rate": 2}
     lines = [record for record in caplog.records if record.message == "Wrong token sent"]
     assert [(line.levelname, vars(line)["client"]) for line in lines] == [("WARNING", "127.0.0.1")]
     with from_address(server, "127.0.0.2") as other:
@@ -300,7 +300,7 @@ def test_of_many_wrong_tokens_the_last_are_answered_after_a_pause_that_holds_up_
     paused, end = list[float](), threading.Event()
 
     async def pause(seconds: float) -> None:
-        if seconds == access.WRONG_SECONDS:
+        if seconds == authentication.WRONG_SECONDS:
             paused.append(seconds)
             while not end.is_set():
                 await sleep(0.01)
@@ -311,7 +311,7 @@ def test_of_many_wrong_tokens_the_last_are_answered_after_a_pause_that_holds_up_
     server = start(files=Readers(token_file=token))
     with ExitStack() as stack:
         stack.callback(end.set)
-        for _ in range(access.LOGINS):
+        for _ in range(authentication.LOGINS):
             response = requests.get(server.url + path, headers=WRONG, timeout=SECONDS)
             assert response.status_code == (401 if refused else 200)
         monkeypatch.setattr(asyncio, "sleep", pause)

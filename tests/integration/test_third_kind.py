@@ -17,7 +17,7 @@ import yaml
 
 from provisioner.backends import registry
 from provisioner.hostfactory import templates
-from provisioner.settings.advice import advice
+from provisioner.settings.warnings import advice
 from tests.support.hostfactory.provider import ROOT, TEMPLATES, HostFactory
 from tests.support.hostfactory.sites import Site, template
 from tests.support.third_kind import install

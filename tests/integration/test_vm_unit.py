@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provisioner.commands.service import END_SECONDS
+from provisioner.commands.loop_service import END_SECONDS
 from tests.support.checks.shell import faults_of
 from tests.support.waiting import PATIENCE
 

@@ -32,7 +32,7 @@ def tree() -> Tree:
         pytest.param(["provisioner/telemetry/templates/new.html"], {"slow"}, id="data is the modules' beside it"),
         pytest.param(["deploy/terraform/main.tf"], {"checkov", "slow", "kube", "vm"}, id="what no import shows"),
         pytest.param(["setup.cfg"], EVERY, id="dependencies are everybody's"),
-        pytest.param(["provisioner/model/words.py"], EVERY, id="the model is everybody's"),
+        pytest.param(["provisioner/model/enums.py"], EVERY, id="the model is everybody's"),
         pytest.param(["tests/conftest.py"], EVERY, id="what each test shares"),
         pytest.param(["unheard-of.txt"], EVERY, id="an unknown file is everybody's"),
     ],

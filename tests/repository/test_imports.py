@@ -54,7 +54,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
         ("tinydb", {"provisioner.state.database"}),
         ("kubernetes", {f"provisioner.backends.gke.{name}" for name in ("credentials", "login", "pod_fields")}),
         ("google.cloud.compute_v1", set()),
-        ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.subscription"}),
+        ("google.cloud.pubsub_v1", {"provisioner.backends.events", "provisioner.backends.pubsub_subscription"}),
         ("jinja2", {"provisioner.telemetry.page"}),
         ("tornado", {"provisioner.telemetry.connections"}),
         (
@@ -63,7 +63,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
                 "provisioner.telemetry.metric_rows",
                 "provisioner.telemetry.metrics",
                 "provisioner.telemetry.server",
-                "provisioner.commands.service",
+                "provisioner.commands.loop_service",
             },
         ),
     ],

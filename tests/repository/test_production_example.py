@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from provisioner.commands.cli import run
 from provisioner.settings import loader
-from provisioner.settings.tree import Settings
+from provisioner.settings.definitions import Settings
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "production"
 SPOT = {"gke-spot", "mig-spot"}

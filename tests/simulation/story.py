@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from hf_scripts import commands
 from hf_scripts.commands import ScriptCall
-from hf_scripts.documents import Document
+from hf_scripts.input_documents import Document
 from provisioner.backends import BackendError, MayStart
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.instance import Directories
@@ -28,8 +28,8 @@ from provisioner.lab.cloud.kubernetes.errors import ApiError
 from provisioner.lab.cloud.kubernetes.pods import Cluster
 from provisioner.lab.cloud.world import Fault, World
 from provisioner.loop.actors import Batch, Results, carry_out
+from provisioner.loop.announced_ends import Notices
 from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
-from provisioner.loop.early_notices import Notices
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,

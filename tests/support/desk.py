@@ -15,7 +15,7 @@ from provisioner.commands.cli import run
 from provisioner.model import Limits, Memory
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
-from provisioner.state.markers import UNSEEN, LifeSigns
+from provisioner.state.marker_files import UNSEEN, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.facts import Facts, File
 from provisioner.telemetry.notes import Notes

@@ -30,9 +30,9 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.settings.tree import Server as Readers
+from provisioner.settings.definitions import Server as Readers
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.access import NOBODY_ASKED
+from provisioner.telemetry.authentication import NOBODY_ASKED
 from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.samples import EVERY, Samples

@@ -37,8 +37,8 @@ from provisioner.model import (
 )
 from provisioner.names import machine_name
 from provisioner.planning.allocate.capacity import Capacity
+from provisioner.planning.allocate.fair_order import turns
 from provisioner.planning.allocate.scheduling import ask
-from provisioner.planning.allocate.turns import turns
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.plan import World, make_plan
 from provisioner.planning.report.unmet import find_unmet

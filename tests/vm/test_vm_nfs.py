@@ -51,7 +51,7 @@ MOUNTS = {
 }
 LOOK = """
 import sys
-from hf_scripts import host
+from hf_scripts import host_checks
 for place in sys.argv[1:]:
     print(*host.filesystem(place), sep="\\n")
 """

@@ -16,6 +16,7 @@ from provisioner.backends.batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import USUAL_TIMES, Document, KubeError, KubeTimes
+from provisioner.backends.gke.live_check import TRIED, rehearse
 from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.namespace import Namespaces
 from provisioner.backends.gke.pod_cache import PodCache
@@ -23,7 +24,6 @@ from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
 from provisioner.backends.gke.pod_status import is_terminating
 from provisioner.backends.gke.pod_watch import pods_path
 from provisioner.backends.gke.pods import Identity, altered
-from provisioner.backends.gke.rehearsal import TRIED, rehearse
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.responses import understood
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot

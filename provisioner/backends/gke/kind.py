@@ -11,10 +11,10 @@ from provisioner.backends import Backend, MachineSize
 from provisioner.backends.gke.pod_spec import MEBIBYTE, PodSpecError, read_pod_spec, requested
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
-from provisioner.extras import extra, needing
 from provisioner.files.yaml_text import reason_of
 from provisioner.hostfactory.templates import Template
 from provisioner.model import NEVER
+from provisioner.optional_packages import extra, needing
 from provisioner.schema.pool import Site
 from provisioner.schema.problems import Problem
 

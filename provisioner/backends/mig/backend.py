@@ -24,13 +24,13 @@ from typing import TypeVar
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.batch import Call, run_calls
-from provisioner.backends.mig.admissions import Admissions
 from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
-from provisioner.backends.mig.inspection import GroupInspection
+from provisioner.backends.mig.live_check import GroupInspection
 from provisioner.backends.mig.observer import GroupObserver
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
+from provisioner.backends.mig.undecided_creates import Admissions
 from provisioner.backends.responses import understood
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 

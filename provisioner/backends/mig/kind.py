@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from provisioner.backends import Backend
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.backends.mig.settings import MigPool
-from provisioner.extras import extra
 from provisioner.hostfactory.templates import Template
+from provisioner.optional_packages import extra
 from provisioner.schema.pool import Site
 from provisioner.schema.problems import Problem
 
@@ -38,7 +38,7 @@ class Mig(Kind[MigPool]):
     def factory(self, site: Site) -> Callable[[MigPool], Backend]:
         """Pools of one project share its connections, its budget of calls, and the lists of its zones."""
         from provisioner.backends.mig.backend import MigBackend
-        from provisioner.backends.mig.project import Projects
+        from provisioner.backends.mig.shared_lists import Projects
 
         projects = Projects(site.prefix, site.adopt_prefixes, calls_per_minute=site.compute.calls_per_minute)
         return partial(MigBackend, projects=projects)

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from provisioner.backends import BackendError
 from provisioner.backends.dns import Resolver
-from provisioner.backends.mig.checks import Problems, missing, missing_place
 from provisioner.backends.mig.entries import (
     Entries,
     Json,
@@ -25,10 +24,11 @@ from provisioner.backends.mig.entries import (
     spec,
     zones,
 )
+from provisioner.backends.mig.group_checks import Problems, missing, missing_place
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
 from provisioner.backends.mig.preemptions import Preemptions
-from provisioner.backends.mig.project import ListResult, Project, SharedList
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import ListResult, Project, SharedList
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 

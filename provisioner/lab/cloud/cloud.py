@@ -19,7 +19,7 @@ from provisioner.lab.cloud.kubernetes.settings import PodTimings
 from provisioner.lab.cloud.world import Fault, World
 
 if TYPE_CHECKING:
-    from provisioner.settings.tree import Settings
+    from provisioner.settings.definitions import Settings
 
 MODES = frozenset(
     # faults of pods, and of calls to the Kubernetes API

@@ -35,7 +35,7 @@ from provisioner.lab.cloud.world import Fault, World
 
 if TYPE_CHECKING:
     from provisioner.lab.cloud.pubsub import Sink
-    from provisioner.settings.tree import Settings
+    from provisioner.settings.definitions import Settings
 
 log = logging.getLogger(__name__)
 

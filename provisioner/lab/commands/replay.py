@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from provisioner.commands.options import FINE, PROBLEM, UsageError
+from provisioner.commands.shared_options import FINE, PROBLEM, UsageError
 from provisioner.hostfactory.instance import Directories
 from provisioner.interrupts import orderly
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provisioner.commands.options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, show
+from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, show
 from provisioner.interrupts import INTERRUPTED, orderly
 
 if TYPE_CHECKING:

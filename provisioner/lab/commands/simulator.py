@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from provisioner.commands.options import UsageError, add_shared, settings
+from provisioner.commands.shared_options import UsageError, add_shared, settings
 
 LAST_PORT = 65535
 

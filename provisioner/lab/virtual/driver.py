@@ -14,7 +14,7 @@ from provisioner.loop.clock import gap
 from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, Look, Memory, Unobserved, Uptime
-from provisioner.settings.tree import Settings
+from provisioner.settings.definitions import Settings
 
 GATHER = 0.1
 """Seconds between a change and the cycle that heeds it, as in production."""

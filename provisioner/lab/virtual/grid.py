@@ -15,7 +15,7 @@ from typing import Any
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.scenario import PROVISIONER, Demand, Scenario
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import ScriptState
+from provisioner.state.protocols import ScriptState
 
 
 class Levels:

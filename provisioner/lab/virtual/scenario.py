@@ -17,7 +17,7 @@ from pydantic import Field
 from provisioner.model import Limits
 from provisioner.schema.pool import Cap, Count, Duration, DurationOrZero, OptionalDuration, Pool, Price, Switch, Text
 from provisioner.schema.problems import Expects, Section
-from provisioner.settings.tree import CountOrZero, Settings, TemplateSettings
+from provisioner.settings.definitions import CountOrZero, Settings, TemplateSettings
 
 Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 Room = Annotated[int | None, Field(ge=0), Expects("a whole number ≥ 0")]

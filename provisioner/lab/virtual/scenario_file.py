@@ -24,7 +24,7 @@ from provisioner.lab.virtual.scenario import (
 from provisioner.lab.virtual.traced import levels_of
 from provisioner.model import ErrorClass
 from provisioner.schema.problems import ConfigError, Problem, Section, expected, read_mapping, suggestion, validate
-from provisioner.settings.tree import SECTIONS, Settings
+from provisioner.settings.definitions import SECTIONS, Settings
 
 CATALOGUE = "catalogue.yaml"
 """The scenarios that come with this package."""

@@ -17,10 +17,10 @@ from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
 from provisioner.state.journal import Excerpt
 from provisioner.state.levers import let_go, pulled
-from provisioner.state.markers import Difference, LifeSigns
+from provisioner.state.marker_files import Difference, LifeSigns
 
 if TYPE_CHECKING:
-    from provisioner.state.interfaces import ScriptState, State
+    from provisioner.state.protocols import ScriptState, State
 
 LETTERS = string.ascii_lowercase + string.digits
 UNREADABLE = "The virtual state cannot be read now."

@@ -12,8 +12,8 @@ from typing import Any
 
 from provisioner.backends.mig.api import USUAL_TIMES, ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
 from provisioner.names import machine_name

@@ -16,13 +16,13 @@ from unittest.mock import patch
 from provisioner.backends import BackendError
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
-from provisioner.backends.mig.project import Projects
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.cloud import Cloud, Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import Fault, World
+from provisioner.loop.announced_ends import Notices
 from provisioner.loop.cycle import CycleReport, Mandate
-from provisioner.loop.early_notices import Notices
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,

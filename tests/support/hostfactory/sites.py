@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from provisioner.settings import loader
-from provisioner.settings.tree import Settings
+from provisioner.settings.definitions import Settings
 
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
 SPEC = "containers: [{name: main, image: registry.example.com/main}]\n"

@@ -13,7 +13,7 @@ from google.iam.v1 import iam_policy_pb2
 from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1.types import PubsubMessage, ReceivedMessage, StreamingPullResponse, Subscription
 
-from provisioner.backends.subscription import CONSUME
+from provisioner.backends.pubsub_subscription import CONSUME
 from tests.support.network.authority import Authority
 
 SUBSCRIPTION = Subscription(name="projects/p/subscriptions/s", topic="projects/p/topics/t")

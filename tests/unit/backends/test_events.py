@@ -15,7 +15,7 @@ from provisioner.backends.events import EventStream, InstanceEvent, Judged, Siev
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.commands import events as command
 from provisioner.commands.events import message_document, message_text
-from provisioner.settings.tree import Events
+from provisioner.settings.definitions import Events
 
 NAME = "hf-abcde01234-000007"
 

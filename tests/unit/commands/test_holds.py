@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.files.owners import user_name
+from provisioner.files.ownership import user_name
 from provisioner.model import Lever, Limits, Memory, RequestStatus, Verdict
 from provisioner.planning.core.levers import in_force
 from provisioner.state.directory import StateDir

@@ -19,7 +19,7 @@ import yaml
 from provisioner.commands.cli import run
 from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, Memory, Verdict
 from provisioner.state.directory import StateDir
-from provisioner.state.markers import UNSEEN
+from provisioner.state.marker_files import UNSEEN
 from provisioner.state.memory import MemoryStore
 from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time

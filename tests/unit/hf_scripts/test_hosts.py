@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_scripts import documents, hosts
-from hf_scripts.documents import Document, Refused
+from hf_scripts import hosts, input_documents
+from hf_scripts.input_documents import Document, Refused
 
 
 def filled(begin: str, entry: str, end: str) -> bytes:
     """A document of almost the greatest size: the entry as often as it fits in."""
-    count = (documents.DOCUMENT_BYTES - len((begin + end).encode())) // len(entry.encode())
+    count = (input_documents.DOCUMENT_BYTES - len((begin + end).encode())) // len(entry.encode())
     return (begin + count * entry + end).encode()
 
 
@@ -47,7 +47,7 @@ def test_a_document_takes_ten_times_its_greatest_size_in_memory_at_most(large: C
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 10 * documents.DOCUMENT_BYTES
+    assert peak < 10 * input_documents.DOCUMENT_BYTES
 
 
 TEXTS = st.text(st.sampled_from('ab.-"\\{}[],:\n é\ud800'), max_size=5) | st.sampled_from(

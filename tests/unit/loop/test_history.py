@@ -17,7 +17,7 @@ from provisioner.loop.cycle import Changes
 from provisioner.loop.history import History
 from provisioner.loop.holds import HoldChange
 from provisioner.loop.publisher import Reported
-from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, NAMED
+from provisioner.loop.repeated_lines import COUNTED_SECONDS, IN_FULL, NAMED
 from provisioner.model import (
     Create,
     Deferral,

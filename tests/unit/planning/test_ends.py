@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.observe.observation import reflect
+from provisioner.planning.observe.reconciliation import reflect
 from tests.unit.core import (
     BEFORE,
     BROKEN,

@@ -25,7 +25,7 @@ from provisioner.names import SLOT_NUMBERS
 from provisioner.planning.allocate.scheduling import NO_NUMBERS
 from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.observe.observation import reflect
+from provisioner.planning.observe.reconciliation import reflect
 from tests.unit.core import (
     BEFORE,
     NOW,

@@ -28,7 +28,7 @@ from provisioner.model import (
 )
 from provisioner.planning.core.slots import gaps, missing
 from provisioner.planning.finish.deadlines import NOT_BOOTED
-from provisioner.planning.observe.outcomes import remember
+from provisioner.planning.observe.call_outcomes import remember
 from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter
 from tests.unit.core import (

@@ -19,8 +19,8 @@ from provisioner.files.yaml_text import TOO_DEEP
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.model import PoolLimits, TemplateLimits
 from provisioner.settings import loader
-from provisioner.settings.advice import advice
-from provisioner.settings.tree import Backoff, Loop
+from provisioner.settings.definitions import Backoff, Loop
+from provisioner.settings.warnings import advice
 from tests.support.hostfactory.sites import SPEC, Site, small_site, template
 from tests.support.hostfactory.wrong_texts import BYTES, RANDOM, changed
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.files import regular
+from provisioner.files import safe_open
 from provisioner.state import atomic, batched_writes
 from provisioner.state.batched_writes import Posting, new_id
 from provisioner.state.database import SCHEMA
@@ -323,7 +323,7 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
         steps = Steps(events)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(atomic, "os", steps)
-            patch.setattr(regular, "os", steps)
+            patch.setattr(safe_open, "os", steps)
             patch.setattr(batched_writes, "os", steps)
             own = add(StateDir(directory))
         for step in [step for steps_left in events.values() for step in steps_left]:

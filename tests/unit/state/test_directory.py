@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.model import Memory
-from provisioner.state import markers
+from provisioner.state import marker_files
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateUnwritable
 from tests.support.stores import add, contents, failing, fill
@@ -25,7 +25,7 @@ def umask_077() -> Iterator[None]:
 
 def test_a_full_disk_is_found_by_a_block_that_is_removed_again(state: StateDir, monkeypatch) -> None:
     assert state.refusal() is None
-    monkeypatch.setattr(markers, "write_all", failing(markers.write_all, errno.ENOSPC))
+    monkeypatch.setattr(marker_files, "write_all", failing(marker_files.write_all, errno.ENOSPC))
     refusal = state.refusal()
     assert refusal is not None
     assert refusal.errno == errno.ENOSPC

@@ -71,13 +71,13 @@ def test_marks_are_made_only_in_a_state_directory(tmp_path: Path) -> None:
 def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     seen.touch("abc")
     listed = os.listdir
-    monkeypatch.setattr("provisioner.state.markers.os.utime", failing(os.utime, errno.EROFS))
+    monkeypatch.setattr("provisioner.state.marker_files.os.utime", failing(os.utime, errno.EROFS))
     with pytest.raises(StateUnwritable, match="abc: cannot be written: Read-only"):
         seen.touch("abc")
-    monkeypatch.setattr("provisioner.state.markers.os.listdir", failing(os.listdir, errno.EACCES))
+    monkeypatch.setattr("provisioner.state.marker_files.os.listdir", failing(os.listdir, errno.EACCES))
     with pytest.raises(StateDenied, match="seen: cannot be read: Permission denied"):
         seen.marks()
-    monkeypatch.setattr("provisioner.state.markers.os.listdir", listed)
+    monkeypatch.setattr("provisioner.state.marker_files.os.listdir", listed)
     monkeypatch.setattr("provisioner.state.atomic.os.unlink", failing(os.unlink, errno.EACCES))
     with pytest.raises(StateUnwritable, match="abc"):
         Told(seen.path).forget(["abc"])

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import pytest
 
-from provisioner.files import regular
+from provisioner.files import safe_open
 from provisioner.hostfactory import Answer
 from provisioner.model import Memory
 from provisioner.state import (
@@ -31,7 +31,7 @@ from provisioner.state import (
     hf_activity,
     intent,
     locks,
-    markers,
+    marker_files,
     state_file,
 )
 from provisioner.state.batched_writes import Posting
@@ -189,7 +189,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 pytestmark = pytest.mark.usefixtures("no_pauses", "no_fsync")
 
 STORE = (
-    regular, atomic, locks, markers, hf_activity, database, state_file, batched_writes, intent, directory,
+    safe_open, atomic, locks, marker_files, hf_activity, database, state_file, batched_writes, intent, directory,
 )  # fmt: skip
 """The modules that call the system."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.telemetry import access, connections
+from provisioner.telemetry import authentication, connections
 from provisioner.telemetry.connections import network_of
 
 
@@ -34,8 +34,8 @@ def test_a_client_is_its_address_or_its_network_of_ipv6(host: str, network: str)
         f"have not taken yet | {connections.HELD_BYTES >> 20} MiB |",
         f"| connections | {connections.CONNECTIONS}, and 1/{connections.SHARE} of",
         f"is {connections.LEAST_SECONDS:g} s old",
-        f"After {access.LOGINS} wrong tokens within {access.LOGIN_SECONDS:g} s",
-        f"each after a pause of {access.WRONG_SECONDS:g} s",
+        f"After {authentication.LOGINS} wrong tokens within {authentication.LOGIN_SECONDS:g} s",
+        f"each after a pause of {authentication.WRONG_SECONDS:g} s",
     ],
 )
 def test_the_page_names_the_bounds_of_the_code(words: str) -> None:

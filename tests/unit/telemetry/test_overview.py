@@ -14,7 +14,7 @@ from provisioner.model import Limits, RequestStatus, Verdict, Window
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from provisioner.telemetry.overview import Overview, overview
-from provisioner.telemetry.overview_part import narrowed
+from provisioner.telemetry.status_model_part import narrowed
 from tests.support.desk import facts
 from tests.unit.core import (
     NOW,

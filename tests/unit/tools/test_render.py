@@ -23,9 +23,9 @@ from provisioner.hostfactory.instance import UNUSED_KEYS
 from provisioner.hostfactory.templates import load
 from provisioner.schema.problems import ConfigError
 from provisioner.settings import loader
-from provisioner.settings.tree import Settings
-from provisioner.tools import placing
-from provisioner.tools.registration import registration_text
+from provisioner.settings.definitions import Settings
+from provisioner.tools import file_placement
+from provisioner.tools.provider_registration import registration_text
 from provisioner.tools.render import render as rendered
 from provisioner.tools.settings_file import HostFactorySettings
 from tests.support.hostfactory.sites import ATTRIBUTES, SPEC
@@ -38,7 +38,7 @@ OURS = Path("conf", "providers", "demoinst")
 def render(file: Path, out: Path) -> list[Path]:
     """Write what the settings file asks for; every path of it."""
     files = rendered(file, out / "conf")
-    placing.put(placing.changes(files), out / "conf", "now")
+    file_placement.put(file_placement.changes(files), out / "conf", "now")
     return list(files)
 
 
@@ -696,7 +696,7 @@ def _refused_to_another_user(file: Path, out: Path) -> None:
     os.seteuid(65501)
     try:
         with pytest.raises(PermissionError, match=r"belongs to user root \(group root\): run it as that user"):
-            placing.put(placing.changes(files), out / "conf", "now")
+            file_placement.put(file_placement.changes(files), out / "conf", "now")
     finally:
         os.seteuid(0)
     assert tree(out) == before

@@ -9,8 +9,8 @@ import pytest
 
 from provisioner.backends.mig.api import INSTANCE_FIELDS, MEMBER_FIELDS
 from provisioner.backends.mig.entries import Instance, Member, counted, read_instance, read_member, settled, spec
-from provisioner.backends.mig.inspection import custom_size
 from provisioner.backends.mig.instances import machine
+from provisioner.backends.mig.live_check import custom_size
 from provisioner.lab.cloud.compute.mask import compile_fields, select
 from provisioner.model import ErrorClass, Fingerprint, LossCause, Machine, Notice, Phase
 

@@ -10,7 +10,7 @@ from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.entries import Member
 from provisioner.backends.mig.observer import on_their_way
-from provisioner.backends.mig.project import Projects
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Phase, Snapshot

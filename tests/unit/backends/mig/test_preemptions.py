@@ -13,7 +13,7 @@ from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.entries import Json, Member
 from provisioner.backends.mig.instances import Observed
 from provisioner.backends.mig.preemptions import Preemptions, unexplained
-from provisioner.backends.mig.project import Projects
+from provisioner.backends.mig.shared_lists import Projects
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase
 from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud

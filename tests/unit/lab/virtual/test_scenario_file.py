@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from provisioner.files.problem import ConfigError
+from provisioner.files.config_error import ConfigError
 from provisioner.lab.virtual.scenario_file import read
 from tests.unit.lab.virtual.test_ledger import TINY
 

@@ -16,7 +16,7 @@ from provisioner.backends import Backend, BackendError, Checkable, Finding, Seve
 from provisioner.backends.registry import close, make_backends
 from provisioner.loop.clock import LoopClock
 from provisioner.model import ErrorClass, Failure, Look, Memory, Snapshot, Unobserved
-from provisioner.settings.tree import Settings
+from provisioner.settings.definitions import Settings
 
 NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 LOOK_SECONDS = 30.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
-from provisioner.files.owners import group_name, user_name
+from provisioner.files.ownership import group_name, user_name
 from provisioner.state.atomic import create_whole, discard, open_shared, replace
 from provisioner.state.errors import StateError
 

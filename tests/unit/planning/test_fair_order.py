@@ -24,8 +24,8 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.allocate.turns import turns
-from provisioner.planning.observe.outcomes import remember
+from provisioner.planning.allocate.fair_order import turns
+from provisioner.planning.observe.call_outcomes import remember
 from tests.unit.core import (
     BEFORE,
     NOW,

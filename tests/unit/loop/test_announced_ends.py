@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from provisioner.loop.early_notices import FORGOTTEN_AFTER, Notices
+from provisioner.loop.announced_ends import FORGOTTEN_AFTER, Notices
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase, Snapshot, Unobserved
 
 LAG = 30.0

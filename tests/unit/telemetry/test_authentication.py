@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.settings.tree import Server as Readers
+from provisioner.settings.definitions import Server as Readers
 from provisioner.telemetry import access as module
-from provisioner.telemetry.access import (
+from provisioner.telemetry.authentication import (
     LOGGED,
     LOGIN_SECONDS,
     LOGINS,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner.backends import Finding, Severity
-from provisioner.backends.mig.checks import (
+from provisioner.backends.mig.group_checks import (
     autoscaler_findings,
     covers,
     group_findings,

@@ -15,20 +15,20 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, Severity
 from provisioner.backends.registry import longest_call, make_backends
-from provisioner.commands.offline import live_findings
-from provisioner.commands.options import FINE
-from provisioner.extras import extra, needing
+from provisioner.commands.observe_pools import live_findings
+from provisioner.commands.shared_options import FINE
 from provisioner.interrupts import INTERRUPTED, end
 from provisioner.loop.loop import Hints, Loop, Pace, Setup, calm_collector
 from provisioner.loop.wakeups import Wake
 from provisioner.model import ErrorClass, LossCause
+from provisioner.optional_packages import extra, needing
 from provisioner.settings.reload import Configuration
-from provisioner.state.interfaces import State
-from provisioner.telemetry.measured_backend import MeasuredBackend
+from provisioner.state.protocols import State
 from provisioner.telemetry.metrics import EventMetrics, Metrics
 from provisioner.telemetry.page import StatusPage
 from provisioner.telemetry.reporter import Reporter
 from provisioner.telemetry.server import Server
+from provisioner.telemetry.timed_backend import MeasuredBackend
 
 if TYPE_CHECKING:
     from provisioner.backends.events import Judged

@@ -12,7 +12,7 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import pubsub_v1
 
 from provisioner.backends import Severity
-from provisioner.backends.subscription import CONSUME, subscription_findings
+from provisioner.backends.pubsub_subscription import CONSUME, subscription_findings
 from provisioner.commands.check import check_lines, event_findings, findings_document
 from tests.support.hostfactory.sites import small_site
 

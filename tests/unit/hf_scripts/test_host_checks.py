@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_scripts.host import check_expiry
+from hf_scripts.host_checks import check_expiry
 
 
 def conf(top: Path, text: str) -> Path:

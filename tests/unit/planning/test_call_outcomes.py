@@ -22,7 +22,7 @@ from provisioner.model import (
 )
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import DELETE_AGAIN
-from provisioner.planning.observe.outcomes import RETRY_DELETE, remember
+from provisioner.planning.observe.call_outcomes import RETRY_DELETE, remember
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,

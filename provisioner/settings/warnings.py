@@ -12,7 +12,7 @@ from pathlib import Path
 
 from provisioner.backends import Finding, MachineSize, Severity, registry
 from provisioner.hostfactory.templates import Template
-from provisioner.settings.tree import Settings
+from provisioner.settings.definitions import Settings
 
 
 def advice(settings: Settings, templates: Sequence[Template]) -> list[str]:

@@ -13,7 +13,7 @@ from provisioner.hostfactory.instance import Digests
 from provisioner.model import Intent, Levers, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
-from provisioner.state.markers import Difference, LifeSigns
+from provisioner.state.marker_files import Difference, LifeSigns
 
 
 class ScriptState(Protocol):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hf_scripts import log
-from provisioner.files.regular import read_own, refusal_message
+from provisioner.files.safe_open import read_own, refusal_message
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.instance import Directories
 from provisioner.lab.trace import TraceError, read_trace

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from provisioner.backends.network import signature
-from provisioner.settings.advice import is_loopback
-from provisioner.settings.tree import Server
+from provisioner.settings.definitions import Server
+from provisioner.settings.warnings import is_loopback
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from io import StringIO
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.commands import offline
-from provisioner.commands.offline import all_at_once, look
+from provisioner.commands import observe_pools
+from provisioner.commands.observe_pools import all_at_once, look
 from provisioner.model import ErrorClass, Snapshot, Unobserved
 from tests.support.slow_place import SlowPlace
 from tests.support.waiting import PATIENCE
@@ -26,7 +26,7 @@ def test_calls_are_made_at_the_same_time() -> None:
 def test_what_is_waited_for_is_said_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(offline, "SAY_SECONDS", 0.05)
+    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.05)
     slow = threading.Event()
     said = threading.Timer(0.5, slow.set)
     said.start()
@@ -36,7 +36,7 @@ def test_what_is_waited_for_is_said_now_and_then(
 
 
 def test_a_service_that_asks_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(offline, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.02)
     slow = threading.Event()
     threading.Timer(0.2, slow.set).start()
     all_at_once({"slow": slow.wait}, "")
@@ -52,7 +52,7 @@ def test_what_a_call_raises_is_raised() -> None:
 
 
 def test_a_pool_that_does_not_answer_in_time_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offline, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(observe_pools, "LOOK_SECONDS", 0.5)
     quick, slow = SlowPlace(), SlowPlace()
     slow.slow.clear()
     try:
@@ -75,7 +75,7 @@ class Full(StringIO):
 def test_a_standard_error_that_takes_nothing_costs_no_answer(
     stream: Full | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(offline, "SAY_SECONDS", 0.02)
+    monkeypatch.setattr(observe_pools, "SAY_SECONDS", 0.02)
     slow = threading.Event()
     threading.Timer(0.2, slow.set).start()
     with monkeypatch.context() as patch:

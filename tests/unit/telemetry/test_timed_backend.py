@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from provisioner.backends import Backend, BackendError, MayStart, Watching
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, Outcome, Snapshot
-from provisioner.telemetry.measured_backend import MeasuredBackend
 from provisioner.telemetry.metrics import Metrics
+from provisioner.telemetry.timed_backend import MeasuredBackend
 from tests.unit.core import REQUEST
 
 

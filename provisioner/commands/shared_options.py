@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.hostfactory.instance import Directories, DirectoryError
 
 if TYPE_CHECKING:
-    from provisioner.settings.tree import Settings
+    from provisioner.settings.definitions import Settings
     from provisioner.state.directory import StateDir
 
 FINE, PROBLEM, WRONG = 0, 1, 2

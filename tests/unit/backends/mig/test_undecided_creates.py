@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.backends.mig import admissions
-from provisioner.backends.mig.admissions import Admissions
+from provisioner.backends.mig import undecided_creates
+from provisioner.backends.mig.undecided_creates import Admissions
 from provisioner.model import ErrorClass, Failure, Machine, Phase
 from tests.support.waiting import until
 
@@ -55,11 +55,11 @@ def test_it_is_not_asked_for_once_all_its_names_are_members(waiting: Admissions)
 
 def test_of_many_some_are_asked_for_at_a_time_and_all_in_turn() -> None:
     waiting = Admissions(lag=0.0)
-    for number in range(admissions.MOST + 1):
+    for number in range(undecided_creates.MOST + 1):
         waiting.expect(f"op-{number}", ["a"])
     first, second = asked(waiting, None), asked(waiting, None)
-    assert len(first) == len(second) == admissions.MOST
-    assert {*first, *second} == {f"op-{number}" for number in range(admissions.MOST + 1)}
+    assert len(first) == len(second) == undecided_creates.MOST
+    assert {*first, *second} == {f"op-{number}" for number in range(undecided_creates.MOST + 1)}
 
 
 def test_names_that_were_refused_are_gone_until_they_are_deleted(waiting: Admissions) -> None:
@@ -78,7 +78,7 @@ def test_names_that_may_be_taken_are_looked_for_first(waiting: Admissions) -> No
 
 
 def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admissions, "GIVE_UP", -1.0)
+    monkeypatch.setattr(undecided_creates, "GIVE_UP", -1.0)
     waiting = Admissions(lag=0.0)
     waiting.expect("op", ["a"])
     assert asked(waiting, RUNNING) == ["op"]

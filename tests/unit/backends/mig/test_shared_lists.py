@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.backends import BackendError
-from provisioner.backends.mig import project
+from provisioner.backends.mig import shared_lists
 from provisioner.backends.mig.entries import Json
-from provisioner.backends.mig.project import Projects, SharedList
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Projects, SharedList
 from provisioner.model import ErrorClass
 from tests.support.waiting import PATIENCE, until
 
@@ -141,7 +141,7 @@ def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
         times.append(times[0])
         return times[0]
 
-    monkeypatch.setattr(project, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(shared_lists, "time", SimpleNamespace(monotonic=clock))
     server.free.clear()
     with ThreadPoolExecutor(4) as pools:
         waiting = [pools.submit(began, shared, "a", 1.0, 10.0)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_scripts import documents
+from hf_scripts import input_documents
 from tests.support.hostfactory.in_process import Here
 from tests.support.hostfactory.provider import requesting
 
@@ -65,7 +65,7 @@ def test_the_json_argument_wins_over_the_file(hf: Here) -> None:
 @pytest.mark.parametrize("arguments", [[], ["-f"], ["--file", "x"], ["-x"], ["{}", "{}"], ["-f", "a", "-h"]])
 def test_wrong_arguments_are_answered_with_the_usage(hf: Here, arguments: list[str]) -> None:
     name = "requestMachines"
-    assert hf.ask(name, *arguments) == (1, documents.USAGE.format(command=name))
+    assert hf.ask(name, *arguments) == (1, input_documents.USAGE.format(command=name))
     assert list(hf.work.iterdir()) == []
 
 
@@ -100,7 +100,7 @@ def test_a_mistake_on_standard_input_is_named_as_that(hf: Here, sent: Callable[[
 def test_get_available_templates_answers_without_an_argument(
     hf: Here, sent: Callable[[bytes], None], content: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "OPTIONAL_INPUT_SECONDS", 0.0)
+    monkeypatch.setattr(input_documents, "OPTIONAL_INPUT_SECONDS", 0.0)
     if content is not None:
         sent(content)
     code, out = hf.ask("getAvailableTemplates")
@@ -111,7 +111,7 @@ def test_a_closed_standard_input_is_no_input(hf: Here) -> None:
     before = os.dup(0)
     os.close(0)
     try:
-        assert hf.ask("requestMachines") == (1, documents.USAGE.format(command="requestMachines"))
+        assert hf.ask("requestMachines") == (1, input_documents.USAGE.format(command="requestMachines"))
     finally:
         os.dup2(before, 0)
         os.close(before)
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_is_named_on_one_line(hf: Here) -> None:
     assert hf.ask("requestMachines", "-f", "/no\nsuch\udcff") == (1, "/no such?: No such file or directory")
 
 
-LONG = "x" * (documents.NAME_BYTES + 1)
+LONG = "x" * (input_documents.NAME_BYTES + 1)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ LONG = "x" * (documents.NAME_BYTES + 1)
         ("getReturnRequests", {"machines": [{"name": LONG}]}, "machines[0].name: expected at most 255 bytes, got "),
         (
             "requestReturnMachines",
-            {"machines": [{"name": f"h{number}"} for number in range(documents.MAX_NAMES + 1)]},
+            {"machines": [{"name": f"h{number}"} for number in range(input_documents.MAX_NAMES + 1)]},
             "machines: has 100001 entries, and at most 100000 can be returned at once",
         ),
     ],
@@ -163,7 +163,7 @@ def test_names_of_the_longest_kind_are_taken(hf: Here) -> None:
 
 @pytest.mark.parametrize("command", ["requestReturnMachines", "getReturnRequests"])
 def test_as_many_machines_as_a_return_may_name_fit_into_a_document(hf: Here, command: str) -> None:
-    names = [f"{'h' * 44}{number:06d}" for number in range(documents.MAX_NAMES)]
+    names = [f"{'h' * 44}{number:06d}" for number in range(input_documents.MAX_NAMES)]
     hf.input.write_text(json.dumps({"machines": [{"name": name, "machineId": name} for name in names]}))
     code, out = hf.ask(command, "-f", str(hf.input))
     assert code == 0, out
@@ -171,12 +171,12 @@ def test_as_many_machines_as_a_return_may_name_fit_into_a_document(hf: Here, com
 
 def test_the_page_names_the_limits_of_the_code() -> None:
     page = " ".join((Path(__file__).parents[3] / "docs" / "hostfactory.md").read_text().split())
-    limits = f"{documents.DOCUMENT_BYTES:,} bytes, a list of machines {documents.MAX_NAMES:,} entries"
-    assert f"{limits}, a name or id {documents.NAME_BYTES} bytes" in page
+    limits = f"{input_documents.DOCUMENT_BYTES:,} bytes, a list of machines {input_documents.MAX_NAMES:,} entries"
+    assert f"{limits}, a name or id {input_documents.NAME_BYTES} bytes" in page
 
 
 def test_a_document_of_more_values_than_a_list_has_is_refused(hf: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MOST_VALUES", 100)
+    monkeypatch.setattr(input_documents, "MOST_VALUES", 100)
     hf.input.write_text('{"machines": [' + "[]," * 60 + "[]]}")
     assert hf.ask("getReturnRequests", "-f", str(hf.input)) == (1, f"{hf.input}: has more than 100 values")
 
@@ -184,11 +184,11 @@ def test_a_document_of_more_values_than_a_list_has_is_refused(hf: Here, monkeypa
 def test_a_document_that_would_fill_memory_is_refused(
     hf: Here, sent: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    os.truncate(os.open(hf.input, os.O_WRONLY | os.O_CREAT), documents.DOCUMENT_BYTES + 1)
+    os.truncate(os.open(hf.input, os.O_WRONLY | os.O_CREAT), input_documents.DOCUMENT_BYTES + 1)
     for command in ("requestMachines", "requestReturnMachines", "getReturnRequests"):
-        refusal = f"{hf.input}: has more than {documents.DOCUMENT_BYTES} bytes"
+        refusal = f"{hf.input}: has more than {input_documents.DOCUMENT_BYTES} bytes"
         assert hf.ask(command, "-f", str(hf.input)) == (1, refusal)
-    monkeypatch.setattr(documents, "DOCUMENT_BYTES", 10)
+    monkeypatch.setattr(input_documents, "DOCUMENT_BYTES", 10)
     sent(b"{" + b" " * 10)
     assert hf.ask("requestMachines") == (1, "standard input: has more than 10 bytes")
 

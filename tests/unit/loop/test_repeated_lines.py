@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.loop.repeats import COUNTED_SECONDS, IN_FULL, Repeats
+from provisioner.loop.repeated_lines import COUNTED_SECONDS, IN_FULL, Repeats
 
 
 @settings(max_examples=40)

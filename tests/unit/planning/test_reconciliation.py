@@ -28,7 +28,7 @@ from provisioner.model import (
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import missing
 from provisioner.planning.observe.absence import LATE_CREATE, VANISHED
-from provisioner.planning.observe.observation import ENDED, REPLACED, STRAYED, reflect
+from provisioner.planning.observe.reconciliation import ENDED, REPLACED, STRAYED, reflect
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,

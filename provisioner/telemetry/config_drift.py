@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from provisioner.hostfactory.instance import Digests
 from provisioner.state.errors import StateError
-from provisioner.state.interfaces import State
-from provisioner.state.markers import Difference
+from provisioner.state.marker_files import Difference
+from provisioner.state.protocols import State
 from provisioner.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from provisioner.backends import BackendError, Finding, MachineSize, Severity
-from provisioner.backends.mig.checks import (
+from provisioner.backends.mig.entries import Json, zones
+from provisioner.backends.mig.group_checks import (
     NEEDED,
     autoscaler_findings,
     foreign_text,
@@ -18,9 +19,8 @@ from provisioner.backends.mig.checks import (
     name_findings,
     template_findings,
 )
-from provisioner.backends.mig.entries import Json, zones
-from provisioner.backends.mig.project import Project
 from provisioner.backends.mig.settings import MigPool
+from provisioner.backends.mig.shared_lists import Project
 from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass
 

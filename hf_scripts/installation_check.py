@@ -13,16 +13,16 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 
-from hf_scripts import host, log
-from hf_scripts.host import CheckResult, fine, fix
-from provisioner.files.owners import group_name, user_name
-from provisioner.files.regular import HARD_LINK, LINK, refusal_message
+from hf_scripts import host_checks, log
+from hf_scripts.host_checks import CheckResult, fine, fix
+from provisioner.files.ownership import group_name, user_name
+from provisioner.files.safe_open import HARD_LINK, LINK, refusal_message
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import Directories, DirectoryError, TemplatesError
 from provisioner.state.atomic import FILE_MODE
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import STALE, StateError, is_denied, is_stale, not_ours, what_to_do
-from provisioner.state.markers import DIRECTORY_MODE
+from provisioner.state.marker_files import DIRECTORY_MODE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CALL_SECONDS = 60
@@ -69,19 +69,19 @@ def look(directories: Directories, loop_user: str) -> Iterator[CheckResult]:
     except DirectoryError as error:
         yield fix(f"{error}; HostFactory sets it from hostProviders.json, LSF from its own")
         return
-    barred = [result for path in (conf, state, log_path) if path for result in host.way_to(path)]
+    barred = [result for path in (conf, state, log_path) if path for result in host_checks.way_to(path)]
     yield from barred
     if barred:
         return
-    yield host.scripts_run(HERE, host.mounts())
-    yield from host.labels({HERE: "bin_t", conf: "etc_t", state: "var_lib_t"})
+    yield host_checks.scripts_run(HERE, host_checks.mounts())
+    yield from host_checks.labels({HERE: "bin_t", conf: "etc_t", state: "var_lib_t"})
     yield from _configuration(conf, directories.environment)
     yield _log(log_path)
-    yield from host.check_expiry(directories.environment)
+    yield from host_checks.check_expiry(directories.environment)
     usable = list(_state_directory(state))
     yield from usable
     if all(result.fine for result in usable):
-        yield from host.filesystem(state)
+        yield from host_checks.filesystem(state)
         yield from _both_users(state, loop_user)
         yield from _state_files(StateDir(state), name)
         yield from _loop(StateDir(state))
@@ -103,7 +103,7 @@ def _configuration(directory: str, environment: Mapping[str, str]) -> Iterator[C
     if environment.get("HF_TOP") and not os.access(provider.templates_path, os.W_OK):  # a pod has a copy
         facts, user = os.stat(provider.templates_path), user_name(os.geteuid())
         yield fix(
-            f"{provider.templates_path}: HostFactory rewrites it, and {user} may not ({host.owner(facts)}): "
+            f"{provider.templates_path}: HostFactory rewrites it, and {user} may not ({host_checks.owner(facts)}): "
             f"chown {user} {provider.templates_path}"
         )
 
@@ -142,7 +142,7 @@ def _state_directory(directory: str) -> Iterator[CheckResult]:
                 f"{user} is in group {group} by now, but was not yet when this login began: log in anew; what EGO "
                 "starts is in it once EGO was restarted on this host"
             )
-        yield fix(f"{directory}: {user} may not write here ({host.owner(facts)}): {what}")
+        yield fix(f"{directory}: {user} may not write here ({host_checks.owner(facts)}): {what}")
     else:
         yield fine(f"{directory}: the state directory can be read and written")
 
@@ -158,7 +158,7 @@ def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
         elif uid == os.geteuid():
             yield fine(f"scripts and loop run as the same user, {name}")
         elif not shared:
-            yield fix(f"{directory}: {host.owner(facts)}, but the loop runs as {name}: {advice}")
+            yield fix(f"{directory}: {host_checks.owner(facts)}, but the loop runs as {name}: {advice}")
         elif facts.st_gid not in _groups() or not _in_group(uid, facts):
             yield fix(
                 f"group {group_name(facts.st_gid)} of {directory} lacks the user of the scripts or {name}: {advice}"
@@ -214,7 +214,7 @@ def _closed(path: str, state: StateDir) -> CheckResult:
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
     return fix(
-        f"{path}: {user} may not read and write it ({host.owner(os.stat(path))}): "
+        f"{path}: {user} may not read and write it ({host_checks.owner(os.stat(path))}): "
         f"{chown} {user}:{group} {path}; chmod {mode:o} {path}"
     )
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 
-from provisioner.files.regular import read_regular
+from provisioner.files.safe_open import read_regular
 from provisioner.hostfactory.instance import shown
 from provisioner.hostfactory.templates import Invalid, tagged
 from provisioner.names import SLOT_BLOCK, printable

@@ -10,9 +10,9 @@ import pytest
 
 from provisioner.hostfactory.instance import Digests
 from provisioner.state.errors import StateUnreadable
-from provisioner.state.markers import KEPT, ConfigMarks, Difference, Heartbeat, ReadContent, Side, differences
+from provisioner.state.marker_files import KEPT, ConfigMarks, Difference, Heartbeat, ReadContent, Side, differences
 from provisioner.state.status import PoolNotes
-from provisioner.telemetry.config_watch import sentence
+from provisioner.telemetry.config_drift import sentence
 
 
 @pytest.mark.parametrize("content", [{"pools": {"a": ["one", "two"]}, "paused": ["b"]}, {}])

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import Budget, Limits, Memory
+from provisioner.telemetry.cost import spending, spending_lines
 from provisioner.telemetry.pool_windows import Document
-from provisioner.telemetry.spending import spending, spending_lines
 from tests.support.parts import alter
 from tests.unit.core import limits, memory, pool, record, running, slot
 

@@ -9,7 +9,7 @@ import pytest
 from provisioner.backends.gke.pod_spec import quantity
 from provisioner.hostfactory import templates
 from provisioner.settings import loader
-from provisioner.settings.advice import advice, is_loopback
+from provisioner.settings.warnings import advice, is_loopback
 from tests.support.hostfactory.sites import Site, small_site, template
 
 

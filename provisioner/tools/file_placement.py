@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from provisioner.files.owners import group_name, user_name
+from provisioner.files.ownership import group_name, user_name
 from provisioner.state import atomic
 
 NEW_MODE = 0o644
