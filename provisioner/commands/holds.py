@@ -1,6 +1,6 @@
 """``provisioner pause``, ``resume``, ``drain``, ``cancel``, ``stop-all`` and ``start-all``: holds, set and released.
 
-They write levers.json alone, so they work whether or not a loop runs, and hold until an operator releases them.
+They write holds.json alone, so they work whether or not a loop runs, and hold until an operator releases them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from provisioner.commands.shared_options import PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.files.ownership import user_name
 from provisioner.hostfactory.instance import DirectoryError
-from provisioner.model import DESIRED, Lever, LeverKind, Levers, Memory, format_utc
+from provisioner.model import DESIRED, Hold, HoldKind, Holds, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.planning.core.levers import is_done
+from provisioner.planning.core.holds import is_done
 from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
-from provisioner.state.levers import let_go, pulled
+from provisioner.state.holds import let_go, pulled
 from provisioner.state.protocols import State
 from provisioner.telemetry.notes import Notes, read_notes
 
@@ -33,7 +33,7 @@ LONGEST_REASON = 500
 class Verb(NamedTuple):
     """The effect of a command on holds."""
 
-    kinds: tuple[LeverKind, ...]
+    kinds: tuple[HoldKind, ...]
     target: str = ""
     """Metavar of its argument; empty if the hold is on everything."""
     sets: bool = True
@@ -41,12 +41,12 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "pause": Verb((LeverKind.PAUSE,), "POOL"),
-    "resume": Verb((LeverKind.PAUSE, LeverKind.DRAIN), "POOL", sets=False),
-    "drain": Verb((LeverKind.DRAIN,), "POOL", needs_reason=True),
-    "cancel": Verb((LeverKind.CANCEL,), "REQUEST|MACHINE", needs_reason=True),
-    "stop-all": Verb((LeverKind.STOP_ALL,), needs_reason=True),
-    "start-all": Verb((LeverKind.STOP_ALL,), sets=False),
+    "pause": Verb((HoldKind.PAUSE,), "POOL"),
+    "resume": Verb((HoldKind.PAUSE, HoldKind.DRAIN), "POOL", sets=False),
+    "drain": Verb((HoldKind.DRAIN,), "POOL", needs_reason=True),
+    "cancel": Verb((HoldKind.CANCEL,), "REQUEST|MACHINE", needs_reason=True),
+    "stop-all": Verb((HoldKind.STOP_ALL,), needs_reason=True),
+    "start-all": Verb((HoldKind.STOP_ALL,), sets=False),
 }
 
 NO_MEMORY = Memory("")
@@ -54,13 +54,13 @@ NO_MEMORY = Memory("")
 MACHINE = "machine"
 
 TEXTS = {
-    LeverKind.PAUSE: ("Pool {0} is paused", "Pool {0} gets no new machines until `provisioner resume {0}`."),
-    LeverKind.DRAIN: (
+    HoldKind.PAUSE: ("Pool {0} is paused", "Pool {0} gets no new machines until `provisioner resume {0}`."),
+    HoldKind.DRAIN: (
         "Pool {0} is drained",
         "Pool {0} gets no new machines, and HostFactory is asked to give back those that it has there, until "
         "`provisioner resume {0}`.",
     ),
-    LeverKind.CANCEL: (
+    HoldKind.CANCEL: (
         "Request {0} is cancelled",
         "Request {0} ends with the machines that run; what it lacks is given up.",
     ),
@@ -68,7 +68,7 @@ TEXTS = {
         "Machine {0} is cancelled",
         "HostFactory is asked to give machine {0} back, once it has it; the machine runs until then.",
     ),
-    LeverKind.STOP_ALL: (
+    HoldKind.STOP_ALL: (
         "Everything is stopped",
         "No machine is made or deleted until `provisioner start-all`; the scripts answer on.",
     ),
@@ -106,22 +106,22 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
     if refusal := known.refusal(verb, options.target):
         print(f"{refusal} Nothing was recorded.", file=sys.stderr)
         return PROBLEM
-    by = Lever(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
+    by = Hold(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
 
-    def change(holds: Levers) -> Levers:
+    def change(holds: Holds) -> Holds:
         # Who stops all waits for no file of machines.
-        kept = Levers(tuple(one for one in holds.held if not (verb.target and known.is_over(one))), holds.released)
+        kept = Holds(tuple(one for one in holds.current if not (verb.target and known.is_over(one))), holds.released)
         return pulled(kept, by) if verb.sets else let_go(kept, verb.kinds, by)
 
-    anew = _unusable(state) if LeverKind.STOP_ALL in verb.kinds else ""
-    before, after = state.change_levers(change, anew=bool(anew))
+    anew = _unusable(state) if HoldKind.STOP_ALL in verb.kinds else ""
+    before, after = state.change_holds(change, anew=bool(anew))
     return show(options, {**_document(known, verb, by, before, after), "anew": anew}, _lines)
 
 
 def _unusable(state: State) -> str:
     """Why the holds are unknown; empty if they are known. Raises StateTooNew, StateDenied."""
     try:
-        state.read_levers()
+        state.read_holds()
     except (StateMissing, StateUnreadable) as error:
         return str(error)
     return ""
@@ -152,24 +152,24 @@ class _Known:
 
     def refusal(self, verb: Verb, target: str) -> str:
         """Why the target cannot be held; empty if it can."""
-        if LeverKind.CANCEL in verb.kinds:
+        if HoldKind.CANCEL in verb.kinds:
             return self._cannot_cancel(target)
         return self._no_pool(target) if verb.target else ""
 
-    def is_over(self, hold: Lever) -> bool:
+    def is_over(self, hold: Hold) -> bool:
         """Return True for a cancel whose request has ended or is in no file any more."""
-        if hold.kind is not LeverKind.CANCEL or self.memory is NO_MEMORY:
+        if hold.kind is not HoldKind.CANCEL or self.memory is NO_MEMORY:
             return False
         return hold.target not in self.intent and is_done(hold, self.memory)
 
-    def is_machine(self, hold: Lever) -> bool:
+    def is_machine(self, hold: Hold) -> bool:
         """Return True for the cancel of a machine."""
-        return hold.kind is LeverKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
+        return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _no_pool(self, name: str) -> str:
         pools = {*self.notes.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.deletion.gone)}
         with suppress(StateError):
-            pools |= {hold.target for hold in self.state.read_levers().held if hold.kind is not LeverKind.CANCEL}
+            pools |= {hold.target for hold in self.state.read_holds().current if hold.kind is not HoldKind.CANCEL}
         pools.discard("")
         if name in pools:
             return ""
@@ -201,16 +201,16 @@ class _Known:
         return f"No request and no machine is named {name!r}{suggestion(name, sorted(there))}."
 
 
-def _document(known: _Known, verb: Verb, by: Lever, before: Levers, after: Levers) -> dict[str, Any]:
+def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) -> dict[str, Any]:
     """The effect. ``changed``: false if it was so already; ``held_by``: the hold in force, or None.
 
     ``machine``: a cancel is of a machine. ``paused_by_settings``: the pool stays paused. ``loop_runs``: it holds now.
     ``anew``: why the file was moved aside, or made again, and all other holds are released; else empty.
     """
-    held = next((one for one in after.held if (one.kind, one.target) == (by.kind, by.target)), None)
+    held = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_held = any(by.target in before.of(kind) for kind in verb.kinds)
     return {
-        "lever": by.kind,
+        "hold": by.kind,
         "target": by.target,
         "pulled": verb.sets,
         "changed": was_held is not verb.sets,
@@ -225,12 +225,12 @@ def _lines(document: Document) -> Iterator[str]:
     """The document as a line for a terminal."""
     target, sets = document["target"], document["pulled"]
     which = f"pool {target}" if target else "everything"
-    already, done = (words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["lever"]])
+    already, done = (words.format(target) for words in TEXTS[MACHINE if document["machine"] else document["hold"]])
     paused = " The pool stays paused until `paused` is taken out of provisioner.yaml."
     stays = paused if document["paused_by_settings"] and not sets else ""
     if document["changed"] or document["anew"]:
         text = done if sets else f"{which[0].upper()}{which[1:]} goes on."
-        anew = f" No other lever is held any more: pull again what has to be. {document['anew']}"
+        anew = f" No other hold is in force any more: pull again what has to be. {document['anew']}"
         now = "The loop heeds it at once." if document["loop_runs"] else "No loop runs: it holds as soon as one does."
         yield f"{text}{stays}{anew if document['anew'] else ''} {now}"
     elif sets:
@@ -238,7 +238,7 @@ def _lines(document: Document) -> Iterator[str]:
         why = f": {by['reason']}" if by["reason"] else ""
         yield f"{already} already, by {by['who']} since {by['since']}{why}. Nothing was changed."
     else:
-        yield f"No lever holds {which} back. Nothing was changed.{stays}"
+        yield f"No hold holds {which} back. Nothing was changed.{stays}"
 
 
 COMMANDS = {name: (partial(add_options, verb), partial(run, verb)) for name, verb in VERBS.items()}

@@ -8,7 +8,7 @@ from provisioner.commands import shared_options
 from provisioner.commands.shared_options import Document
 from provisioner.names import printable, printable_lines
 from provisioner.telemetry.cost import spending_lines
-from provisioner.telemetry.held_levers import cancel_lines
+from provisioner.telemetry.holds import cancel_lines
 from provisioner.telemetry.machine_rows import Row
 from provisioner.telemetry.overview import Overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
@@ -37,7 +37,7 @@ def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:
         yield from unmet_lines(request, loop_acts=seen.loop_acts)
     for back in seen.returns:
         yield f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
-    yield from cancel_lines(seen.levers)
+    yield from cancel_lines(seen.holds)
     yield from map(pool_line, seen.pressure)
     yield from (f"  pool {pool}: {note}" for pool, notes in seen.problems.items() for note in notes)
     yield from (f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted)

@@ -10,12 +10,12 @@ from provisioner.loop.actors import Results
 from provisioner.loop.holds import HoldChange
 from provisioner.loop.publisher import Reported
 from provisioner.model import (
-    NO_LEVERS,
+    NO_HOLDS,
     Distrusted,
     DistrustReason,
     ErrorClass,
     Failure,
-    Levers,
+    Holds,
     Look,
     Memory,
     PendingReason,
@@ -83,7 +83,7 @@ class CycleReport:
     """Pools whose newest snapshot may not be acted upon."""
     ahead: float = 0.0
     """Seconds from loop time to the wall clock."""
-    levers: Levers = NO_LEVERS
+    holds: Holds = NO_HOLDS
     """Those that were in force."""
 
     @property

@@ -16,8 +16,8 @@ from provisioner.loop.repeated_lines import COUNTED_SECONDS, Line, Repeats
 from provisioner.model import (
     Deferral,
     Delete,
-    Lever,
-    LeverKind,
+    Hold,
+    HoldKind,
     Outcome,
     PendingReason,
     Plan,
@@ -288,10 +288,10 @@ def _words(record: RequestRecord | ReturnRecord) -> Line:
     return {"answer": record.ended or RequestStatus.RUNNING}
 
 
-def _hold(word: str, hold: Lever) -> Line:
-    line: Line = {"event": "lever", "lever": hold.kind, "result": word}
-    if hold.kind is LeverKind.CANCEL:
+def _hold(word: str, hold: Hold) -> Line:
+    line: Line = {"event": "hold", "hold": hold.kind, "result": word}
+    if hold.kind is HoldKind.CANCEL:
         line["machine" if "-" in hold.target else "request"] = hold.target
-    elif hold.kind is not LeverKind.STOP_ALL:
+    elif hold.kind is not HoldKind.STOP_ALL:
         line["pool"] = hold.target
     return line | {"who": hold.who, "text": hold.reason}

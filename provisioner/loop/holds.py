@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from provisioner.model import NO_LEVERS, Lever, LeverKind, Levers, format_utc
+from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds, format_utc
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 
@@ -17,7 +17,7 @@ class HoldChange(NamedTuple):
     """What became of a hold: set, released, or in force at the start."""
 
     word: Literal["held", "pulled", "released"]
-    hold: Lever
+    hold: Hold
 
 
 class CurrentHolds:
@@ -27,7 +27,7 @@ class CurrentHolds:
         self._state = state
         self._signature: object = None
         """That of the file that was read last."""
-        self.latest = NO_LEVERS
+        self.latest = NO_HOLDS
         self._is_known = False
         """The file was read once, or its failure to be read was taken for a stop of all."""
         self._problem = ""
@@ -35,25 +35,25 @@ class CurrentHolds:
         self._changes: list[HoldChange] = []
         """Those that are not logged yet."""
 
-    def read(self) -> Levers:
+    def read(self) -> Holds:
         """As the file has them; asked for again only when its signature has changed, or it could not be read."""
         try:
-            signature = self._state.levers_signature()
+            signature = self._state.holds_signature()
             if not self._is_known or self._problem or signature != self._signature:
-                self._update(self._state.read_levers())
+                self._update(self._state.read_holds())
                 self._signature = signature
                 if self._problem:
-                    log.warning("Levers can be read again", extra={"held": len(self.latest.held)})
+                    log.warning("Holds can be read again", extra={"held": len(self.latest.current)})
                     self._problem = ""
         except StateError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.error("Levers cannot be read: those that were held are held on", extra={"error": self._problem})
+                log.error("Holds cannot be read: those that were held are held on", extra={"error": self._problem})
             if not self._is_known:
-                self._update(Levers((Lever(LeverKind.STOP_ALL, who="provisioner", reason=self._problem),)))
+                self._update(Holds((Hold(HoldKind.STOP_ALL, who="provisioner", reason=self._problem),)))
         return self.latest
 
-    def _update(self, holds: Levers) -> None:
+    def _update(self, holds: Holds) -> None:
         self._changes += _changes(self.latest if self._is_known else None, holds)
         self.latest, self._is_known = holds, True
 
@@ -61,16 +61,18 @@ class CurrentHolds:
         """Log what was set or released since the last call, and return it."""
         changes, self._changes = self._changes, []
         for word, hold in changes:
-            about = {"lever": str(hold.kind), "target": hold.target, "who": hold.who, "reason": hold.reason}
-            log.warning("Lever %s", word, extra={**about, "since": format_utc(hold.since)})
+            about = {"hold": str(hold.kind), "target": hold.target, "who": hold.who, "reason": hold.reason}
+            log.warning("Hold %s", word, extra={**about, "since": format_utc(hold.since)})
         return changes
 
 
-def _changes(before: Levers | None, after: Levers) -> Iterator[HoldChange]:
+def _changes(before: Holds | None, after: Holds) -> Iterator[HoldChange]:
     """What became of the holds; a cancel that was forgotten because it is done is left out."""
-    former = () if before is None else before.held
-    yield from (HoldChange("held" if before is None else "pulled", hold) for hold in after.held if hold not in former)
+    former = () if before is None else before.current
+    yield from (
+        HoldChange("held" if before is None else "pulled", hold) for hold in after.current if hold not in former
+    )
     by = {(hold.kind, hold.target): hold for hold in after.released}
     for hold in former:
-        if hold not in after.held and hold.kind is not LeverKind.CANCEL:
+        if hold not in after.current and hold.kind is not HoldKind.CANCEL:
             yield HoldChange("released", by.get((hold.kind, hold.target), hold))

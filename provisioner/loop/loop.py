@@ -261,6 +261,6 @@ class Loop:
     def _signature(self) -> object:
         """Of what others write and the loop heeds at once."""
         try:
-            return self._state.intent.signature(), self._state.levers_signature()
+            return self._state.intent.signature(), self._state.holds_signature()
         except StateError:
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.hostfactory import Loss
-from provisioner.model import Contact, Levers, Limits, Memory, RequestRecord, ReturnRecord
+from provisioner.model import Contact, Holds, Limits, Memory, RequestRecord, ReturnRecord
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.report import answers
 from provisioner.state.errors import StateError
@@ -58,18 +58,18 @@ class Publisher:
                 lost = answers.losses(memory, contact, now)
             self._status = PublishedStatus(answers.render(memory, {}, limits.prefix), lost, {})
 
-    def publish(self, memory: Memory, limits: Limits, levers: Levers, contact: Contact, now: float) -> None:
+    def publish(self, memory: Memory, limits: Limits, holds: Holds, contact: Contact, now: float) -> None:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
         self.begin(memory, limits, contact, now)
         assert self._status is not None
-        inputs, before = (memory, limits, levers, contact.inventory), self._status
+        inputs, before = (memory, limits, holds, contact.inventory), self._status
         there = self._signature is not None and self._state.status.signature() == self._signature
         same = there and [*map(id, inputs)] == [*map(id, self._inputs)]
         if same and not any(loss.grace for loss in before.lost.values()):  # a grace period ends as time passes
             return
         status = PublishedStatus(
             answers.render(memory, before.rendered, limits.prefix),
-            answers.losses(memory, contact, now, levers),
+            answers.losses(memory, contact, now, holds),
             answers.available(memory, limits),
         )
         if not (there and status == before):

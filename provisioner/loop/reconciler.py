@@ -33,7 +33,7 @@ from provisioner.model import (
     Snapshot,
 )
 from provisioner.planning.collect.orphans import without_brake
-from provisioner.planning.core.levers import paused_pools
+from provisioner.planning.core.holds import paused_pools
 from provisioner.planning.finish.returns import sought
 from provisioner.planning.observe.call_outcomes import remember
 from provisioner.planning.plan import World, decide, fresh, make_plan, make_trim, perceive
@@ -133,7 +133,7 @@ class Reconciler:
             transitions=transitions,
             problem=problem,
             lock_wait=lock_wait,
-            levers=holds,
+            holds=holds,
         )
 
     def settle(self) -> Changes:
@@ -156,7 +156,7 @@ class Reconciler:
         intent = self._load(looks, now)
         if self.memory is None or intent is None:
             return None
-        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall(), levers=holds)
+        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall(), holds=holds)
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What is wanted: HF's requests (intent.json), and what operators hold back (levers.json)."""
+"""What is wanted: HF's requests (intent.json), and what operators hold back (holds.json)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Intent:
     returns: Mapping[str, ReturnRequest]
 
 
-class LeverKind(StrEnum):
+class HoldKind(StrEnum):
     """What a person holds the loop back by. The words are those of the commands."""
 
     PAUSE = "pause"
@@ -53,10 +53,10 @@ class LeverKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
-    """One lever that a person has pulled, or let go of."""
+class Hold:
+    """One hold that a person has pulled, or let go of."""
 
-    kind: LeverKind
+    kind: HoldKind
     target: str = ""
     """The pool, the request or the machine; empty where it holds everything."""
     who: str = ""
@@ -67,27 +67,27 @@ class Lever:
 
 
 @dataclass(frozen=True, slots=True)
-class Levers:
-    """What levers.json holds."""
+class Holds:
+    """What holds.json holds."""
 
-    held: tuple[Lever, ...] = ()
-    released: tuple[Lever, ...] = ()
+    current: tuple[Hold, ...] = ()
+    released: tuple[Hold, ...] = ()
     """Of each that was let go: by whom, when and why, the last time."""
 
-    def of(self, kind: LeverKind) -> Mapping[str, Lever]:
+    def of(self, kind: HoldKind) -> Mapping[str, Hold]:
         """Those of a kind that are held, by target."""
-        return {lever.target: lever for lever in self.held if lever.kind is kind}
+        return {hold.target: hold for hold in self.current if hold.kind is kind}
 
     @property
-    def stop(self) -> Lever | None:
-        """The lever that holds everything."""
-        return next((lever for lever in self.held if lever.kind is LeverKind.STOP_ALL), None)
+    def stop(self) -> Hold | None:
+        """The hold that holds everything."""
+        return next((hold for hold in self.current if hold.kind is HoldKind.STOP_ALL), None)
 
-    def against(self, pool: str) -> Lever | None:
+    def against(self, pool: str) -> Hold | None:
         """What keeps new machines from a pool."""
-        kinds = (LeverKind.DRAIN, LeverKind.PAUSE)
-        mine = (lever for kind in kinds for lever in self.held if lever.kind is kind and lever.target == pool)
+        kinds = (HoldKind.DRAIN, HoldKind.PAUSE)
+        mine = (hold for kind in kinds for hold in self.current if hold.kind is kind and hold.target == pool)
         return self.stop or next(mine, None)
 
 
-NO_LEVERS = Levers()
+NO_HOLDS = Holds()

@@ -196,7 +196,7 @@ class ReturnRecord:
     told_at: float | None = None
     trimmed: bool = False
     message: str = ""
-    """Why its machines are not deleted, while a lever holds that back or held it back when its time was over."""
+    """Why its machines are not deleted, while a hold holds that back or held it back when its time was over."""
     hindered: Mapping[str, Failure] = field(default_factory=dict)
     """Names whose machines did not go until its time was over, or are no slot of ours, and why."""
 

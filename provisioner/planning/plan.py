@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from provisioner.model import NO_LEVERS, Contact, Intent, Levers, Limits, Look, Memory, Plan, Snapshot
+from provisioner.model import NO_HOLDS, Contact, Holds, Intent, Limits, Look, Memory, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import in_turn, turns
 from provisioner.planning.allocate.scheduling import ask
@@ -39,7 +39,7 @@ class World:
     """Pools whose last actions are still under way: they get no new ones."""
     wall: float | None = None
     """The wall clock now, as ``Draft`` takes it."""
-    levers: Levers = NO_LEVERS
+    holds: Holds = NO_HOLDS
     """Those that are held."""
 
 
@@ -56,7 +56,7 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     snapshots = {
         name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and fresh(look, limits, now)
     }
-    draft = Draft(memory, snapshots, limits, now, world.wall, world.levers)
+    draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
     ingest(draft, world.intent)
     distrust(draft)
     reflect(draft)

@@ -29,7 +29,7 @@ UNPACKED_BYTES = 512 * 1024 * 1024
 
 MANIFEST = "manifest.json"
 TOLD = "seen/"
-SAVED = rf"(intent|memory|status|levers|announced)\.json|journal\.jsonl(\.[0-9]+)?|{TOLD}{ENTRY}"
+SAVED = rf"(intent|memory|status|holds|announced)\.json|journal\.jsonl(\.[0-9]+)?|{TOLD}{ENTRY}"
 """Names of the files that are saved. A dump that holds another is none of ours: nothing leads out of the directory."""
 
 MODE = 0o600

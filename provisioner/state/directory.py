@@ -18,11 +18,11 @@ from provisioner.state.errors import StateMissing
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.instance import Digests
-    from provisioner.model import Levers
+    from provisioner.model import Holds
     from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
+    from provisioner.state.holds import Change, HoldStore
     from provisioner.state.intent import IntentStore
     from provisioner.state.journal import Excerpt, Journal
-    from provisioner.state.levers import Change, LeverStore
     from provisioner.state.loop_lock import LoopLock
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory import MemoryStore
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
 STATE_FILES = frozenset(
-    {"intent.json", "memory.json", "status.json", "levers.json", INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE}
+    {"intent.json", "memory.json", "status.json", "holds.json", INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE}
 )
 """The JSON files of a state directory, which may also be that of the configuration."""
 
@@ -76,7 +76,7 @@ class StateFiles:
     heartbeat: Heartbeat = _part("markers", "Heartbeat", "heartbeat")
     config: ConfigMarks = _part("markers", "ConfigMarks", "config")
     loop_lock: LoopLock = _part("loop_lock", "LoopLock", "loop.lock")
-    levers: LeverStore = _part("levers", "LeverStore")
+    holds: HoldStore = _part("holds", "HoldStore")
     journal: Journal = _part("journal", "Journal", "journal.jsonl")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -124,17 +124,17 @@ class StateDir(StateFiles):
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
-    def levers_signature(self) -> object:
+    def holds_signature(self) -> object:
         """As of ``StateFile``."""
-        return self.levers.signature()
+        return self.holds.signature()
 
-    def read_levers(self) -> Levers:
-        """Raises as ``LeverStore.read``."""
-        return self.levers.read()
+    def read_holds(self) -> Holds:
+        """Raises as ``HoldStore.read``."""
+        return self.holds.read()
 
-    def change_levers(self, change: Change, *, anew: bool = False) -> tuple[Levers, Levers]:
-        """Raises as ``LeverStore.change``."""
-        return self.levers.change(change, anew=anew)
+    def change_holds(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
+        """Raises as ``HoldStore.change``."""
+        return self.holds.change(change, anew=anew)
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
         """Raises as ``Journal.append``."""

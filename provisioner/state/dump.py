@@ -38,7 +38,7 @@ def take(state: StateDir) -> tuple[Manifest, bytes]:
 def _take(state: StateDir) -> tuple[Manifest, bytes]:
     READS_LINKED.set(True)
     intent = state.intent.read()
-    files: tuple[StateFile, ...] = (state.intent, state.memory, state.levers)
+    files: tuple[StateFile, ...] = (state.intent, state.memory, state.holds)
     with ExitStack() as locks:
         for file in files:
             # Every writer refuses a lock that has another name, and to sign it would alter another file.
@@ -48,7 +48,7 @@ def _take(state: StateDir) -> tuple[Manifest, bytes]:
         for file in files:
             _check(file)
         # What HF was told comes last: an answer is published before it is settled.
-        held = dict(_read(state, ["intent.json", "memory.json", "levers.json", "status.json", ANNOUNCED_FILE]))
+        held = dict(_read(state, ["intent.json", "memory.json", "holds.json", "status.json", ANNOUNCED_FILE]))
         held |= _read(state, [TOLD + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)])
     facts = Manifest(FORMAT, __version__, intent.provisioner, format_utc(time.time()))
     return facts, pack(facts, held | dict(_read(state, state.journal.files())))

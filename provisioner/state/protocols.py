@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.hostfactory.instance import Digests
-from provisioner.model import Intent, Levers, Memory
+from provisioner.model import Holds, Intent, Memory
 from provisioner.state.errors import Condition
 from provisioner.state.journal import Excerpt
 from provisioner.state.marker_files import Difference, LifeSigns
@@ -181,13 +181,13 @@ class State(Protocol):
     @property
     def loop_lock(self) -> LoopTurn: ...
 
-    def levers_signature(self) -> object:
+    def holds_signature(self) -> object:
         """Differs whenever what operators hold back does, as that of a ``Part``."""
 
-    def read_levers(self) -> Levers:
+    def read_holds(self) -> Holds:
         """All that are held; none before the first was pulled."""
 
-    def change_levers(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+    def change_holds(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
         """What was held, and what ``change`` made of it, durably; ``anew``: also where nobody knows what was held."""
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:

@@ -40,7 +40,7 @@ from provisioner.state.memory import MemoryCodec
 from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc
 
-DATABASES = ("intent.json", "memory.json", "status.json", "levers.json")
+DATABASES = ("intent.json", "memory.json", "status.json", "holds.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,13 @@ class _Saved:
     intent: Tables
     memory: Tables | None
     status: Tables | None
-    levers: Tables | None
+    holds: Tables | None
     announced: Mapping[str, int] | None
     left_out: tuple[str, ...]
 
     @classmethod
     def of(cls, dump: Dump) -> _Saved:
-        intent, memory, levers = map(dump.tables, ("intent", "memory", "levers"))
+        intent, memory, holds = map(dump.tables, ("intent", "memory", "holds"))
         status, announced = _status(dump), _announced(dump)  # both are made again, so nothing is lost with them
         signs = {"status.json": status, ANNOUNCED_FILE: announced}
         left_out = tuple(name for name, sound in signs.items() if sound is None and name in dump.files)
@@ -130,7 +130,7 @@ class _Saved:
             # Of a request that went on HF may have had more: without an answer it counts as told of all that runs.
             answers = {id_: answer for id_, answer in status.get("answers", {}).items() if answer.get("ended")}
             status = {**status, "answers": answers, "lost": {}, "available": {}}
-        return cls(intent, memory, status, levers, announced, left_out)
+        return cls(intent, memory, status, holds, announced, left_out)
 
 
 def _status(dump: Dump) -> Tables | None:
@@ -219,9 +219,9 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
             present = state.announced.read()
             numbers |= {name: higher(most, numbers.get(name, most)) for name, most in present.items()}
         state.announced.write(numbers)
-    with DataLock(state.levers.lock_path) as lock:
-        if saved.levers is not None and _readable(state.levers) is None:
-            state.levers.put_back(saved.levers, lock)
+    with DataLock(state.holds.lock_path) as lock:
+        if saved.holds is not None and _readable(state.holds) is None:
+            state.holds.put_back(saved.holds, lock)
     if not state.journal.files():
         for name, one in dump.files.items():
             if name.startswith("journal"):

@@ -25,7 +25,7 @@ from provisioner.model import (
 )
 from provisioner.names import NO_TEMPLATE, split_name
 from provisioner.planning.allocate.budget import hourly, month_cost, priced
-from provisioner.planning.core.levers import counts
+from provisioner.planning.core.holds import counts
 from provisioner.planning.core.usage import by_pool, span, there
 from provisioner.planning.report.answers import unlisted
 from provisioner.state.protocols import State
@@ -52,7 +52,7 @@ class CycleMeter:
         metrics, wall = self._metrics, time.time()
         metrics.cycle(report.result, report.seconds, wall)
         metrics.deferred.replace(report.deferred)
-        metrics.levers.replace(counts(report.levers, report.memory))
+        metrics.holds.replace(counts(report.holds, report.memory))
         self._observed |= {pool: wall - (report.now - look.began) for pool, look in report.snapshots.items()}
         metrics.observation.replace({pool: at for pool, at in self._observed.items() if pool in limits.pools})
         for done in report.results:

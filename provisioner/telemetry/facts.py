@@ -14,7 +14,7 @@ from provisioner.state.errors import Condition, StateMissing, StateUnreadable, i
 from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import ScriptCalls
-from provisioner.telemetry.held_levers import held_levers
+from provisioner.telemetry.holds import current_holds
 from provisioner.telemetry.notes import Notes, read_notes
 from provisioner.telemetry.pool_windows import Document, lasting, local
 
@@ -42,8 +42,8 @@ class Facts:
     """HF's calls, by the marks of its scripts."""
     release_asked: bool
     """True when a person has asked the loop to release the brake."""
-    levers: Mapping[str, Any]
-    """What people hold, as of ``held_levers``."""
+    holds: Mapping[str, Any]
+    """What people hold, as of ``current_holds``."""
     refusal: str
     """Why the state directory cannot be written; empty where it can, or where that is this host's or user's own."""
     differing: Sequence[Difference]
@@ -70,7 +70,7 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
         signs=signs,
         calls=script_calls(state),
         release_asked=state.recovery_asked(),
-        levers=held_levers(state, held),
+        holds=current_holds(state, held),
         refusal=_refusal(state, signs.holder),
         differing=state.config_differences(),
         wall=time.time(),

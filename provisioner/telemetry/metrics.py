@@ -21,7 +21,7 @@ from provisioner.model import (
     Create,
     DeleteReason,
     ErrorClass,
-    LeverKind,
+    HoldKind,
     Limits,
     LossCause,
     Outcome,
@@ -101,8 +101,8 @@ class Metrics(Group):
         {"template": CONFIGURED}, "When the oldest open slot was requested; NaN if there is none.")
     brake = Metric(Table[tuple[str, BrakeReason]], "hf_provisioner_brake_engaged",
         {"pool": [""], "reason": BrakeReason}, "1 while orphan deletion is held; an empty pool means all of them.")
-    levers = Metric(Table[tuple[LeverKind, str]], "hf_provisioner_lever", {"lever": (), "pool": ()},
-        "Levers that people hold; an empty pool means all of them, or a cancel that is not done yet.")
+    holds = Metric(Table[tuple[HoldKind, str]], "hf_provisioner_hold", {"hold": (), "pool": ()},
+        "holds that operators set; an empty pool means all of them, or a cancel that is not done yet.")
     unlisted = Metric(Table[str], "hf_provisioner_machines_unlisted", POOL,
         "Machines of ours that run and were in no list of HostFactory for 24 h.")
     stuck = Metric(Table[str], "hf_provisioner_machines_stuck", POOL,

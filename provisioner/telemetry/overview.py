@@ -29,7 +29,7 @@ from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_drift import sentence
 from provisioner.telemetry.cost import spending
 from provisioner.telemetry.facts import Facts, loop_document, silence_message
-from provisioner.telemetry.held_levers import lever_alarms
+from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, counts_of, tables
 from provisioner.telemetry.notes import LastingFailure, Notes
 from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
@@ -61,8 +61,8 @@ class Overview:
     """HF's files of which its scripts read another content than the loop: ``file``, ``newer`` side and ``text``."""
     paused: Sequence[str]
     """Pools."""
-    levers: Document
-    """What people hold: ``held`` and ``problem``, as of ``held_levers``."""
+    holds: Document
+    """What people hold: ``held`` and ``problem``, as of ``current_holds``."""
     refused: Sequence[Document]
     """Pools that take no create or delete until a person mends something."""
     brake: Document | None
@@ -152,7 +152,7 @@ def overview(facts: Facts) -> Overview:
         configuration_refused=_trouble(notes.configuration),
         configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in facts.differing],
         paused=list(notes.paused),
-        levers=facts.levers,
+        holds=facts.holds,
         refused=[{**asdict(one), "since": format_utc(one.since)} for one in notes.refused],
         release_asked=facts.release_asked,
         problems={pool: list(sentences) for pool, sentences in notes.pools.items()},
@@ -243,7 +243,7 @@ def _alarms(seen: Overview) -> Iterator[str]:
         yield f"{words}, since {local(trouble['since'])}: {trouble['text']}"
     for one in seen.configuration_differs:
         yield f"CONFIGURATION DIFFERS: {one['text']}"
-    yield from lever_alarms(seen.levers)
+    yield from hold_alarms(seen.holds)
     for pool in seen.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
     for one in seen.refused:

@@ -107,7 +107,7 @@ def _learned(line: Line) -> dict[str, Any]:
 def _held(line: Line) -> dict[str, Any]:
     why = f": {line['text']}" if line.get("text") else ""
     about = f" {line.get('result', 'pulled')} by {line.get('who', '?')}{why}"
-    return {"about": about, "event": str(line.get("lever", "lever")), "words": ""}
+    return {"about": about, "event": str(line.get("hold", "hold")), "words": ""}
 
 
 def _done(line: Line) -> dict[str, Any]:
@@ -127,7 +127,7 @@ _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "create": _called,
     "deferred": _waited,
     "delete": _called,
-    "lever": _held,
+    "hold": _held,
     "told": _answered,
     "troubled": lambda line: {"about": line.get("error", "")},
     "window": _learned,

@@ -110,7 +110,7 @@ READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
         lambda state: state.lost([LOST]),
         lambda state: state.available(),
     ),
-    "levers.json": (lambda state: state.levers.read(),),
+    "holds.json": (lambda state: state.holds.read(),),
     "announced.json": (lambda state: state.announced.read(), lambda state: state.note_shown({"T1": 3})),
     "hf-inventory.json": (lambda state: state.inventory.read(), lambda state: state.note_hosts({"a": None})),
     "pools.json": (lambda state: state.notes.read(),),

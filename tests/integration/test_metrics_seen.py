@@ -239,7 +239,7 @@ SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{nam
 
 
 @shows("refusals", "machines_refused", "slots_failed", "backend_errors", "creates", "machines_deferred", "cycles")
-@shows("oldest_unmet_timestamp_seconds", "lever")
+@shows("oldest_unmet_timestamp_seconds", "hold")
 def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
     """Two in one loop, so that each is told from the other: one for good, one after three tries."""
     places = {"full": "case-10", "image": "case-11"}
@@ -273,7 +273,7 @@ def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
         assert all(at != at for at in seen.series("oldest_unmet_timestamp_seconds", template="image")), "it has ended"
 
         command(hf, "pause", "full", "--reason", "a test")
-        seen.becomes(1, "lever", lever="pause", pool="full")
+        seen.becomes(1, "hold", hold="pause", pool="full")
         seen.becomes(2, "machines_deferred", pool="full", template="full", reason="paused")
 
 

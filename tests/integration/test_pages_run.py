@@ -104,10 +104,8 @@ class Prepared:
         )
 
     def let_go(self) -> None:
-        """No lever is held, so that the next command finds the site well; what a cancel asked for stays."""
-        for kind, target in [
-            (lever.kind, lever.target) for lever in StateDir(self.playground.state).levers.read().held
-        ]:
+        """No hold is in force, so that the next command finds the site well; what a cancel asked for stays."""
+        for kind, target in [(hold.kind, hold.target) for hold in StateDir(self.playground.state).holds.read().current]:
             if kind != "cancel":
                 self.run("provisioner start-all" if kind == "stop-all" else f"provisioner resume {target}")
 
@@ -119,16 +117,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 
 def runnable() -> list[Command]:
-    """Each distinct line of ours; last those that change what the others find: levers, requests and returns."""
+    """Each distinct line of ours; last those that change what the others find: holds, requests and returns."""
     lines: dict[str, Command] = {}
     for command in filter(is_runnable, commands()):
         lines.setdefault(command.text, command)
     return sorted(
-        lines.values(), key=lambda one: ("/requestReturn" in one.text, is_lever(one) or "/request" in one.text)
+        lines.values(), key=lambda one: ("/requestReturn" in one.text, is_hold(one) or "/request" in one.text)
     )
 
 
-def is_lever(command: Command) -> bool:
+def is_hold(command: Command) -> bool:
     return any(call[0] == "provisioner" and call[1] in VERBS for call in command.calls)
 
 
@@ -157,7 +155,7 @@ def test_every_command_of_the_pages_ends_as_its_page_says(site: Prepared) -> Non
     assert len(lines) > 40
     for command in lines:
         done = site.run(command.text)
-        if is_lever(command):
+        if is_hold(command):
             site.let_go()
         right = EITHER.get(command.text, {EXITS.get(command.text, 0)})
         if done.returncode not in right or "Traceback" in done.stderr:

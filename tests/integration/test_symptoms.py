@@ -11,7 +11,7 @@ import requests
 
 from provisioner.commands.cli import run
 from provisioner.model import BrakeReason
-from provisioner.telemetry import facts, held_levers, overview
+from provisioner.telemetry import facts, holds, overview
 from tests.conformance.stage import Case, Grid, stage
 from tests.support.waiting import until
 
@@ -60,7 +60,7 @@ def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "pr
 
 def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
     table = PAGE.partition("## ")[0]
-    sources = "".join(Path(str(module.__file__)).read_text() for module in (facts, held_levers, overview))
+    sources = "".join(Path(str(module.__file__)).read_text() for module in (facts, holds, overview))
     alarms = set(re.findall(r"\"([A-Z]{4,}(?: [A-Z]{2,})*)\b", sources))
     assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "NOTHING IS PLANNED", "INTENT OLD"} <= alarms
     assert {alarm for alarm in alarms if not re.search(rf"\b{alarm.split()[0]}\b", PAGE)} == set()
@@ -93,7 +93,7 @@ def test_no_templates(hf: Grid) -> None:
     assert all(f'"{key}": "{value}"' in FIRST_MACHINE for key, value in answered.items())
 
 
-def test_levers(hf: Grid, ask: Ask) -> None:
+def test_holds(hf: Grid, ask: Ask) -> None:
     line = 'provisioner stop-all --reason "machines are made in a loop, INC-4711"'
     words = "No machine is made or deleted until `provisioner start-all`; the scripts answer on."
     assert shows(ask, "Stop all now", words, code=0, command=line)

@@ -15,9 +15,9 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.server import Simulator
-from provisioner.model import BrakeReason, Lever, LeverKind, Verdict
+from provisioner.model import BrakeReason, Hold, HoldKind, Verdict
 from provisioner.state.database import SCHEMA
-from provisioner.state.levers import pulled
+from provisioner.state.holds import pulled
 from tests.conformance.stage import TIMINGS, Instance, template
 from tests.support.hostfactory.in_process import Here, asking
 from tests.support.hostfactory.provider import GOLDEN
@@ -28,7 +28,7 @@ RELEASE = json.loads((GOLDEN / "release.json").read_text())
 """What the last release can read: see tests/support/release.py."""
 
 SUCCEEDED, UNHEARD, BACK = "gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km"
-HELD = Lever(LeverKind.PAUSE, "pool", "ann", 1_000_045.0, "node upgrade")
+HELD = Hold(HoldKind.PAUSE, "pool", "ann", 1_000_045.0, "node upgrade")
 """What a person held back when the release before ran."""
 SHOWN = {"T": 500, "U": 200}
 """The maxNumbers that HostFactory had been shown."""
@@ -65,12 +65,12 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
 ) -> None:
     told = {id_: answer.text for id_, answer in upgraded.state.told.answers().items()}
     assert told.keys() == {SUCCEEDED, UNHEARD, BACK}
-    assert upgraded.state.levers.read().released[0].kind is LeverKind.DRAIN
+    assert upgraded.state.holds.read().released[0].kind is HoldKind.DRAIN
     upgraded.start_loop()
     machines = upgraded.complete(2, "U")
     upgraded.request("T", 1)
-    later = Lever(LeverKind.PAUSE, "other", "bob", 1.0, "later")
-    upgraded.state.levers.change(lambda levers: pulled(levers, later))
+    later = Hold(HoldKind.PAUSE, "other", "bob", 1.0, "later")
+    upgraded.state.holds.change(lambda holds: pulled(holds, later))
     back = upgraded.give_back(machines[0])
     assert upgraded.ended(back)["status"] == "complete"
     upgraded.cycles()
@@ -83,7 +83,7 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     assert memory.epoch == 4, "the epochs go on"
     (opened,) = (record for record in memory.requests.values() if record.count == 2 and record.id not in told)
     assert sorted(slot.verdict for slot in opened.slots.values()) == [Verdict.RETURNED, Verdict.SUCCEEDED]
-    assert upgraded.state.levers.read().held == (HELD, later)
+    assert upgraded.state.holds.read().current == (HELD, later)
     said = status(upgraded, monkeypatch, capfd)
     assert re.search(r"PAUSED pool pool: .* by ann since .*: node upgrade", said)
     assert "1 in pool: paused since" in said, "that is why its request misses a machine"

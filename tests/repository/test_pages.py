@@ -38,7 +38,7 @@ EXITS = re.compile(r"^Exit code", re.MULTILINE)
 
 def test_the_page_of_commands_has_a_section_for_each_and_for_nothing_else() -> None:
     titles = [section.split()[0] for section in SECTIONS]
-    assert titles[0] == "Levers"
+    assert titles[0] == "Holds"
     assert sorted(titles[1:]) == sorted(entry.name for entry in COMMANDS)
 
 

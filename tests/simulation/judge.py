@@ -17,11 +17,11 @@ from provisioner.hostfactory import Answer
 from provisioner.lab.cloud.kubernetes import pod_status
 from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
-    NO_LEVERS,
+    NO_HOLDS,
     Create,
     Delete,
     DeleteReason,
-    LeverKind,
+    HoldKind,
     Look,
     Memory,
     Phase,
@@ -35,7 +35,7 @@ from provisioner.model import (
 from provisioner.names import split_name
 from provisioner.planning.collect.orphans import FEW_ORPHANS, ORPHAN_SHARE
 from provisioner.planning.core.draft import TRANSITIONS
-from provisioner.planning.core.levers import DRAINED, GIVEN_UP
+from provisioner.planning.core.holds import DRAINED, GIVEN_UP
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.planning.report.answers import AGED, RETURNED_EARLY
 from provisioner.state.errors import Condition, StateMissing
@@ -94,7 +94,7 @@ class Judge:
     """Keeps its own books and raises AssertionError as soon as a law is broken."""
 
     def __init__(self, story: Story) -> None:
-        self.levers = NO_LEVERS
+        self.holds = NO_HOLDS
         """The limits that the last cycle obeyed."""
         self._story = story
         self.gained = 0.0
@@ -157,7 +157,7 @@ class Judge:
         for create in creates:
             assert create.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {create.name} is created, its pool is not seen"
             assert not self._story.limits.pools[create.pool].paused, f"{create.pool} is paused and is asked"
-            held = self.levers.against(create.pool) or self.levers.of(LeverKind.CANCEL).get(create.request)
+            held = self.holds.against(create.pool) or self.holds.of(HoldKind.CANCEL).get(create.request)
             assert held is None, f"{create.name} is created although {held} holds it back"
             slot = _slot(memory, create.name)
             assert slot is not None, f"{Law.RECORDED}: {create.name} is not in memory.json when it is created"
@@ -193,7 +193,7 @@ class Judge:
     def deleting(self, delete: Delete) -> None:
         """Check a delete that is about to be sent."""
         assert not self.superseded, f"{Law.ONE_LOOP}: a superseded loop deletes"
-        assert self.levers.stop is None, f"all is stopped, and {delete.name} is deleted"
+        assert self.holds.stop is None, f"all is stopped, and {delete.name} is deleted"
         name, reason = delete.name, delete.reason
         assert delete.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {delete.pool} is not seen and {name} is deleted"
         self._check_memory()
@@ -305,7 +305,7 @@ class Judge:
 
     def begins(self, looks: Mapping[str, Look], now: float) -> None:
         """Note the looks with which a cycle begins."""
-        self.levers = self._story.hf.levers.read()
+        self.holds = self._story.hf.holds.read()
         self._returned_before = set(self._story.returned)
         self._unheard_before = {id_ for id_, wanted in self._story.requests.items() if wanted.told is None}
         self._polled_before = {id_: wanted.polled for id_, wanted in self._story.requests.items()}
@@ -375,7 +375,7 @@ class Judge:
             self._cancelled.add(slot.name)
             polled = self._polled_before[slot.name.split("-")[1]]
             silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after
-            asked = slot.name.split("-")[1] in self.levers.of(LeverKind.CANCEL)
+            asked = slot.name.split("-")[1] in self.holds.of(HoldKind.CANCEL)
             back = slot.name in self._returned_before
             assert back or silent or asked, f"{Law.PROVEN}: {slot.name} is cancelled without cause"
 
@@ -507,8 +507,8 @@ class Judge:
 
     def _judge_asked_back(self, name: str) -> None:
         """HF is asked for a machine that a person drains or has cancelled."""
-        drained, cancelled = self.levers.of(LeverKind.DRAIN), self.levers.of(LeverKind.CANCEL)
-        assert self._asked[name][0] in drained or name in cancelled, f"no lever asks for {name}"
+        drained, cancelled = self.holds.of(HoldKind.DRAIN), self.holds.of(HoldKind.CANCEL)
+        assert self._asked[name][0] in drained or name in cancelled, f"no hold asks for {name}"
 
     def _judge_age(self, name: str) -> None:
         """HF is offered a machine of which it knows, and not before its time."""

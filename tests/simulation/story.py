@@ -37,8 +37,8 @@ from provisioner.model import (
     Delete,
     ErrorClass,
     Failure,
-    Lever,
-    LeverKind,
+    Hold,
+    HoldKind,
     Limits,
     Look,
     Memory,
@@ -55,7 +55,7 @@ from provisioner.state import intent as intent_file
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
 from provisioner.state.hf_activity import Told
-from provisioner.state.levers import let_go, pulled
+from provisioner.state.holds import let_go, pulled
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
 from tests.support.clouds.specs import advised
@@ -502,14 +502,14 @@ class Story:
         self.limits = replace(self.limits, pools={**self.limits.pools, pool: changed})
         self.life.reconciler.limits = self.limits
 
-    def pull(self, kind: LeverKind, target: str = "") -> None:
+    def pull(self, kind: HoldKind, target: str = "") -> None:
         """A person holds something back."""
-        self.hf.levers.change(lambda held: pulled(held, Lever(kind, target, "ann", reason="a story")))
+        self.hf.holds.change(lambda held: pulled(held, Hold(kind, target, "ann", reason="a story")))
 
     def let_go(self) -> None:
         """A person lets go of everything, but for what was cancelled."""
-        for lever in self.hf.levers.read().held:
-            self.hf.levers.change(lambda held, by=lever: let_go(held, {by.kind} - {LeverKind.CANCEL}, by))  # type: ignore[misc]
+        for hold in self.hf.holds.read().current:
+            self.hf.holds.change(lambda held, by=hold: let_go(held, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
 
     def recover(self) -> None:
         """A person has looked and runs `provisioner recover --apply --release-brake`."""

@@ -17,8 +17,8 @@ from provisioner.model import (
     Contact,
     DeleteReason,
     Fingerprint,
-    LeverKind,
-    Levers,
+    HoldKind,
+    Holds,
     Look,
     Machine,
     Memory,
@@ -33,7 +33,7 @@ from provisioner.model import (
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import TRANSITIONS
-from provisioner.planning.core.levers import in_force
+from provisioner.planning.core.holds import in_force
 from provisioner.planning.plan import World, make_plan, perceive
 from provisioner.planning.report.answers import losses, request_answer
 from tests.unit.core import (
@@ -59,7 +59,7 @@ from tests.unit.core import (
     two_templates,
     unobserved,
 )
-from tests.unit.planning.test_levers import DRAIN, PAUSE, STOP, cancel
+from tests.unit.planning.test_holds import DRAIN, PAUSE, STOP, cancel
 
 DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
 SLOTS = 6
@@ -308,31 +308,29 @@ def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World,
         assert len({*look.machines, *there(made.memory, "a")}) <= most
 
 
-ANY_LEVERS = st.lists(
+ANY_HOLDS = st.lists(
     st.sampled_from([STOP, PAUSE, DRAIN, replace(PAUSE, target="b"), cancel(REQUEST), cancel(name(0)), cancel("gone")]),
     unique=True,
-).map(lambda levers: Levers(tuple(levers)))
+).map(lambda holds: Holds(tuple(holds)))
 
 
 @ANY
-@given(any_situation(), ANY_LEVERS)
-def test_whatever_is_held_no_lever_deletes_and_none_is_overridden(
-    situation: tuple[World, Memory], levers: Levers
-) -> None:
+@given(any_situation(), ANY_HOLDS)
+def test_whatever_is_held_no_hold_deletes_and_none_is_overridden(situation: tuple[World, Memory], holds: Holds) -> None:
     world, remembered = situation
-    told = make_plan(replace(world, levers=levers), remembered, in_force(THREE, levers), NOW)
+    told = make_plan(replace(world, holds=holds), remembered, in_force(THREE, holds), NOW)
     usual = make_plan(world, remembered, THREE, NOW)
-    assert not any(levers.against(create.pool) for create in told.creates)
-    assert not {create.request for create in told.creates} & levers.of(LeverKind.CANCEL).keys()
-    if levers.stop:
+    assert not any(holds.against(create.pool) for create in told.creates)
+    assert not {create.request for create in told.creates} & holds.of(HoldKind.CANCEL).keys()
+    if holds.stop:
         assert (told.creates, told.deletes) == ((), ())
     assert {delete.pool for delete in told.deletes} <= usable(world)
-    cancelled = levers.of(LeverKind.CANCEL)
+    cancelled = holds.of(HoldKind.CANCEL)
     for id_, before in remembered.requests.items():
         for number, one in before.slots.items():
             alone = usual.memory.requests[id_].slots[number].verdict
             if before.ended or (one.ran is not None and id_ in cancelled):
                 assert told.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
-    for named, loss in losses(told.memory, world.contact, NOW, levers).items():
+    for named, loss in losses(told.memory, world.contact, NOW, holds).items():
         if named not in losses(told.memory, world.contact, NOW):
             assert loss.grace > 0, "HF is never told that a machine is gone that is not"

@@ -24,8 +24,8 @@ from provisioner.model import (
     Contact,
     Delete,
     DeleteReason,
-    LeverKind,
-    Levers,
+    HoldKind,
+    Holds,
     LossCause,
     Memory,
     RequestRecord,
@@ -279,11 +279,11 @@ def machines_are_old_from_the_beginning() -> Break:
     return patch.object(plan, "offer_ending", hasty)
 
 
-def levers_hold_nothing() -> Break:
+def holds_hold_nothing() -> Break:
     read = CurrentHolds.read
 
-    def lax(self: CurrentHolds) -> Levers:
-        self.latest = replace(read(self), held=())
+    def lax(self: CurrentHolds) -> Holds:
+        self.latest = replace(read(self), current=())
         return self.latest
 
     return patch.object(CurrentHolds, "read", lax)
@@ -292,7 +292,7 @@ def levers_hold_nothing() -> Break:
 def what_is_asked_back_is_told_as_gone() -> Break:
     asked_back = answers.asked_back
 
-    def rash(held: Levers) -> Callable[[Slot], Loss | None]:
+    def rash(held: Holds) -> Callable[[Slot], Loss | None]:
         asked = asked_back(held)
         return lambda slot: asked(slot) and Loss(0, LossCause.UNKNOWN)
 
@@ -304,7 +304,7 @@ def what_is_cancelled_is_deleted() -> Break:
 
     def rash(draft: Draft) -> None:
         cancel_asked(draft)
-        for name in draft.levers.of(LeverKind.CANCEL):
+        for name in draft.holds.of(HoldKind.CANCEL):
             slot = draft.named(name)
             if slot is not None and slot.verdict is Verdict.SUCCEEDED:
                 draft.close(slot, Verdict.LOST, reason=DeleteReason.LOST)
@@ -315,7 +315,7 @@ def what_is_cancelled_is_deleted() -> Break:
 TIME = ("cycle", "time_passes", "loop_works_for_a_while")
 HF = ("hf_requests", "hf_polls_all", "hf_lists_hosts")
 LOSSES = ("machines_are_preempted", "machine_vanishes")
-LEVERS = ("pool_is_held", "all_is_stopped", "something_is_cancelled", "levers_are_let_go")
+HOLDS = ("pool_is_held", "all_is_stopped", "something_is_cancelled", "holds_are_let_go")
 
 LOOPS = ("another_loop_takes_over", "old_loop_wakes")
 MEMORY = ("memory_is_lost", "calls_go_wrong", "cycle", "time_passes")
@@ -345,9 +345,9 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     what_hf_lists_may_be_an_orphan: (Law.PROVEN, WIPED),
     the_last_machines_of_a_request_get_no_time: (Law.PROVEN, ("place_has_a_fault", *HF, *TIME)),
     machines_are_old_from_the_beginning: (Law.PROVEN, (*HF, *TIME)),
-    levers_hold_nothing: ("holds it back|all is stopped", (*LEVERS, *HF, *TIME)),
-    what_is_asked_back_is_told_as_gone: (Law.PROVEN, (*LEVERS, *HF, *TIME)),
-    what_is_cancelled_is_deleted: (Law.PROVEN, (*LEVERS, *HF, *TIME)),
+    holds_hold_nothing: ("holds it back|all is stopped", (*HOLDS, *HF, *TIME)),
+    what_is_asked_back_is_told_as_gone: (Law.PROVEN, (*HOLDS, *HF, *TIME)),
+    what_is_cancelled_is_deleted: (Law.PROVEN, (*HOLDS, *HF, *TIME)),
     a_failed_machine_is_not_replaced_but_the_request_completes: ("complete with", (*HF, *LOSSES, *TIME)),
 }
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from provisioner.lab.cloud.compute.settings import Switches
 from provisioner.lab.cloud.world import Fault
-from provisioner.model import ErrorClass, Failure, LeverKind
+from provisioner.model import ErrorClass, Failure, HoldKind
 from tests.simulation.story import Story, WatchedGke, crash, disk_is_full
 from tests.support.clouds.direct import Mishap
 from tests.support.clouds.switches import FLIPS
@@ -233,23 +233,23 @@ class Laws(Telling):
     def pool_is_paused(self, pool: str, paused: bool) -> None:
         self.story.pause(pool, paused=paused)
 
-    @rule(pool=pools, kind=st.sampled_from([LeverKind.PAUSE, LeverKind.DRAIN]))
-    def pool_is_held(self, pool: str, kind: LeverKind) -> None:
+    @rule(pool=pools, kind=st.sampled_from([HoldKind.PAUSE, HoldKind.DRAIN]))
+    def pool_is_held(self, pool: str, kind: HoldKind) -> None:
         self.story.pull(kind, pool)
 
     @rule(cycles=st.integers(0, 3))
     def all_is_stopped(self, cycles: int) -> None:
-        self.story.pull(LeverKind.STOP_ALL)
+        self.story.pull(HoldKind.STOP_ALL)
         for _ in range(cycles):
             self.story.cycle()
 
     @rule(data=st.data())
     def something_is_cancelled(self, data: st.DataObject) -> None:
         names = sorted({*self.story.requests, *self.story.judge.hosts()})
-        self.story.pull(LeverKind.CANCEL, data.draw(st.sampled_from(names)))
+        self.story.pull(HoldKind.CANCEL, data.draw(st.sampled_from(names)))
 
     @rule()
-    def levers_are_let_go(self) -> None:
+    def holds_are_let_go(self) -> None:
         self.story.let_go()
 
     @rule(pool=st.sampled_from(["alpha", "gamma"]), spec=st.sampled_from(["pod", "another pod"]))

@@ -19,7 +19,7 @@ from tests.simulation.drawn import ACTS, Body, bodies, open_values
 from tests.simulation.test_broken_laws import (
     Break,
     a_failed_look_is_an_empty_pool,
-    levers_hold_nothing,
+    holds_hold_nothing,
     nothing_has_a_deadline,
     only_wanted_machines_count_against_a_cap,
     orphans_get_no_grace,
@@ -140,8 +140,8 @@ THEMES = [
     Theme(orphans_get_no_grace, "killed", ({"at_minutes": 8.0, "do": "doubles", "machines": 1},)),
     Theme(nothing_has_a_deadline, "answer", pool={"hangs": 1.0}),
     Theme(
-        levers_hold_nothing,
-        "lever",
+        holds_hold_nothing,
+        "hold",
         ({"at_minutes": 2.0, "do": "stop_all", "for_minutes": 10.0},),
         {"boot_seconds": 20.0, "boot_failures": 0.5},
     ),

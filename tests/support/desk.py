@@ -45,7 +45,7 @@ def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **no
         refusal="",
         calls=ScriptCalls({}, frozenset(), 0.0),
         release_asked=False,
-        levers={"held": [], "problem": ""},
+        holds={"held": [], "problem": ""},
         differing=(),
         wall=NOW,
     )

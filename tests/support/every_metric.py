@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, LeverKind, LossCause, Outcome, Phase
+from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Failure, HoldKind, LossCause, Outcome, Phase
 from provisioner.telemetry.metrics import Metrics
 
 
@@ -14,7 +14,7 @@ def work(metrics: Metrics, pool: str, template: str) -> None:
     metrics.observed.replace({(pool, template, phase): 1 for phase in Phase})
     metrics.oldest_unmet.replace({template: 1e9})
     metrics.refused.replace({(pool, template, ErrorClass.QUOTA): 3})
-    metrics.levers.replace({(LeverKind.PAUSE, pool): 1})
+    metrics.holds.replace({(HoldKind.PAUSE, pool): 1})
     metrics.config_differs.replace({"templates": 1})
     metrics.outcome(Outcome(create))
     metrics.outcome(Outcome(create, Failure(ErrorClass.QUOTA, "no")))

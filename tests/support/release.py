@@ -24,7 +24,7 @@ STORED = (
     model.ReturnRecord,
     model.Window,
     model.Brake,
-    model.Lever,
+    model.Hold,
     model.Slot,
     model.Observed,
     model.Life,

@@ -8,14 +8,14 @@ from typing import Any
 
 from provisioner.model import (
     DESIRED,
-    NO_LEVERS,
+    NO_HOLDS,
     Contact,
     DeleteReason,
     ErrorClass,
     Failure,
     Fingerprint,
+    Holds,
     Intent,
-    Levers,
     Limits,
     LossCause,
     Machine,
@@ -224,7 +224,7 @@ def plan(
     contact: Contact | None = None,
     busy: Iterable[str] = (),
     now: float = NOW,
-    levers: Levers = NO_LEVERS,
+    holds: Holds = NO_HOLDS,
 ) -> Plan:
     """The plan for a memory whose intent is the one it has read, unless another is given."""
     world = World(
@@ -232,6 +232,6 @@ def plan(
         {one.pool: one for one in looks},
         contact or Contact(since=now, active=now),
         frozenset(busy),
-        levers=levers,
+        holds=holds,
     )
     return make_plan(world, remembered, limits, now)

@@ -35,12 +35,12 @@ def machines(by: str, labels: str) -> list[Question]:
         ),
         Question(
             "Held back, by reason",
-            "Wanted, missing and not asked for; and the levers that people hold.",
+            "Wanted, missing and not asked for; and the holds that operators set.",
             [
                 Line(f"sum by (reason) ({chosen('machines_deferred', labels)})", each("reason")),
                 Line(
-                    f"sum by (lever, pool) ({chosen('lever', labels.replace(' template', ''))})",
-                    f"held: {each('lever')} {each('pool')}",
+                    f"sum by (hold, pool) ({chosen('hold', labels.replace(' template', ''))})",
+                    f"held: {each('hold')} {each('pool')}",
                 ),
             ],
             width=8,

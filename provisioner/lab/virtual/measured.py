@@ -42,7 +42,7 @@ LAWS = {
     "answer": Measure(
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
-    "lever": Measure("held\nback", "creates and deletes that a person held back"),
+    "hold": Measure("held\nback", "creates and deletes that a person held back"),
     "books": Measure("books", "runs in which machines made, gone and there do not add up"),
 }
 PACE = {

@@ -17,7 +17,7 @@ from provisioner.lab.virtual.place import Place
 from provisioner.lab.virtual.scenario import Act, Event, Scenario
 from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.cycle import CycleReport
-from provisioner.model import HOUR, ErrorClass, Lever, LeverKind, LossCause, PendingReason, Plan
+from provisioner.model import HOUR, ErrorClass, Hold, HoldKind, LossCause, PendingReason, Plan
 
 SAMPLE = 10.0
 """Least seconds between two samples, and between two looks at what has to hold."""
@@ -140,7 +140,7 @@ class Provisioner:
         self._cycles += 1
         if report.plan is not None:
             self._plans += 1
-            self._check_levers(report.plan)
+            self._check_holds(report.plan)
         for close in report.closes:
             if close.slot.failure is not None:
                 self._told[close.slot.failure.error] += 1
@@ -148,15 +148,15 @@ class Provisioner:
             if reason is PendingReason.CAP and machines:
                 self._told["cap"] += 1
 
-    def _check_levers(self, plan: Plan) -> None:
-        """A plan makes or deletes no machine that a lever holds back."""
-        held = self.state.levers.held
+    def _check_holds(self, plan: Plan) -> None:
+        """A plan makes or deletes no machine that a hold holds back."""
+        held = self.state.holds.held
         if held.stop and (plan.creates or plan.deletes):
-            self._ledger.breach("lever", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
-        cancelled = held.of(LeverKind.CANCEL)
+            self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
+        cancelled = held.of(HoldKind.CANCEL)
         for create in plan.creates:
             if held.against(create.pool) or create.request in cancelled:
-                self._ledger.breach("lever", f"{create.name} was asked for in {create.pool}")
+                self._ledger.breach("hold", f"{create.name} was asked for in {create.pool}")
 
     def begin(self) -> None:
         self._round()
@@ -187,11 +187,11 @@ class Provisioner:
             Act.HF_RESTART: lambda _: self.grid.forget(),
             Act.HF_SILENT: self._silence,
             Act.RETURN_STRANGERS: lambda event: self.grid.give_back_strangers(event.machines),
-            Act.HOLD: lambda event: self._pull(event, LeverKind.PAUSE, self._pools(event)),
-            Act.DRAIN: lambda event: self._pull(event, LeverKind.DRAIN, self._pools(event)),
-            Act.STOP_ALL: lambda event: self._pull(event, LeverKind.STOP_ALL, [""]),
-            Act.CANCEL_REQUESTS: lambda event: self._pull(event, LeverKind.CANCEL, self.grid.open_requests()),
-            Act.CANCEL_MACHINES: lambda event: self._pull(event, LeverKind.CANCEL, self._some_hosts(event.share)),
+            Act.HOLD: lambda event: self._pull(event, HoldKind.PAUSE, self._pools(event)),
+            Act.DRAIN: lambda event: self._pull(event, HoldKind.DRAIN, self._pools(event)),
+            Act.STOP_ALL: lambda event: self._pull(event, HoldKind.STOP_ALL, [""]),
+            Act.CANCEL_REQUESTS: lambda event: self._pull(event, HoldKind.CANCEL, self.grid.open_requests()),
+            Act.CANCEL_MACHINES: lambda event: self._pull(event, HoldKind.CANCEL, self._some_hosts(event.share)),
         }
         if event.do in acts:
             acts[event.do](event)
@@ -228,9 +228,9 @@ class Provisioner:
         hosts = sorted(self.grid.hosts)
         return self._stage.chance.sample(hosts, round(share * len(hosts)))
 
-    def _pull(self, event: Event, kind: LeverKind, targets: Iterable[str]) -> None:
+    def _pull(self, event: Event, kind: HoldKind, targets: Iterable[str]) -> None:
         for target in targets:
-            self.state.pull(Lever(kind, target, "virtual"))
+            self.state.pull(Hold(kind, target, "virtual"))
             if event.seconds is not None:
                 self._world.after(event.seconds, partial(self.state.release, kind, target))
 
@@ -333,7 +333,7 @@ def measures(stage: Stage) -> dict[str, float | None]:
         "unproven_minutes": tally.pending_seconds / MINUTE,
         "idle_hours": tally.idle_seconds / HOUR,
         "cost": tally.cost,
-        **{law: float(ledger.counts[law]) for law in ("double", "orphan", "cap", "killed", "answer", "lever", "books")},
+        **{law: float(ledger.counts[law]) for law in ("double", "orphan", "cap", "killed", "answer", "hold", "books")},
     }
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.hostfactory.instance import Digests
-from provisioner.model import NO_LEVERS, Intent, Lever, LeverKind, Levers, Memory, Request, ReturnRequest
+from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds, Intent, Memory, Request, ReturnRequest
 from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX
 from provisioner.state.errors import Condition, StateMissing, StateUnreadable, condition
+from provisioner.state.holds import let_go, pulled
 from provisioner.state.journal import Excerpt
-from provisioner.state.levers import let_go, pulled
 from provisioner.state.marker_files import Difference, LifeSigns
 
 if TYPE_CHECKING:
@@ -244,32 +244,32 @@ class VirtualTurn:
         return True
 
 
-class VirtualLevers:
+class VirtualHolds:
     """What people hold back."""
 
     def __init__(self) -> None:
-        self.held = NO_LEVERS
+        self.held = NO_HOLDS
         self._written = 0
 
     def signature(self) -> object:
         return self._written or None
 
-    def change(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
+    def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
         before, after = self.held, change(self.held)
         if anew or after != before:
             self._write(after)
         return before, after
 
-    def pull(self, lever: Lever) -> None:
+    def pull(self, hold: Hold) -> None:
         """A person holds something back."""
-        self.change(lambda held: pulled(held, lever))
+        self.change(lambda held: pulled(held, hold))
 
-    def release(self, kind: LeverKind, target: str) -> None:
+    def release(self, kind: HoldKind, target: str) -> None:
         """A person lets it go."""
-        self.change(lambda held: let_go(held, [kind], Lever(kind, target)))
+        self.change(lambda held: let_go(held, [kind], Hold(kind, target)))
 
-    def _write(self, levers: Levers) -> None:
-        self.held = levers
+    def _write(self, holds: Holds) -> None:
+        self.held = holds
         self._written += 1
 
 
@@ -288,22 +288,22 @@ class VirtualState:
         self._listed: tuple[tuple[str, ...], int] | None = None
         self._noted: Iterable[str] = ()
         self.loop_lock = VirtualTurn()
-        self.levers = VirtualLevers()
+        self.holds = VirtualHolds()
         self.watchers: list[Callable[[], None]] = []
-        """Called when HF has recorded something or left a mark, and when a lever was moved."""
+        """Called when HF has recorded something or left a mark, and when a hold was moved."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def levers_signature(self) -> object:
-        return self.levers.signature()
+    def holds_signature(self) -> object:
+        return self.holds.signature()
 
-    def read_levers(self) -> Levers:
-        return self.levers.held
+    def read_holds(self) -> Holds:
+        return self.holds.held
 
-    def change_levers(self, change: Callable[[Levers], Levers], *, anew: bool = False) -> tuple[Levers, Levers]:
-        return self.levers.change(change, anew=anew)
+    def change_holds(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
+        return self.holds.change(change, anew=anew)
 
     def add_history(self, entries: Iterable[Mapping[str, object]]) -> None: ...
 
@@ -351,12 +351,12 @@ class VirtualState:
 
     # --- people -------------------------------------------------------------------------------------------------------
 
-    def pull(self, lever: Lever) -> None:
-        self.levers.pull(lever)
+    def pull(self, hold: Hold) -> None:
+        self.holds.pull(hold)
         self._changed()
 
-    def release(self, kind: LeverKind, target: str) -> None:
-        self.levers.release(kind, target)
+    def release(self, kind: HoldKind, target: str) -> None:
+        self.holds.release(kind, target)
         self._changed()
 
     # --- scripts ------------------------------------------------------------------------------------------------------

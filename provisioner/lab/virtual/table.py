@@ -14,7 +14,7 @@ from provisioner.lab.virtual.measured import AMOUNTS, LAWS, MEASURES, TIMES
 from provisioner.lab.virtual.report import OURS, Goal, Report, Told, percentile, values
 from provisioner.lab.virtual.run import Result
 
-OURS_ALONE = frozenset({"orphan", "answer", "lever"})
+OURS_ALONE = frozenset({"orphan", "answer", "hold"})
 """Laws that nothing is judged by but the provisioner: the others keep no slots, and answer nobody."""
 
 MOST_BROKEN = 5

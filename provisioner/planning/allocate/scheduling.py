@@ -25,7 +25,7 @@ from provisioner.names import SLOT_NUMBERS, machine_name
 from provisioner.planning.allocate.budget import spent
 from provisioner.planning.allocate.capacity import Capacity, pool_trouble
 from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.core.levers import why_none
+from provisioner.planning.core.holds import why_none
 from provisioner.planning.core.slots import free_numbers, gaps, lacks_room, pending
 
 MOST_LINES = 1000
@@ -211,7 +211,7 @@ def _why_missing(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over: str
 ) -> Failure:
     """What holds all its pools, else the last failure of its own slots, its pools' trouble, the budget, or its time."""
-    if held := why_none(draft.levers, template.pools):
+    if held := why_none(draft.holds, template.pools):
         return held
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
     if failures:

@@ -12,7 +12,7 @@ from typing import Any
 
 from provisioner.model import (
     NEVER,
-    NO_LEVERS,
+    NO_HOLDS,
     Brake,
     BrakeReason,
     Create,
@@ -21,7 +21,7 @@ from provisioner.model import (
     DeleteReason,
     Distrusted,
     Failure,
-    Levers,
+    Holds,
     Limits,
     LossCause,
     Memory,
@@ -37,7 +37,7 @@ from provisioner.model import (
     WindowChange,
 )
 from provisioner.planning.core import window
-from provisioner.planning.core.levers import in_force
+from provisioner.planning.core.holds import in_force
 from provisioner.planning.core.slots import slot_named
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
@@ -79,14 +79,14 @@ class Draft:
         limits: Limits,
         now: float,
         wall: float | None = None,
-        levers: Levers = NO_LEVERS,
+        holds: Holds = NO_HOLDS,
     ) -> None:
         """``wall``: the wall clock at ``now``; None: as far ahead of loop time as when ``memory`` was written."""
         self.before = memory
         self.snapshots = snapshots
         """The pools that may be acted upon."""
-        self.limits = in_force(limits, levers) if levers.held else limits
-        self.levers = levers
+        self.limits = in_force(limits, holds) if holds.current else limits
+        self.holds = holds
         """Those that are held; ``self.limits`` pauses the pools that they hold."""
         self.now = now
         self.ahead = memory.written.ahead if wall is None else wall - now
@@ -188,7 +188,7 @@ class Draft:
     @property
     def stopped(self) -> Set[str]:
         """Pools in which nothing may be made or deleted."""
-        return self.limits.pools.keys() if self.levers.stop else frozenset()
+        return self.limits.pools.keys() if self.holds.stop else frozenset()
 
     def pool(self, name: str) -> PoolLimits:
         """A pool's limits; those of a pool that left the configuration allow nothing new."""

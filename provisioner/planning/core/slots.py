@@ -22,7 +22,7 @@ from provisioner.names import SLOT_NUMBERS, split_name
 CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
 
 BY_A_PERSON = "Cancelled by a person: "
-"""Begins the message of a request that a person has cancelled; the lever follows."""
+"""Begins the message of a request that a person has cancelled; the hold follows."""
 
 
 def slot_named(requests: Mapping[str, RequestRecord], prefix: str, name: str) -> Slot | None:

@@ -11,7 +11,7 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
-    LeverKind,
+    HoldKind,
     Limits,
     RequestRecord,
     RequestStatus,
@@ -20,7 +20,7 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.scheduling import give_up
 from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.core.levers import told
+from provisioner.planning.core.holds import told
 from provisioner.planning.core.slots import BY_A_PERSON, CANCELLED_MESSAGE, down, gaps, pending
 from provisioner.planning.finish.returns import revoke
 
@@ -91,12 +91,12 @@ def cancel(draft: Draft, record: RequestRecord) -> None:
 
 def cancel_asked(draft: Draft) -> None:
     """Give up what an open request still lacks that a person has cancelled: it ends with the machines that run."""
-    for id_, lever in draft.levers.of(LeverKind.CANCEL).items():
+    for id_, hold in draft.holds.of(HoldKind.CANCEL).items():
         record = draft.requests.get(id_)
         if record is None or record.ended is not None:
             continue
         on_their_way = [*pending(record), *down(record)]
-        failure = Failure(ErrorClass.OTHER, BY_A_PERSON + told(lever))
+        failure = Failure(ErrorClass.OTHER, BY_A_PERSON + told(hold))
         for slot in on_their_way:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED, failure=failure)
         lacking = gaps(draft.requests[id_])

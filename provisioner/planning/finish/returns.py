@@ -18,7 +18,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.core.levers import why_stopped
+from provisioner.planning.core.holds import why_stopped
 from provisioner.planning.core.slots import slot_named
 from provisioner.planning.observe.absence import proven_absent
 
@@ -54,7 +54,7 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
             clean = all(result is ReturnResult.GONE for result in settled.results.values())
             status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
             settled = replace(settled, ended=status, ended_at=draft.now)
-        message = "" if settled.ended is RequestStatus.COMPLETE else why_stopped(draft.levers)
+        message = "" if settled.ended is RequestStatus.COMPLETE else why_stopped(draft.holds)
         if message != settled.message:
             settled = replace(settled, message=message)
         if settled != record:

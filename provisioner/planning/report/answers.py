@@ -11,12 +11,12 @@ from typing import Any
 from provisioner.hostfactory import Answer, Loss
 from provisioner.model import (
     DAY,
-    NO_LEVERS,
+    NO_HOLDS,
     Contact,
     DeleteReason,
     ErrorClass,
     Failure,
-    Levers,
+    Holds,
     Limits,
     LossCause,
     Memory,
@@ -29,7 +29,7 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.capacity import tightest_cap
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.levers import asked_back
+from provisioner.planning.core.holds import asked_back
 from provisioner.planning.core.slots import slot_named
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
@@ -106,9 +106,9 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
-def losses(memory: Memory, contact: Contact, now: float, levers: Levers = NO_LEVERS) -> Mapping[str, Loss]:
-    """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a lever, or too old."""
-    back = asked_back(levers)
+def losses(memory: Memory, contact: Contact, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
+    """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a hold, or too old."""
+    back = asked_back(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for record in memory.requests.values():
         for slot in record.slots.values():

@@ -130,7 +130,7 @@ def test_a_pool_is_not_said_to_be_none_where_the_configuration_cannot_be_read(
     assert error.startswith(words)
     assert "provisioner.yaml" in error
     assert "`provisioner check`" in error
-    assert not (site / "work" / "levers.json").exists()
+    assert not (site / "work" / "holds.json").exists()
 
 
 def test_a_mistake_of_ours_is_a_line_that_can_be_reported_and_its_story_is_logged_at_debug(

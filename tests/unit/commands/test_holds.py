@@ -12,10 +12,10 @@ import pytest
 
 from provisioner.commands.cli import run
 from provisioner.files.ownership import user_name
-from provisioner.model import Lever, Limits, Memory, RequestStatus, Verdict
-from provisioner.planning.core.levers import in_force
+from provisioner.model import Hold, Limits, Memory, RequestStatus, Verdict
+from provisioner.planning.core.holds import in_force
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.held_levers import held_levers
+from provisioner.telemetry.holds import current_holds
 from provisioner.telemetry.notes import Notes
 from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
@@ -56,7 +56,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 
 
 def held(state: StateDir) -> list[tuple[str, str, str, str]]:
-    return [(lever.kind, lever.target, lever.who, lever.reason) for lever in state.levers.read().held]
+    return [(hold.kind, hold.target, hold.who, hold.reason) for hold in state.holds.read().current]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def held(state: StateDir) -> list[tuple[str, str, str, str]]:
     ],
     ids=lambda one: one if isinstance(one, str) else None,
 )
-def test_a_lever_is_recorded_with_who_and_why_and_pulling_it_again_says_so(
+def test_a_hold_is_recorded_with_who_and_why_and_pulling_it_again_says_so(
     arguments: list[str], recorded: tuple[str, ...], words: str, state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text = called(capsys, *arguments)
@@ -117,7 +117,7 @@ def test_a_name_that_nothing_has_is_refused_and_nothing_is_recorded(
     assert code == 1
     assert text.startswith(words) or words in text
     assert text.endswith(UNUSED)
-    assert not state.levers.exists()
+    assert not state.holds.exists()
 
 
 def test_of_many_names_some_are_shown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,11 +159,11 @@ def test_resume_and_start_all_let_go_of_what_they_name_and_of_nothing_else(
     code, text = called(capsys, "resume", "a", "--reason", "well again")
     assert (code, [kind for kind, *_ in held(state)]) == (0, ["pause", "stop-all"])
     assert text.startswith("Pool a goes on.")
-    assert {(lever.who, lever.reason) for lever in state.levers.read().released} == {(ME, "well again")}
-    assert called(capsys, "resume", "a") == (0, "No lever holds pool a back. Nothing was changed.")
+    assert {(hold.who, hold.reason) for hold in state.holds.read().released} == {(ME, "well again")}
+    assert called(capsys, "resume", "a") == (0, "No hold holds pool a back. Nothing was changed.")
     assert called(capsys, "start-all")[0] == 0
     assert held(state) == [("pause", "b", ME, "")]
-    assert called(capsys, "start-all") == (0, "No lever holds everything back. Nothing was changed.")
+    assert called(capsys, "start-all") == (0, "No hold holds everything back. Nothing was changed.")
     assert "The pool stays paused until `paused` is taken out of provisioner.yaml." in called(capsys, "resume", "b")[1]
     os.unlink(state.heartbeat.path)
     code, text = called(capsys, "stop-all", "--reason", "x")
@@ -171,7 +171,7 @@ def test_resume_and_start_all_let_go_of_what_they_name_and_of_nothing_else(
     assert text.endswith("No loop runs: it holds as soon as one does.")
 
 
-def test_a_new_directory_takes_levers_on_the_pools_of_the_configuration(
+def test_a_new_directory_takes_holds_on_the_pools_of_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = example_site(tmp_path, monkeypatch)
@@ -186,13 +186,13 @@ def test_a_file_that_cannot_be_used_is_refused_but_for_stop_and_start(
     command: list[str], left: int, state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["drain", "a", "--reason", "x"]) == 0
-    Path(state.levers.path).write_text("{")
+    Path(state.holds.path).write_text("{")
     code, text = called(capsys, "pause", "a")
     assert code == 1
-    assert "Nobody knows which levers are held" in text
+    assert "Nobody knows which holds are in force" in text
     code, text = called(capsys, *command)
     assert (code, len(held(state))) == (0, left)
-    assert "No other lever is held any more: pull again what has to be." in text
+    assert "No other hold is in force any more: pull again what has to be." in text
 
 
 # --- what people see --------------------------------------------------------------------------------------------------
@@ -210,40 +210,40 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
     code, text = called(capsys, "status")
     assert code == 1
     lines = [line.strip() for line in text.splitlines()]
-    since = state.levers.read().held
+    since = state.holds.read().current
     assert [line for line in lines if f"by {ME} since " in line] == [
         f"STOPPED: no machine is made or deleted until `provisioner start-all`; {by(since[2])}",
         "DRAINED pool b: HostFactory is asked for its machines, 0 left, until `provisioner resume b`; " + by(since[1]),
         f"PAUSED pool a: it gets no new machines until `provisioner resume a`; {by(since[0])}",
         f"cancel of {name(0, OTHER)} asked {by(since[3])}",
     ]
-    assert [one["lever"] for one in held_levers(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
+    assert [one["hold"] for one in current_holds(state, HELD)["held"]] == ["pause", "drain", "stop-all", "cancel"]
     assert "1 in a: paused" not in text, "the loop publishes it with its next cycle"
-    unmet = unmet_of(HELD, in_force(known, state.levers.read()))
+    unmet = unmet_of(HELD, in_force(known, state.holds.read()))
     leave(state, known, unmet=unmet)
     assert "1 in a: paused" in called(capsys, "status")[1]
     assert run(["drain", "a", "--reason", "x"]) == 0
-    assert {one["target"]: one["machines"] for one in held_levers(state, HELD)["held"] if one["lever"] == "drain"} == {
+    assert {one["target"]: one["machines"] for one in current_holds(state, HELD)["held"] if one["hold"] == "drain"} == {
         "a": 3, "b": 0
     }  # fmt: skip
 
 
-def by(lever: Lever) -> str:
-    return f"by {ME} since {clock_time(lever.since)}" + (f": {lever.reason}" if lever.reason else "")
+def by(hold: Hold) -> str:
+    return f"by {ME} since {clock_time(hold.since)}" + (f": {hold.reason}" if hold.reason else "")
 
 
-def test_status_says_that_levers_are_unknown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(state.levers.path).write_text("{")
+def test_status_says_that_holds_are_unknown(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(state.holds.path).write_text("{")
     code, text = called(capsys, "status")
     assert code == 1
-    assert "LEVERS UNKNOWN" in text
+    assert "HOLDS UNKNOWN" in text
 
 
 def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(called(capsys, "drain", "a", "--reason", "sick", "-o", "json")[1])
     assert document.pop("held_by")["reason"] == "sick"
     assert document == {
-        "lever": "drain", "target": "a", "pulled": True, "changed": True, "machine": False,
+        "hold": "drain", "target": "a", "pulled": True, "changed": True, "machine": False,
         "paused_by_settings": False, "loop_runs": True, "anew": "",
     }  # fmt: skip
 

@@ -25,8 +25,8 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
-    Lever,
-    LeverKind,
+    Hold,
+    HoldKind,
     LossCause,
     Memory,
     Outcome,
@@ -44,7 +44,7 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.journal import Journal, when
 from tests.support.cycle_bench import Bench
-from tests.support.levers import CANCEL, PAUSE, STOP, pull, release
+from tests.support.holds import CANCEL, PAUSE, STOP, pull, release
 from tests.unit.core import (
     BROKEN,
     OTHER,
@@ -295,7 +295,7 @@ def test_pools_are_told_as_paused_and_resumed_although_no_plan_can_be_recorded(
     settings = {**limits.pools, "other": replace(limits.pools["other"], paused=True)}
     bench.reconciler.limits = replace(limits, pools=settings)
     assert bench.cycle().problem == "no space left"
-    release(bench.state, LeverKind.PAUSE, target="pool")
+    release(bench.state, HoldKind.PAUSE, target="pool")
     assert bench.cycle(2).problem == "no space left"
     found = bench.state.journal.find("paused", "resumed").lines
     assert [(line["event"], line["pool"]) for line in found] == [
@@ -324,8 +324,8 @@ def test_a_pause_outlasts_the_last_outcomes_of_a_loop(tmp_path: Path) -> None:
     ],
     ids=["pool", "machine", "request", "all"],
 )
-def test_a_hold_that_was_set_is_written_with_what_it_holds(diary: Diary, hold: Lever, place: dict[str, str]) -> None:
-    said = {"event": "lever", "lever": hold.kind, "result": "pulled", "who": hold.who, "text": hold.reason}
+def test_a_hold_that_was_set_is_written_with_what_it_holds(diary: Diary, hold: Hold, place: dict[str, str]) -> None:
+    said = {"event": "hold", "hold": hold.kind, "result": "pulled", "who": hold.who, "text": hold.reason}
     assert diary.cycle(holds=[HoldChange("pulled", hold)]) == [said | place]
 
 
@@ -351,15 +351,15 @@ def test_a_restart_tells_only_what_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("published", [False, True], ids=["meanwhile", "before"])
-@pytest.mark.parametrize("by", [LeverKind.DRAIN, LeverKind.CANCEL])
+@pytest.mark.parametrize("by", [HoldKind.DRAIN, HoldKind.CANCEL])
 def test_machines_that_are_asked_back_across_a_restart_are_told_once(
-    tmp_path: Path, by: LeverKind, published: bool
+    tmp_path: Path, by: HoldKind, published: bool
 ) -> None:
     bench = Bench(tmp_path)
     bench.succeed(2)
     machines = sorted(bench.place.machines)
-    targets, cause = (["pool"], "drained") if by is LeverKind.DRAIN else (machines, "cancelled")
-    pull(bench.state, *[Lever(by, target, "ann") for target in targets])
+    targets, cause = (["pool"], "drained") if by is HoldKind.DRAIN else (machines, "cancelled")
+    pull(bench.state, *[Hold(by, target, "ann") for target in targets])
     if published:
         bench.cycle(2)
     bench.restarted()

@@ -1,4 +1,4 @@
-"""The loop that reads levers.json: a file that cannot be read releases nothing, and each change is logged once."""
+"""The loop that reads holds.json: a file that cannot be read releases nothing, and each change is logged once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from provisioner.loop.holds import CurrentHolds
-from provisioner.model import Lever, LeverKind, Levers
-from provisioner.planning.core.levers import DRAINED
+from provisioner.model import Hold, HoldKind, Holds
+from provisioner.planning.core.holds import DRAINED
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateDenied, StateError
-from provisioner.state.levers import pulled
+from provisioner.state.holds import pulled
 from tests.support.cycle_bench import Bench
-from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
+from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, pull, release
 from tests.support.stores import altered, outdate
 
 
@@ -26,15 +26,15 @@ def state(tmp_path: Path) -> StateDir:
     return StateDir(tmp_path)
 
 
-def in_force(held: CurrentHolds) -> tuple[Lever, ...]:
-    return held.read().held
+def in_force(held: CurrentHolds) -> tuple[Hold, ...]:
+    return held.read().current
 
 
 def test_a_file_that_did_not_change_is_not_read_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
     pull(state, PAUSE)
     held = CurrentHolds(state)
     assert in_force(held) == (PAUSE,)
-    monkeypatch.setattr(type(state.levers), "read", lambda _: pytest.fail("read"))
+    monkeypatch.setattr(type(state.holds), "read", lambda _: pytest.fail("read"))
     assert in_force(held) == (PAUSE,)
 
 
@@ -57,49 +57,49 @@ def test_a_damaged_file_releases_nothing_that_was_held(
     held = CurrentHolds(state)
     in_force(held)
     pull(state, STOP)
-    damage(state.levers.path)
+    damage(state.holds.path)
     assert [in_force(held), in_force(held)] == [(PAUSE,), (PAUSE,)]
     assert [record.levelno for record in caplog.records] == [logging.ERROR], "once"
     if damage is newer:
-        state.levers.set_aside()
-    state.levers.change(lambda levers: pulled(levers, DRAIN), anew=True)
+        state.holds.set_aside()
+    state.holds.change(lambda holds: pulled(holds, DRAIN), anew=True)
     assert in_force(held) == (DRAIN,)
 
 
 @DAMAGES
-def test_where_a_new_loop_knows_of_no_lever_all_is_stopped(damage: Callable[[str], None], state: StateDir) -> None:
+def test_where_a_new_loop_knows_of_no_hold_all_is_stopped(damage: Callable[[str], None], state: StateDir) -> None:
     pull(state, PAUSE, DRAIN)
-    damage(state.levers.path)
+    damage(state.holds.path)
     (stop,) = in_force(CurrentHolds(state))
-    assert (stop.kind, stop.who) == (LeverKind.STOP_ALL, "provisioner")
-    assert "levers.json" in stop.reason
+    assert (stop.kind, stop.who) == (HoldKind.STOP_ALL, "provisioner")
+    assert "holds.json" in stop.reason
 
 
 def test_a_file_that_this_user_may_not_read_stops_all_until_it_can_be(
     state: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def denied(_: object) -> Levers:
-        raise StateDenied("levers.json: cannot be read")
+    def denied(_: object) -> Holds:
+        raise StateDenied("holds.json: cannot be read")
 
     pull(state, PAUSE)
     held = CurrentHolds(state)
     with monkeypatch.context() as patched:
-        patched.setattr(type(state.levers), "read", denied)
-        assert in_force(held)[0].kind is LeverKind.STOP_ALL
+        patched.setattr(type(state.holds), "read", denied)
+        assert in_force(held)[0].kind is HoldKind.STOP_ALL
     assert in_force(held) == (PAUSE,)
 
 
 def told(held: CurrentHolds, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
-    """What one cycle says of levers: the log's sentence, the lever, who and why; and the journal says the same."""
+    """What one cycle says of holds: the log's sentence, the hold, who and why; and the journal says the same."""
     caplog.clear()
     held.read()
     changes = held.tell()
     said = [
-        (record.message, record.__dict__["lever"], record.__dict__["who"], record.__dict__["reason"])
+        (record.message, record.__dict__["hold"], record.__dict__["who"], record.__dict__["reason"])
         for record in caplog.records
         if record.levelno == logging.WARNING
     ]
-    assert [(f"Lever {word}", hold.kind, hold.who, hold.reason) for word, hold in changes] == said
+    assert [(f"Hold {word}", hold.kind, hold.who, hold.reason) for word, hold in changes] == said
     return said
 
 
@@ -110,27 +110,27 @@ def test_log_and_journal_say_who_pulled_and_let_go_and_why_and_once(
     assert told(held, caplog) == []
     pull(state, DRAIN, CANCEL)
     assert told(held, caplog) == [
-        ("Lever pulled", "drain", "bob", "zone is sick"),
-        ("Lever pulled", "cancel", "eve", "wrong job"),
+        ("Hold pulled", "drain", "bob", "zone is sick"),
+        ("Hold pulled", "cancel", "eve", "wrong job"),
     ]
     assert told(held, caplog) == []
-    release(state, LeverKind.DRAIN)
-    assert told(held, caplog) == [("Lever released", "drain", "joe", "all is well")]
-    state.levers.change(lambda levers: Levers((), levers.released))
+    release(state, HoldKind.DRAIN)
+    assert told(held, caplog) == [("Hold released", "drain", "joe", "all is well")]
+    state.holds.change(lambda holds: Holds((), holds.released))
     assert told(held, caplog) == [], "a cancel that is forgotten was done"
 
 
 def test_a_start_says_what_is_held(state: StateDir, caplog: pytest.LogCaptureFixture) -> None:
     pull(state, STOP)
-    assert told(CurrentHolds(state), caplog) == [("Lever held", "stop-all", "ann", "cloud is down")]
+    assert told(CurrentHolds(state), caplog) == [("Hold held", "stop-all", "ann", "cloud is down")]
 
 
-def test_the_journal_has_what_a_cycle_says_of_levers(tmp_path: Path) -> None:
+def test_the_journal_has_what_a_cycle_says_of_holds(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(1)
     pull(bench.state, STOP)
     bench.cycle()
-    (line,) = [line for line in bench.state.journal.find("stop-all").lines if line["event"] == "lever"]
+    (line,) = [line for line in bench.state.journal.find("stop-all").lines if line["event"] == "hold"]
     assert (line["result"], line["who"], "cycle" in line) == ("pulled", "ann", True)
 
 
@@ -144,11 +144,11 @@ def test_a_journal_that_cannot_be_written_stops_nothing_and_is_told(
     bench.succeed(1)
     monkeypatch.setattr(type(bench.state.journal), "append", full)
     pull(bench.state, STOP)
-    assert bench.cycle().levers.held == (STOP,)
+    assert bench.cycle().holds.current == (STOP,)
     assert caplog.messages[-1] == "Journal could not be written"
 
 
-def test_a_lever_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:
+def test_a_hold_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(3)
     looks = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
@@ -156,13 +156,13 @@ def test_a_lever_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> 
         pass
     pull(bench.state, STOP)
     stopped = bench.reconciler.cycle(looks)
-    assert (stopped.plan is not None, stopped.levers.stop) == (True, STOP)
+    assert (stopped.plan is not None, stopped.holds.stop) == (True, STOP)
     assert bench.reconciler.cycle(looks).plan is None
-    release(bench.state, LeverKind.STOP_ALL, target="")
+    release(bench.state, HoldKind.STOP_ALL, target="")
     assert bench.reconciler.cycle(looks).plan is not None
 
 
-def test_a_preview_heeds_levers_and_tells_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_preview_heeds_holds_and_tells_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path)
     bench.request(2)
     pull(bench.state, STOP)
@@ -171,11 +171,11 @@ def test_a_preview_heeds_levers_and_tells_nobody(tmp_path: Path, caplog: pytest.
     assert made is not None
     assert made.creates == ()
     assert sum(made.deferred.values()) == 2
-    assert not [record for record in caplog.records if record.message.startswith("Lever")]
+    assert not [record for record in caplog.records if record.message.startswith("Hold")]
     assert not Path(bench.state.journal.path).exists()
 
 
-def test_a_cycle_plans_and_publishes_by_the_levers(tmp_path: Path) -> None:
+def test_a_cycle_plans_and_publishes_by_the_holds(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(1)
     (name,) = bench.place.machines
@@ -186,6 +186,6 @@ def test_a_cycle_plans_and_publishes_by_the_levers(tmp_path: Path) -> None:
     bench.cycle(2)
     assert bench.place.deleted == []
     assert "cloud is down" in bench.answer(back)
-    release(bench.state, LeverKind.STOP_ALL, target="")
+    release(bench.state, HoldKind.STOP_ALL, target="")
     bench.cycle()
     assert [delete.name for delete in bench.place.deleted] == [name]

@@ -28,8 +28,8 @@ from provisioner.loop.loop import Hints, Loop, Pace, Setup
 from provisioner.loop.wakeups import Wake
 from provisioner.model import (
     Create,
-    Lever,
-    LeverKind,
+    Hold,
+    HoldKind,
     Limits,
     LossCause,
     Memory,
@@ -41,7 +41,7 @@ from provisioner.model import (
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.levers import let_go, pulled
+from provisioner.state.holds import let_go, pulled
 from provisioner.state.loop_lock import LoopLock
 from tests.support.slow_place import SlowPlace
 from tests.support.stores import add_request, forgotten
@@ -165,13 +165,13 @@ def test_a_request_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
         assert running.state.heartbeat.age_against(running.state.intent.path) is not None
 
 
-def test_a_lever_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
+def test_a_hold_is_noticed_by_the_files_signature(tmp_path: Path) -> None:
     with Running(tmp_path, SlowPlace(), pace=replace(QUICK, interval=60.0)) as running:
         until(lambda: len(running.reports) >= 2, 30)
-        running.state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL, who="ann")))
-        until(lambda: running.reports[-1].levers.stop is not None, 30)
-        running.state.levers.change(lambda held: let_go(held, [LeverKind.STOP_ALL], Lever(LeverKind.STOP_ALL)))
-        until(lambda: running.reports[-1].levers.stop is None, 30)
+        running.state.holds.change(lambda held: pulled(held, Hold(HoldKind.STOP_ALL, who="ann")))
+        until(lambda: running.reports[-1].holds.stop is not None, 30)
+        running.state.holds.change(lambda held: let_go(held, [HoldKind.STOP_ALL], Hold(HoldKind.STOP_ALL)))
+        until(lambda: running.reports[-1].holds.stop is None, 30)
         assert Wake.INTENT in running.wakes
 
 

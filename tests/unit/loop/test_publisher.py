@@ -10,11 +10,11 @@ import pytest
 from provisioner.hostfactory import Loss
 from provisioner.loop.publisher import Publisher, Reported
 from provisioner.model import (
-    NO_LEVERS,
+    NO_HOLDS,
     Contact,
-    Lever,
-    LeverKind,
-    Levers,
+    Hold,
+    HoldKind,
+    Holds,
     LossCause,
     Memory,
     Notice,
@@ -22,7 +22,7 @@ from provisioner.model import (
     RequestStatus,
     Verdict,
 )
-from provisioner.planning.core.levers import DRAINED
+from provisioner.planning.core.holds import DRAINED
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.status import StatusStore
@@ -45,7 +45,7 @@ def publisher(state: StateDir) -> Publisher:
 
 
 def published(publisher: Publisher, held: Memory, now: float = NOW) -> list[Reported]:
-    publisher.publish(held, LIMITS, NO_LEVERS, CONTACT, now)
+    publisher.publish(held, LIMITS, NO_HOLDS, CONTACT, now)
     return publisher.tell()
 
 
@@ -84,7 +84,7 @@ def test_news_are_reported_once_although_the_published_file_cannot_be_checked(
     monkeypatch.setattr(state.status, "signature", signature)
     for _ in range(2):
         with pytest.raises(StateError):
-            publisher.publish(memory(news), LIMITS, NO_LEVERS, CONTACT, NOW)
+            publisher.publish(memory(news), LIMITS, NO_HOLDS, CONTACT, NOW)
         assert publisher.unpublished
     first, *others = published(publisher, memory(news))
     assert first == Reported(((before, news),), lost)
@@ -109,7 +109,7 @@ def test_a_loss_that_was_recorded_but_not_published_at_the_start_is_reported(
 
 
 def test_a_hold_is_news_at_a_start_without_a_readable_status(publisher: Publisher) -> None:
-    drained = Levers((Lever(LeverKind.DRAIN, "a"),))
+    drained = Holds((Hold(HoldKind.DRAIN, "a"),))
     publisher.publish(memory(ENDED), LIMITS, drained, CONTACT, NOW)
     assert publisher.tell() == [Reported((), {name(0): DRAINED})]
 

@@ -11,9 +11,9 @@ from provisioner.model import (
     BrakeReason,
     Contact,
     DeleteReason,
-    Lever,
-    LeverKind,
-    Levers,
+    Hold,
+    HoldKind,
+    Holds,
     Phase,
     RequestStatus,
     Slot,
@@ -143,9 +143,9 @@ def test_a_return_that_hf_never_asks_for_has_been_forgotten(
 
 def test_a_cancelled_request_does_not_wait_for_a_machine_that_is_down() -> None:
     held = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
-    by = Levers((Lever(LeverKind.CANCEL, REQUEST, "eve", 1.0, "x"),))
+    by = Holds((Hold(HoldKind.CANCEL, REQUEST, "eve", 1.0, "x"),))
     looked = snapshot(machine(0, phase=Phase.PENDING, failure=BROKEN), machine(1))
-    made = plan(memory(held), looked, limits=limits(pool("a", down=0.0)), levers=by)
+    made = plan(memory(held), looked, limits=limits(pool("a", down=0.0)), holds=by)
     after = made.memory.requests[REQUEST]
     assert after.ended is RequestStatus.COMPLETE_WITH_ERROR
     assert [one.verdict for one in after.slots.values()] == [Verdict.CANCELLED, Verdict.SUCCEEDED]

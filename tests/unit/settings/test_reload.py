@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from provisioner.hostfactory.instance import Digests
-from provisioner.model import Lever, LeverKind, Limits, Memory, RequestRecord, Verdict
+from provisioner.model import Hold, HoldKind, Limits, Memory, RequestRecord, Verdict
 from provisioner.schema.problems import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
 from provisioner.state.directory import STATE_FILES, StateDir
-from provisioner.state.levers import pulled
+from provisioner.state.holds import pulled
 from tests.support.parts import make_slot
 
 EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
@@ -78,7 +78,7 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.inventory.write(["h"])
         state.announced.write({"GceVm": 1})
         state.config.note("loop", Digests("0" * 8, "1" * 8))
-        state.levers.change(lambda held: pulled(held, Lever(LeverKind.STOP_ALL)))
+        state.holds.change(lambda held: pulled(held, Hold(HoldKind.STOP_ALL)))
         state.notes.write({"gke-main": []})
         assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []

@@ -90,7 +90,7 @@ def test_what_is_no_number_in_json_is_refused(number: str) -> None:
 def test_a_file_that_the_manifest_does_not_name_is_refused() -> None:
     with pytest.raises(StateUnreadable, match=r"holds 'memory\.json', which its manifest\.json does not name"):
         unpack(
-            "stdin", altered('"memory.json": {', '"levers.json": {')(packed(**{"memory.json": b"", "levers.json": b""}))
+            "stdin", altered('"memory.json": {', '"holds.json": {')(packed(**{"memory.json": b"", "holds.json": b""}))
         )
 
 

@@ -23,7 +23,7 @@ def test_a_dump_holds_what_must_not_be_lost_and_nothing_that_would_lie_later(gol
     manifest, packed = take(golden)
     dump = unpack("dump", packed)
     told = [f"seen/{id_}.told-0" for id_ in ("gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km")]
-    databases = ["intent.json", "memory.json", "levers.json", "status.json", "announced.json"]
+    databases = ["intent.json", "memory.json", "holds.json", "status.json", "announced.json"]
     assert list(dump.files) == [*databases, *told, "journal.jsonl"]
     assert (manifest, manifest.instance) == (dump.manifest, "demo")
     assert {name: saved.content for name, saved in dump.files.items()}.items() <= before.items()
@@ -56,11 +56,11 @@ def test_files_that_are_not_the_newest_are_not_dumped(golden: StateDir, kind: st
         take(golden)
 
 
-def test_levers_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden: StateDir) -> None:
-    Path(golden.levers.path).write_text("{")
+def test_holds_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden: StateDir) -> None:
+    Path(golden.holds.path).write_text("{")
     with pytest.raises(StateUnreadable, match="`provisioner stop-all` or `start-all` begins anew"):
         take(golden)
-    golden.levers.change(lambda held: held, anew=True)
+    golden.holds.change(lambda held: held, anew=True)
     take(golden)
 
 

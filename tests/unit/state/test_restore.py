@@ -14,12 +14,12 @@ from unittest.mock import patch
 import pytest
 
 from provisioner.hostfactory import Answer, Loss
-from provisioner.model import Lever, LeverKind, Memory
+from provisioner.model import Hold, HoldKind, Memory
 from provisioner.state.archive import FORMAT, Manifest, Saved, pack, unpack
 from provisioner.state.directory import StateDir
 from provisioner.state.dump import take
 from provisioner.state.errors import Condition, LockTimeout, StateError, StateExists
-from provisioner.state.levers import pulled
+from provisioner.state.holds import pulled
 from provisioner.state.locks import DataLock
 from provisioner.state.loop_lock import LoopLock
 from provisioner.state.restore import Restored, restore
@@ -27,7 +27,7 @@ from tests.support.hostfactory.provider import GOLDEN
 from tests.support.stores import add_request, altered, contents, outdate
 
 SUCCEEDED, UNHEARD = "gacmtgfnyp", "ihsc3p23q5"
-ALL_STOPPED = Lever(LeverKind.STOP_ALL, who="ann", reason="the cloud is ill")
+ALL_STOPPED = Hold(HoldKind.STOP_ALL, who="ann", reason="the cloud is ill")
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -105,7 +105,7 @@ def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site
         site.restore()
     assert but_locks(site) == before
     (kept,) = {site.restore(replaces=True).kept, *map(str, site.work.glob("before-restore-*"))}
-    assert set(os.listdir(kept)) == {"intent.json", "memory.json", "levers.json", "status.json", "announced.json"}
+    assert set(os.listdir(kept)) == {"intent.json", "memory.json", "holds.json", "status.json", "announced.json"}
     assert later in json.loads(Path(kept, "intent.json").read_text())["requests"]
     state = site.state
     assert later not in state.intent.read().requests
@@ -114,17 +114,17 @@ def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site
     assert (state.intent.condition(), state.memory.condition()) == (Condition.FINE, Condition.OLDER)
 
 
-def test_a_lever_that_is_held_stays_and_one_that_is_lost_comes_back(site: Site) -> None:
-    before = site.state.levers.read().held
-    site.state.levers.change(lambda levers: pulled(levers, ALL_STOPPED))
+def test_a_hold_that_is_held_stays_and_one_that_is_lost_comes_back(site: Site) -> None:
+    before = site.state.holds.read().current
+    site.state.holds.change(lambda holds: pulled(holds, ALL_STOPPED))
     site.dump()
     site.lose()
     site.restore()
-    assert site.state.levers.read().held == (*before, ALL_STOPPED)
-    paused = Lever(LeverKind.PAUSE, "gke-main", "bob", 1.0, "it is full")
-    site.state.levers.change(lambda levers: pulled(levers, paused))
+    assert site.state.holds.read().current == (*before, ALL_STOPPED)
+    paused = Hold(HoldKind.PAUSE, "gke-main", "bob", 1.0, "it is full")
+    site.state.holds.change(lambda holds: pulled(holds, paused))
     site.restore(replaces=True)
-    assert site.state.levers.read().held == (*before, ALL_STOPPED, paused)
+    assert site.state.holds.read().current == (*before, ALL_STOPPED, paused)
 
 
 def test_the_highest_number_that_hf_was_shown_stays(site: Site) -> None:
@@ -156,15 +156,15 @@ def test_what_is_made_again_holds_up_no_restore_where_it_was_damaged(
 
 def test_it_takes_the_place_of_what_a_newer_version_wrote(site: Site) -> None:
     """Rollback across a format: the dump is of before the upgrade."""
-    site.state.levers.change(lambda levers: pulled(levers, ALL_STOPPED))
+    site.state.holds.change(lambda holds: pulled(holds, ALL_STOPPED))
     site.dump()
-    newer = {f"{kind}.json" for kind in ("intent", "memory", "status", "levers")}
+    newer = {f"{kind}.json" for kind in ("intent", "memory", "status", "holds")}
     for name in newer:
         altered(site.work / name, outdate)
     before = contents(site.work)
     kept = contents(site.restore(replaces=True).kept)
     state = site.state
-    reads = (state.intent.read, state.memory.read, state.status.read_all, state.levers.read)
+    reads = (state.intent.read, state.memory.read, state.status.read_all, state.holds.read)
     assert all(read() is not None for read in reads)
     assert all(kept[name] == before[name] for name in newer)
 

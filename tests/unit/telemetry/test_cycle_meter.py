@@ -18,9 +18,9 @@ from provisioner.model import (
     Create,
     Delete,
     DeleteReason,
-    Lever,
-    LeverKind,
-    Levers,
+    Hold,
+    HoldKind,
+    Holds,
     Limits,
     Look,
     LossCause,
@@ -121,11 +121,11 @@ CLOSES = (
 CREATE, DELETE = Create("a", "a", "T", REQUEST), Delete("c", "a", DeleteReason.LOST)
 DONE = Results("a", (Outcome(CREATE), Outcome(CREATE, BROKEN), Outcome(DELETE), Outcome(DELETE, BROKEN)), ())
 HELD_BACK = replace(EMPTY, deferred={("a", "T", PendingReason.BACKOFF): 4, ("a", "T", PendingReason.BUDGET): 3})
-STOP, PAUSE = Lever(LeverKind.STOP_ALL), Lever(LeverKind.PAUSE, "a")
-CANCELS = [Lever(LeverKind.CANCEL, target) for target in (REQUEST, OTHER, name(0, OTHER))]
+STOP, PAUSE = Hold(HoldKind.STOP_ALL), Hold(HoldKind.PAUSE, "a")
+CANCELS = [Hold(HoldKind.CANCEL, target) for target in (REQUEST, OTHER, name(0, OTHER))]
 ENDED = RequestStatus.COMPLETE
 WANTS = memory(record(running(0)), record(running(0, Verdict.SUCCEEDED, OTHER), id_=OTHER, ended=ENDED))
-PULLED = [replace(report(WANTS), levers=Levers(held)) for held in ((STOP, PAUSE, *CANCELS), (PAUSE,))]
+PULLED = [replace(report(WANTS), holds=Holds(held)) for held in ((STOP, PAUSE, *CANCELS), (PAUSE,))]
 
 MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
     "desired are the slots that are open or succeeded": (
@@ -233,13 +233,13 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         [replace(report(None), problem="intent.json does not parse")],
         {"cycles_total result=failed": 1, "window pool=a": 200},
     ),
-    "levers are shown, cancels that are not done yet as a number": (
+    "holds are shown, cancels that are not done yet as a number": (
         PULLED[:1],
-        {"lever lever=stop-all pool=": 1, "lever lever=pause pool=a": 1, "lever lever=cancel pool=": 2},
+        {"hold hold=stop-all pool=": 1, "hold hold=pause pool=a": 1, "hold hold=cancel pool=": 2},
     ),
     "and no longer once they are let go of": (
         PULLED,
-        {"lever lever=stop-all pool=": None, "lever lever=pause pool=a": 1, "lever lever=cancel pool=": None},
+        {"hold hold=stop-all pool=": None, "hold hold=pause pool=a": 1, "hold hold=cancel pool=": None},
     ),
 }  # fmt: skip
 

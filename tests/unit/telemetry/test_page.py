@@ -232,8 +232,8 @@ def test_what_happened_is_told_of_a_pool_a_request_and_a_machine(tmp_path: Path)
     state = StateDir(tmp_path)
     leave(state, held, notes)
     refused = {"event": "create", "result": "quota", "machine": name(1), "pool": TIDY, "text": "<b>no"}
-    lever = {"event": "lever", "lever": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
-    state.journal.append({"time": stamp(time.time()), "cycle": 1, **line} for line in (refused, lever))
+    hold = {"event": "hold", "hold": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
+    state.journal.append({"time": stamp(time.time()), "cycle": 1, **line} for line in (refused, hold))
     telling = StatusPage(state, lambda: held, Samples())
     for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):
         assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(telling, path)

@@ -1,4 +1,4 @@
-"""Levers: what is held back, what goes on meanwhile, what HF is told, and that nothing is deleted behind its back."""
+"""Holds: what is held back, what goes on meanwhile, what HF is told, and that nothing is deleted behind its back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from provisioner.hostfactory import Answer
 from provisioner.model import (
-    NO_LEVERS,
+    NO_HOLDS,
     Brake,
     BrakeReason,
     Contact,
-    Lever,
-    LeverKind,
-    Levers,
+    Hold,
+    HoldKind,
+    Holds,
     Limits,
     LossCause,
     Memory,
@@ -31,7 +31,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.planning.core.levers import DRAINED, GIVEN_UP, counts, in_force, is_done
+from provisioner.planning.core.holds import DRAINED, GIVEN_UP, counts, in_force, is_done
 from provisioner.planning.core.slots import BY_A_PERSON
 from provisioner.planning.recover.rebuild import Evidence, rebuild
 from provisioner.planning.report.answers import AGED, STUCK, available, losses, request_answer, return_answer
@@ -60,20 +60,20 @@ from tests.unit.core import (
 )
 
 DONE = RequestStatus.COMPLETE
-STOP = Lever(LeverKind.STOP_ALL, "", "ann", 1.0, "cloud is down")
-PAUSE, DRAIN = (Lever(kind, "a", "bob", 2.0, "zone is sick") for kind in (LeverKind.PAUSE, LeverKind.DRAIN))
+STOP = Hold(HoldKind.STOP_ALL, "", "ann", 1.0, "cloud is down")
+PAUSE, DRAIN = (Hold(kind, "a", "bob", 2.0, "zone is sick") for kind in (HoldKind.PAUSE, HoldKind.DRAIN))
 BOTH = (snapshot(pool="a"), snapshot(pool="b"))
 TWO = limits()
 ONE = limits(pool("a"))
 
 
-def cancel(target: str) -> Lever:
-    return Lever(LeverKind.CANCEL, target, "eve", 3.0, "wrong job")
+def cancel(target: str) -> Hold:
+    return Hold(HoldKind.CANCEL, target, "eve", 3.0, "wrong job")
 
 
-def held(limits: Limits, *levers: Lever) -> dict[str, Any]:
-    """What a plan is given of the levers."""
-    return {"limits": limits, "levers": Levers(levers)}
+def held(limits: Limits, *holds: Hold) -> dict[str, Any]:
+    """What a plan is given of the holds."""
+    return {"limits": limits, "holds": Holds(holds)}
 
 
 def hf_has(*slots: Slot, **changes: Any) -> Memory:
@@ -114,7 +114,7 @@ def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_
     assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
     assert stopped.memory.orphans.deletes == (), "an orphan that is kept spends nothing of the cap"
     after = plan(stopped.memory, look, limits=usual, contact=LISTS)
-    assert after.creates or after.deletes, "the lever alone held it back"
+    assert after.creates or after.deletes, "the hold alone held it back"
 
 
 def test_verdicts_and_answers_go_on_while_all_is_stopped() -> None:
@@ -136,7 +136,7 @@ def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
     assert on.message == ""
 
 
-def test_a_return_ends_by_its_deadline_with_the_lever_as_its_reason_and_its_machine_goes_later() -> None:
+def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machine_goes_later() -> None:
     known, look, _ = ACTS["a machine that is returned"]
     (back,) = known.returns.values()
     late = replace(known, returns={back.id: replace(back, deadline=NOW - 1)})
@@ -157,50 +157,50 @@ def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
     assert (back.ended, back.message) == (DONE, "")
 
 
-@pytest.mark.parametrize("lever", [PAUSE, DRAIN])
-def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(lever: Lever) -> None:
-    told = plan(memory(record(unsent(), count=3)), *BOTH, **held(TWO, lever))
+@pytest.mark.parametrize("hold", [PAUSE, DRAIN])
+def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(hold: Hold) -> None:
+    told = plan(memory(record(unsent(), count=3)), *BOTH, **held(TWO, hold))
     assert (made(told), dict(told.deferred)) == ({"b": 3}, {})
 
 
-@pytest.mark.parametrize("lever", [PAUSE, DRAIN, STOP])
-def test_without_another_pool_machines_wait_as_paused(lever: Lever) -> None:
+@pytest.mark.parametrize("hold", [PAUSE, DRAIN, STOP])
+def test_without_another_pool_machines_wait_as_paused(hold: Hold) -> None:
     known = memory(record(count=3))
-    told = plan(known, snapshot(), **held(ONE, lever))
+    told = plan(known, snapshot(), **held(ONE, hold))
     assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
     (unmet,) = told.unmet[REQUEST]
     assert (unmet.reason, unmet.machines) == (PendingReason.PAUSED, 3)
 
 
 @pytest.mark.parametrize(
-    ("levers", "failures", "words"),
+    ("holds", "failures", "words"),
     [
         pytest.param((PAUSE,), (), "quota: No machine is made now (pause of a by bob: zone is sick).", id="paused"),
         pytest.param((STOP,), (), "quota: No machine is made now (stop-all by ann: cloud is down).", id="stopped"),
         pytest.param((PAUSE,), (BROKEN,), "pause of a by bob", id="whatever went wrong with another machine"),
-        pytest.param((), (), "No pool had room", id="no lever"),
+        pytest.param((), (), "No pool had room", id="no hold"),
     ],
 )
 def test_a_request_that_is_held_until_its_deadline_says_so(
-    levers: tuple[Lever, ...], failures: tuple[Any, ...], words: str
+    holds: tuple[Hold, ...], failures: tuple[Any, ...], words: str
 ) -> None:
     failed = [slot(number, Verdict.FAILED, failure=one, gone=True) for number, one in enumerate(failures)]
     known = memory(record(*failed, count=1 + len(failed), deadline=NOW - 1))
-    ended = plan(known, snapshot(), **held(limits(pool("a", max_machines=0)), *levers)).memory.requests[REQUEST]
+    ended = plan(known, snapshot(), **held(limits(pool("a", max_machines=0)), *holds)).memory.requests[REQUEST]
     entry = json.loads(request_answer(ended).text)
     assert entry["status"] == "complete_with_error"
     (message,) = [one["message"] for one in entry["machines"] if words in one["message"]]
-    if levers:
+    if holds:
         assert message.endswith("Error Code: InsufficientCapacity"), "LSF waits for capacity"
 
 
-def test_a_lever_on_one_of_two_pools_is_no_reason() -> None:
+def test_a_hold_on_one_of_two_pools_is_no_reason() -> None:
     capped = held(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
     ended = plan(memory(record(count=1, deadline=NOW - 1)), *BOTH, **capped).memory.requests[REQUEST]
     assert "bob" not in request_answer(ended).text
 
 
-def test_levers_change_no_cap() -> None:
+def test_holds_change_no_cap() -> None:
     capped = limits(pool("a", max_machines=5))
     assert available(memory(), held(capped, STOP, PAUSE)["limits"]) == available(memory(), capped) == {TEMPLATE: 5}
 
@@ -209,7 +209,7 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
 
 
 @pytest.mark.parametrize(
-    ("one", "levers", "told"),
+    ("one", "holds", "told"),
     [
         pytest.param(OURS, (DRAIN,), DRAINED, id="in a drained pool"),
         pytest.param(OURS, (cancel(name()),), GIVEN_UP, id="cancelled"),
@@ -221,28 +221,28 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
         pytest.param(running(0, Verdict.SUCCEEDED, retiring_at=NOW), (PAUSE,), AGED, id="old, and not drained"),
     ],
 )
-def test_whose_machines_hf_is_asked_for(one: Slot, levers: tuple[Lever, ...], told: Any) -> None:
-    assert losses(hf_has(one), Contact(), NOW, Levers(levers)).get(name()) == told
+def test_whose_machines_hf_is_asked_for(one: Slot, holds: tuple[Hold, ...], told: Any) -> None:
+    assert losses(hf_has(one), Contact(), NOW, Holds(holds)).get(name()) == told
 
 
 def test_an_end_that_is_announced_is_told_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
-    noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), Contact(), NOW, Levers((DRAIN,)))
+    noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), Contact(), NOW, Holds((DRAIN,)))
     assert noticed[name()].grace == 30
-    assert losses(hf_has(running(0, Verdict.LOST)), Contact(), NOW, Levers((DRAIN,)))[name()].grace == 0
+    assert losses(hf_has(running(0, Verdict.LOST)), Contact(), NOW, Holds((DRAIN,)))[name()].grace == 0
 
 
 def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_it_is_given_back() -> None:
     assert min(DRAINED.grace, GIVEN_UP.grace) > 0, "0 says that it is gone"
-    assert losses(replace(hf_has(OURS), returns=BACK), Contact(), NOW, Levers((DRAIN, cancel(name())))) == {}
+    assert losses(replace(hf_has(OURS), returns=BACK), Contact(), NOW, Holds((DRAIN, cancel(name())))) == {}
 
 
-@pytest.mark.parametrize("lever", [DRAIN, cancel(name())])
-def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(lever: Lever) -> None:
+@pytest.mark.parametrize("hold", [DRAIN, cancel(name())])
+def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(hold: Hold) -> None:
     known = hf_has(OURS)
-    told = plan(known, snapshot(machine()), **held(ONE, lever))
+    told = plan(known, snapshot(machine()), **held(ONE, hold))
     assert (told.deletes, told.closes) == ((), ())
     assert told.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
-    given = plan(replace(told.memory, returns=BACK), snapshot(machine()), **held(ONE, lever))
+    given = plan(replace(told.memory, returns=BACK), snapshot(machine()), **held(ONE, hold))
     assert [delete.name for delete in given.deletes] == [name()]
 
 
@@ -292,7 +292,7 @@ def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lever", "known", "done"),
+    ("hold", "known", "done"),
     [
         pytest.param(cancel(REQUEST), memory(record(slot(0))), False, id="the request is open"),
         pytest.param(cancel(REQUEST), hf_has(OURS), True, id="it has ended"),
@@ -300,20 +300,20 @@ def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
         pytest.param(cancel(name()), memory(record(slot(0))), False, id="HF may get it"),
         pytest.param(cancel(name()), hf_has(running(0, Verdict.RETURNED)), True, id="HF has returned it"),
         pytest.param(cancel(name(9)), hf_has(OURS), True, id="nobody knows it any more"),
-        pytest.param(DRAIN, memory(), False, id="other levers are let go by a person alone"),
+        pytest.param(DRAIN, memory(), False, id="other holds are let go by a person alone"),
     ],
 )
-def test_when_a_cancel_is_done(lever: Lever, known: Memory, done: bool) -> None:
-    assert is_done(lever, known) is done
-    assert counts(Levers((lever,)), known).total() == (not done)
-    assert counts(Levers((lever,)), None).total() == 1
+def test_when_a_cancel_is_done(hold: Hold, known: Memory, done: bool) -> None:
+    assert is_done(hold, known) is done
+    assert counts(Holds((hold,)), known).total() == (not done)
+    assert counts(Holds((hold,)), None).total() == 1
 
 
-def test_levers_are_counted_by_pool_and_cancels_together() -> None:
+def test_holds_are_counted_by_pool_and_cancels_together() -> None:
     known = memory(record(slot(0)), record(slot(0, request=OTHER), id_=OTHER))
-    held_now = Levers((STOP, DRAIN, cancel(REQUEST), cancel(OTHER)))
+    held_now = Holds((STOP, DRAIN, cancel(REQUEST), cancel(OTHER)))
     assert counts(held_now, known) == {("stop-all", ""): 1, ("drain", "a"): 1, ("cancel", ""): 2}
 
 
-def test_without_a_lever_limits_are_as_they_were() -> None:
-    assert in_force(TWO, NO_LEVERS) == TWO
+def test_without_a_hold_limits_are_as_they_were() -> None:
+    assert in_force(TWO, NO_HOLDS) == TWO

@@ -1,4 +1,4 @@
-"""levers.json: what was pulled stays until a person lets go of it, and a damaged file is refused."""
+"""holds.json: what was pulled stays until a person lets go of it, and a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Callable
 
 import pytest
 
-from provisioner.model import NO_LEVERS, Lever, LeverKind, Levers
+from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds
 from provisioner.state.directory import STATE_FILES, StateDir
 from provisioner.state.errors import StateError, StateMissing, StateTooNew, StateUnreadable
-from tests.support.levers import CANCEL, DRAIN, PAUSE, STOP, pull, release
+from tests.support.holds import CANCEL, DRAIN, PAUSE, STOP, pull, release
 from tests.support.stores import altered, outdate
 
 
-def test_before_the_first_lever_there_is_no_file_and_none_is_held(state: StateDir) -> None:
-    assert (state.levers.read(), os.listdir(state.path)) == (NO_LEVERS, [])
-    assert os.path.basename(state.levers.path) in STATE_FILES
+def test_before_the_first_hold_there_is_no_file_and_none_is_held(state: StateDir) -> None:
+    assert (state.holds.read(), os.listdir(state.path)) == (NO_HOLDS, [])
+    assert os.path.basename(state.holds.path) in STATE_FILES
 
 
 def test_what_was_pulled_is_there_for_the_next_process(state: StateDir) -> None:
     pull(state, STOP, PAUSE, DRAIN, CANCEL)
-    assert StateDir(state.path).levers.read() == Levers((STOP, PAUSE, DRAIN, CANCEL))
-    assert os.stat(state.levers.path).st_mode & 0o777 == 0o660
+    assert StateDir(state.path).holds.read() == Holds((STOP, PAUSE, DRAIN, CANCEL))
+    assert os.stat(state.holds.path).st_mode & 0o777 == 0o660
 
 
-def test_a_lever_that_is_held_already_is_as_it_was_and_nothing_is_written(state: StateDir) -> None:
+def test_a_hold_that_is_held_already_is_as_it_was_and_nothing_is_written(state: StateDir) -> None:
     pull(state, PAUSE)
-    before = state.levers.signature()
-    pull(state, Lever(LeverKind.PAUSE, "a", "ann", 9.0, "me too"))
-    release(state, LeverKind.STOP_ALL, target="")
-    assert (state.levers.read().held, state.levers.signature()) == ((PAUSE,), before)
+    before = state.holds.signature()
+    pull(state, Hold(HoldKind.PAUSE, "a", "ann", 9.0, "me too"))
+    release(state, HoldKind.STOP_ALL, target="")
+    assert (state.holds.read().current, state.holds.signature()) == ((PAUSE,), before)
 
 
 def test_who_lets_go_of_what_is_kept(state: StateDir) -> None:
     pull(state, STOP, PAUSE, DRAIN)
-    release(state, LeverKind.PAUSE, LeverKind.DRAIN)
-    levers = state.levers.read()
-    assert levers.held == (STOP,)
-    assert [(lever.kind, lever.target, lever.who, lever.reason) for lever in levers.released] == [
+    release(state, HoldKind.PAUSE, HoldKind.DRAIN)
+    holds = state.holds.read()
+    assert holds.current == (STOP,)
+    assert [(hold.kind, hold.target, hold.who, hold.reason) for hold in holds.released] == [
         ("pause", "a", "joe", "all is well"),
         ("drain", "a", "joe", "all is well"),
     ]
@@ -81,18 +81,18 @@ def test_a_file_that_cannot_be_used_is_refused_and_left_alone_until_it_is_begun_
     damage: Callable[[str], None], error: type[StateError], state: StateDir
 ) -> None:
     pull(state, PAUSE, STOP)
-    damage(state.levers.path)
-    before = state.levers.signature()
-    for attempt in (state.levers.read, lambda: pull(state, DRAIN)):
+    damage(state.holds.path)
+    before = state.holds.signature()
+    for attempt in (state.holds.read, lambda: pull(state, DRAIN)):
         with pytest.raises(error):
             attempt()
-    assert state.levers.signature() == before
+    assert state.holds.signature() == before
     if error is StateTooNew:
         with pytest.raises(StateTooNew):
-            state.levers.change(lambda held: held, anew=True)
+            state.holds.change(lambda held: held, anew=True)
         return
-    state.levers.change(lambda held: held, anew=True)
-    assert state.levers.read() == NO_LEVERS
+    state.holds.change(lambda held: held, anew=True)
+    assert state.holds.read() == NO_HOLDS
     assert any("aside" in name for name in os.listdir(state.path)) is (before is not None), "the old file is kept"
     pull(state, DRAIN)
-    assert state.levers.read().held == (DRAIN,)
+    assert state.holds.read().current == (DRAIN,)
