@@ -17,7 +17,7 @@
 : "${HF_JOIN_SECONDS:=200}"         # with the boot before it, below the pool's early_loss_seconds (300)
 : "${HF_LEAVE_SECONDS:=12}"         # and two more: of the 15 s that a Spot node leaves its pods, or the 30 s of a Spot VM
 : "${HF_POLL_SECONDS:=5}"
-: "${HF_WATCH_SECONDS:=60}"         # between two looks whether EGO still has a pod; each asks for EGO's whole list
+: "${HF_WATCH_SECONDS:=60}"         # between two observations whether EGO still has a pod; each asks for EGO's whole list
 : "${GCE_METADATA_HOST:=metadata.google.internal}"
 : "${HF_SYSTEMD:=/run/systemd/system}" # is there where systemd runs
 : "${HF_SECRETS_SERVER:=https://secretmanager.googleapis.com}"

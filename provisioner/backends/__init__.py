@@ -14,7 +14,7 @@ from provisioner.model import Create, Delete, ErrorClass, Failure, LossCause, Ou
 
 
 class BackendError(Exception):
-    """A look or a call that failed, with its class and the cloud's words."""
+    """An observation or a call that failed, with its class and the cloud's words."""
 
     def __init__(self, error: ErrorClass, text: str, retry_after: float | None = None) -> None:
         super().__init__(f"{error}: {text}")
@@ -62,7 +62,7 @@ class Backend(Protocol):
     lag: float
     """Seconds two snapshots must begin apart before both prove an absence (GKE 0, MIG 30)."""
     pace: float
-    """Seconds between two looks."""
+    """Seconds between two observations."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to watch, if this kind of place can; ``wake`` is called when something changed."""
@@ -124,12 +124,12 @@ class Timed(Protocol):
 
 @runtime_checkable
 class Watching(Protocol):
-    """A backend whose looks rest on an older list and on what was heard since."""
+    """A backend whose observations rest on an older list and on what was heard since."""
 
     def list_after(self, when: float) -> None:
         """From ``when`` on (loop time), looks rest on a list begun no sooner: make one if there is none, in any thread.
 
-        Looks do not wait for it: ``Snapshot.listed`` says on which one a look rests.
+        Looks do not wait for it: ``Snapshot.listed`` says on which one an observation rests.
         """
 
 

@@ -1,4 +1,4 @@
-"""Asks whether names resolve, in the background: a look at a pool never waits for a name server."""
+"""Asks whether names resolve, in the background: an observation at a pool never waits for a name server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 WORKERS = 8
 """Look-ups at a time: a name server that does not answer holds each for seconds."""
 RETRY_SECONDS = 1.0
-"""Seconds between two look-ups of a name that did not resolve."""
+"""Seconds between two observation-ups of a name that did not resolve."""
 
 
 def name_resolves(name: str) -> bool:
@@ -32,7 +32,7 @@ class Resolver:
         self._lock = threading.Lock()
         self._resolved: set[str] = set()
         self._next: dict[str, float] = {}
-        """When to look a name up again; infinite while a look-up is under way."""
+        """When to look a name up again; infinite while an observation-up is under way."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="resolve")
 
     def resolves(self, name: str) -> bool:

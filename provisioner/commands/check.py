@@ -25,12 +25,12 @@ from provisioner.backends import (
 )
 from provisioner.backends.network import ending_authorities
 from provisioner.backends.registry import close, kind, usable_backends
-from provisioner.commands.observe_pools import CHECK_SECONDS, ask_all, live_findings, look
+from provisioner.commands.observe_pools import CHECK_SECONDS, ask_all, live_findings, observe
 from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.instance import Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
-from provisioner.model import Unobserved
+from provisioner.model import ObservationFailed
 from provisioner.names import NO_TEMPLATE
 from provisioner.optional_packages import extra, needing
 from provisioner.settings.definitions import Settings
@@ -134,9 +134,13 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
 
 def unseen_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
     """Pools that cannot be looked at, of the kinds that check nothing by themselves."""
-    looks = look({name: one for name, one in backends.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0)
+    observations = observe(
+        {name: one for name, one in backends.items() if not isinstance(one, Checkable)}, 0.0, seconds=0.0
+    )
     return [
-        Finding(one.pool, Severity.ERROR, one.failure.text) for one in looks.values() if isinstance(one, Unobserved)
+        Finding(one.pool, Severity.ERROR, one.failure.text)
+        for one in observations.values()
+        if isinstance(one, ObservationFailed)
     ]
 
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from provisioner.commands.observe_pools import look_once
+from provisioner.commands.observe_pools import observe_once
 from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
-from provisioner.model import Look, Memory, Phase, Slot, Snapshot, Unobserved, Verdict
+from provisioner.model import Memory, Observation, ObservationFailed, Phase, Slot, Snapshot, Verdict
 from provisioner.names import short_name, split_name
 
 SHOWN = 10
@@ -43,7 +43,7 @@ BEING_MADE = Meaning("on its way: HostFactory hears of it when its request ends"
 BEING_DELETED = Meaning("on its way out", differs=False)
 OVER = Meaning("over: nothing is left of it", differs=False)
 UNKNOWN = Meaning("its pool was not seen: nobody knows")
-VANISHED = Meaning("it vanished: HostFactory hears of it when a second look lacks it")
+VANISHED = Meaning("it vanished: HostFactory hears of it when a second observation lacks it")
 UNLISTED = Meaning("HostFactory does not list it: it has just begun, or HostFactory has lost sight of it")
 NO_LIST = Meaning("memory and cloud agree; HostFactory has sent no list yet", differs=False)
 DOWN = Meaning("it does not run any more: lost when it does not run again in time (provisioner status)")
@@ -88,15 +88,15 @@ def run(options: argparse.Namespace) -> int:
     state = state_directory(options.state_dir)
     names, written = state.listed_hosts() or (None, 0)
     memory = state.memory.read()
-    looks = look_once(given, memory)
-    document = diff_document(memory, names, looks, given.name_prefix)
+    observations = observe_once(given, memory)
+    document = diff_document(memory, names, observations, given.name_prefix)
     document["listed_at"] = None if names is None else written / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
     return show(options, document, partial(diff_lines, every=options.machines), fine=fine)
 
 
 def diff_document(
-    memory: Memory, names: Collection[str] | None, looks: Mapping[str, Look], prefix: str
+    memory: Memory, names: Collection[str] | None, observations: Mapping[str, Observation], prefix: str
 ) -> dict[str, Any]:
     """The machines in groups of the same view, those first that should be otherwise. ``names``: None before a list.
 
@@ -105,8 +105,8 @@ def diff_document(
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
-    phases = _phases(looks)
-    unseen = {name: seen.failure.text for name, seen in looks.items() if isinstance(seen, Unobserved)}
+    phases = _phases(observations)
+    unseen = {name: seen.failure.text for name, seen in observations.items() if isinstance(seen, ObservationFailed)}
     living = [name for name, slot in slots.items() if not slot.deletion.gone]
     groups = defaultdict[tuple[View, Meaning], list[str]](list)
     for name in sorted({*listed, *living, *phases}):
@@ -129,13 +129,13 @@ def diff_document(
     }
 
 
-def _phases(looks: Mapping[str, Look]) -> Mapping[str, str]:
+def _phases(observations: Mapping[str, Observation]) -> Mapping[str, str]:
     """The phase that the clouds show, by machine."""
     return {
         name: STRAYED_PHASE if machine.strayed else str(Phase.RUNNING if machine.nameless else machine.phase)
-        for look in looks.values()
-        if isinstance(look, Snapshot)
-        for name, machine in look.machines.items()
+        for observation in observations.values()
+        if isinstance(observation, Snapshot)
+        for name, machine in observation.machines.items()
     }
 
 

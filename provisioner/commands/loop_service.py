@@ -157,7 +157,7 @@ class Service:
                 return
             if hint.grace is not None:
                 self.loop.announce(hint.instance, LossCause.PREEMPTED, hint.grace)
-            self.loop.look_now(Wake.PUBSUB)
+            self.loop.observe_now(Wake.PUBSUB)
 
         return EventStream(
             events.project,

@@ -15,11 +15,11 @@ from typing import TypeVar
 from provisioner.backends import Backend, BackendError, Checkable, Finding, Severity
 from provisioner.backends.registry import close, make_backends
 from provisioner.loop.clock import LoopClock
-from provisioner.model import ErrorClass, Failure, Look, Memory, Snapshot, Unobserved
+from provisioner.model import ErrorClass, Failure, Memory, Observation, ObservationFailed, Snapshot
 from provisioner.settings.definitions import Settings
 
 NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-LOOK_SECONDS = 30.0
+OBSERVE_SECONDS = 30.0
 """Seconds that a command tries to observe the pools."""
 CHECK_SECONDS = 10.0
 """Seconds for which a place is asked about its settings. A start waits no longer: what is wrong shows itself later."""
@@ -33,24 +33,24 @@ WAITING = "Waiting"
 T = TypeVar("T")
 
 
-def look(
+def observe(
     backends: Mapping[str, Backend],
     now: float,
-    seconds: float = LOOK_SECONDS,
+    seconds: float = OBSERVE_SECONDS,
     sought: Mapping[str, Mapping[str, str]] = NOTHING,
-) -> dict[str, Look]:
+) -> dict[str, Observation]:
     """A complete look at each pool, all at once, or its failure. ``sought``: by pool, as ``Backend.observe`` takes it.
 
-    Within ``seconds`` a look that failed is tried again.
+    Within ``seconds`` an observation that failed is tried again.
     """
     deadline = time.monotonic() + seconds
     seen = all_at_once(
-        {name: partial(_look, backend, now, deadline, sought.get(name, {})) for name, backend in backends.items()},
+        {name: partial(_observe, backend, now, deadline, sought.get(name, {})) for name, backend in backends.items()},
         "pools",
-        max(seconds, LOOK_SECONDS),
+        max(seconds, OBSERVE_SECONDS),
     )
-    slow = Failure(ErrorClass.TIMEOUT, f"no complete look within {LOOK_SECONDS:.0f} s")
-    return {name: seen.get(name) or Unobserved(backend.pool, now, slow) for name, backend in backends.items()}
+    slow = Failure(ErrorClass.TIMEOUT, f"no complete observation within {OBSERVE_SECONDS:.0f} s")
+    return {name: seen.get(name) or ObservationFailed(backend.pool, now, slow) for name, backend in backends.items()}
 
 
 def all_at_once(calls: Mapping[str, Callable[[], T]], what: str, seconds: float = math.inf) -> dict[str, T]:
@@ -99,7 +99,7 @@ def ask_all(
     return [finding for name in questions for finding in answers.get(name, [Finding(name, Severity.ERROR, silent)])]
 
 
-def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Look:
+def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Observation:
     """Look again until the deadline, but only once more after a failure that a person has to mend."""
     refused = 0
     while True:
@@ -109,11 +109,11 @@ def _look(backend: Backend, now: float, deadline: float, sought: Mapping[str, st
             refused += error.failure.error.stays_unseen
             pause = max(1.0, error.retry_after or 0.0)
             if refused > 1 or time.monotonic() + pause >= deadline:
-                return Unobserved(backend.pool, now, error.failure)
+                return ObservationFailed(backend.pool, now, error.failure)
         time.sleep(pause)
 
 
-def look_once(settings: Settings, memory: Memory | None) -> Mapping[str, Look]:
+def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Observation]:
     """Observe the pools, with a second look for machines of ``memory`` (None: there is none) that they do not show.
 
     Raises BackendError when a pool's place cannot be reached by its configuration.
@@ -121,17 +121,19 @@ def look_once(settings: Settings, memory: Memory | None) -> Mapping[str, Look]:
     backends = make_backends(settings.pools, settings.site)
     try:
         now = LoopClock().now()
-        looks = look(backends, now)
-        lacking = _lacking(looks, memory) if memory else {}
-        again = look(backends, now, sought=lacking) if lacking else {}
-        return {**looks, **{name: one for name, one in again.items() if isinstance(one, Snapshot)}}
+        observations = observe(backends, now)
+        lacking = _lacking(observations, memory) if memory else {}
+        again = observe(backends, now, sought=lacking) if lacking else {}
+        return {**observations, **{name: one for name, one in again.items() if isinstance(one, Snapshot)}}
     finally:
         close(backends)
 
 
-def _lacking(looks: Mapping[str, Look], memory: Memory) -> dict[str, dict[str, str]]:
+def _lacking(observations: Mapping[str, Observation], memory: Memory) -> dict[str, dict[str, str]]:
     """By pool: the machines that should be there and are not shown, each with its uid."""
-    shown = {name: look.machines for name, look in looks.items() if isinstance(look, Snapshot)}
+    shown = {
+        name: observation.machines for name, observation in observations.items() if isinstance(observation, Snapshot)
+    }
     lacking: dict[str, dict[str, str]] = {}
     for _, slot in memory.slots:
         if not slot.deletion.gone and slot.submitted is not None and slot.name not in shown.get(slot.pool, {slot.name}):

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from provisioner.backends.registry import close, make_backends
-from provisioner.commands.observe_pools import look
+from provisioner.commands.observe_pools import observe
 from provisioner.commands.shared_options import Document, add_shared, settings, show, state_directory
 from provisioner.loop.actors import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle import Mandate
 from provisioner.loop.reconciler import Reconciler
-from provisioner.model import NEVER, ErrorClass, Failure, Look, PendingReason, Plan, Transition
+from provisioner.model import NEVER, ErrorClass, Failure, Observation, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.definitions import Settings
 from provisioner.state.errors import StateMissing
@@ -32,18 +32,18 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when a pool was not seen, or what was seen is not trusted. Raises StateError, BackendError."""
-    looks, plan = preview(settings(options.config), state_directory(options.state_dir))
-    document = plan_document(plan, looks)
+    observations, plan = preview(settings(options.config), state_directory(options.state_dir))
+    document = plan_document(plan, observations)
     return show(options, document, partial(plan_lines, named=options.machines), fine=plan_is_fine(document))
 
 
-def preview(settings: Settings, state: State) -> tuple[Mapping[str, Look], Plan | None]:
+def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation], Plan | None]:
     """Observe the pools and plan the next cycle; change nothing. Raises StateError, BackendError."""
     backends = make_backends(settings.pools, settings.site)
     clock = clock_of(state)
     try:
-        looks = look(backends, clock.now())
-        return looks, reconciler(settings, state, clock).preview(looks)
+        observations = observe(backends, clock.now())
+        return observations, reconciler(settings, state, clock).preview(observations)
     finally:
         close(backends)
 
@@ -68,14 +68,14 @@ def reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 
     )
 
 
-def plan_document(plan: Plan | None, looks: Mapping[str, Look]) -> dict[str, Any]:
+def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) -> dict[str, Any]:
     """The actions of the next cycle.
 
     ``creates``, ``deletes`` and ``closes``: a ``machine`` each, with its ``pool``, ``template`` (empty: no request's)
     and ``reason``. ``deferred``: how many ``machines`` of a pool and template. ``text``: the cloud's words, where it
     has said any. ``pools``: what each holds; or the ``error`` and ``text`` of one that was not seen, or is not trusted.
     """
-    pools = {name: seen.facts for name, seen in looks.items()}
+    pools = {name: seen.facts for name, seen in observations.items()}
     if plan is None:
         return {"pools": pools, "creates": [], "deletes": [], "closes": [], "deferred": []}
     for name, distrusted in plan.distrusted.items():

@@ -119,7 +119,7 @@ def _machine(sources: Sources, slot: Slot) -> Iterator[str]:
 def _leaving(sources: Sources, slot: Slot) -> Iterator[str]:
     deletion = slot.deletion
     sent = "is to be sent" if deletion.sent is None else f"was sent at {sources.local(deletion.sent)}"
-    yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until a look shows that it is gone."
+    yield f"It is {slot.verdict}. Its delete {sent}, and is repeated until an observation shows that it is gone."
     if deletion.stuck:
         yield "It is stuck: it was to be gone long ago."
     if deletion.hindrance is not None:

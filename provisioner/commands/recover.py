@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from provisioner.commands.observe_pools import look_once
+from provisioner.commands.observe_pools import observe_once
 from provisioner.commands.shared_options import FINE, PROBLEM, Document, add_shared, settings, show, state_directory
 from provisioner.commands.status_text import brake_lines
 from provisioner.hostfactory.instance import DirectoryError
-from provisioner.model import Look, Snapshot, Unobserved
+from provisioner.model import Observation, ObservationFailed, Snapshot
 from provisioner.schema.problems import ConfigError
 from provisioner.state import recovery
 from provisioner.state.directory import StateDir
@@ -35,12 +35,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Returns PROBLEM when the brake stays although its release was asked for, or a mere look found something wrong."""
     state = state_directory(options.state_dir)
-    plan, looks = _recovery(options, state)
+    plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.fine("memory") else None
-    news = recovery.pools_of_unknown(plan, looks)
+    news = recovery.pools_of_unknown(plan, observations)
     waits = released(memory, _notes(options, state), script_calls(state), time.time(), news)
     waits["release_asked"] = state.recovery_asked()
-    document = recovery_document(plan, looks, waits)
+    document = recovery_document(plan, observations, waits)
     releases = options.release_brake and plan.releases(applied=options.apply)
     document["moved"] = recovery.apply(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
@@ -68,26 +68,26 @@ def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
         return notes
 
 
-def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Look]]:
+def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Observation]]:
     """Find what can be recovered. Pools are observed, and a configuration is needed, only if intent is lost."""
     files = recovery.read_files(state)
     if files.fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()
         return recovery.recovery(files, orphans, "", ""), {}
     configuration = settings(options.config)
-    looks = look_once(configuration, files.memory)
-    seen = {pool: look for pool, look in looks.items() if isinstance(look, Snapshot)}
-    unseen = sorted(looks.keys() - seen.keys())
+    observations = observe_once(configuration, files.memory)
+    seen = {pool: observation for pool, observation in observations.items() if isinstance(observation, Snapshot)}
+    unseen = sorted(observations.keys() - seen.keys())
     if unseen and files.need_machines:
         raise StateError(
             f"{state.path}: no file knows every request, and these pools, whose machines tell, cannot be seen: "
             f"{', '.join(unseen)}. Nothing was written. Try again when they can be seen."
         )
     names = [name for snapshot in seen.values() for name in snapshot.machines]
-    return recovery.recovery(files, names, configuration.name_prefix, configuration.instance), looks
+    return recovery.recovery(files, names, configuration.name_prefix, configuration.instance), observations
 
 
-def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document) -> dict[str, Any]:
+def recovery_document(plan: Recovery, observations: Mapping[str, Observation], waits: Document) -> dict[str, Any]:
     """The state of the files, what would be written, and the effects of a release of the brake.
 
     ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why one is unreadable, by kind.
@@ -109,7 +109,7 @@ def recovery_document(plan: Recovery, looks: Mapping[str, Look], waits: Document
         ],
         "writes": [*(["intent"] if intent else []), *plan.unreadable],
         "unknown": list(plan.unknown),
-        "unseen": [pool for pool, seen in looks.items() if isinstance(seen, Unobserved)],
+        "unseen": [pool for pool, seen in observations.items() if isinstance(seen, ObservationFailed)],
         **waits,
     }
 

@@ -18,7 +18,7 @@ from provisioner.state.protocols import State
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config", "state-dir")
-    command.add_argument("--once", action="store_true", help="one cycle on complete looks, then end")
+    command.add_argument("--once", action="store_true", help="one cycle on complete observations, then end")
     command.add_argument(
         "--dry-run", action="store_true", help="print what each cycle would do; write and touch nothing"
     )
@@ -65,8 +65,8 @@ def dry_run(settings: Settings, state: State, *, once: bool) -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     while True:
-        looks, plan = preview(settings, state)
-        print(json.dumps({"time": round(time.time(), 3), **plan_document(plan, looks)}), flush=True)
+        observations, plan = preview(settings, state)
+        print(json.dumps({"time": round(time.time(), 3), **plan_document(plan, observations)}), flush=True)
         if once:
             return
         time.sleep(settings.loop.interval_seconds)

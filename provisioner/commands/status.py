@@ -20,7 +20,7 @@ from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.status_model_part import narrowed
 
 WATCH_SECONDS = 2.0
-"""Seconds between two looks of ``--watch``, unless it says otherwise."""
+"""Seconds between two observations of ``--watch``, unless it says otherwise."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ Looking = Callable[[], Overview]
 
 
 def watch(look: Looking, options: argparse.Namespace) -> int:
-    """Show what is looked at until Ctrl-C, which is no mistake. Raises what the first look raises, MissingExtra."""
+    """Show what is looked at until Ctrl-C, which is no mistake. Raises what the first observation raises, MissingExtra."""
     first = look()
     lively = sys.stdout.isatty() and options.output in ("text", "wide")
     try:
@@ -97,7 +97,7 @@ def watch(look: Looking, options: argparse.Namespace) -> int:
 
 
 def _looks(first: Overview, look: Looking, seconds: float) -> Iterator[Overview | str]:
-    """The first look, then others for ever. A later look that fails gives its sentence, and the next may succeed."""
+    """The first observation, then others for ever. A later observation that fails gives its sentence, and the next may succeed."""
     yield first
     while True:
         time.sleep(seconds)

@@ -17,10 +17,10 @@ from provisioner.telemetry.overview import Overview
 from provisioner.telemetry.unmet import unmet_lines
 
 
-def draw(looks: Iterable[Overview | str], *, wide: bool) -> None:
-    """Draw each overview, or the sentence of a look that failed, in place of the one before."""
+def draw(observations: Iterable[Overview | str], *, wide: bool) -> None:
+    """Draw each overview, or the sentence of an observation that failed, in place of the one before."""
     with Live(screen=True, auto_refresh=False) as screen:
-        for seen in looks:
+        for seen in observations:
             screen.update(_words(seen, "bold red") if isinstance(seen, str) else picture(seen, wide=wide), refresh=True)
 
 

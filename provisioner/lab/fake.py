@@ -95,7 +95,7 @@ class Entry:
         return self.mark is None and self.uid == uid
 
     def machine(self, now: float) -> Machine:
-        """As a look at ``now`` shows it."""
+        """As an observation at ``now`` shows it."""
         cause = None
         if self.gone < math.inf:
             phase, cause = Phase.STOPPING, LossCause.DELETED
@@ -188,11 +188,11 @@ class FakeBackend:
         self._machines: Mapping[str, Machine] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
-        """The place says when a machine comes or goes; that one runs, or has ended, the next look shows."""
+        """The place says when a machine comes or goes; that one runs, or has ended, the next observation shows."""
         self.place.wakes.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Everything of ours; the mapping of the look before when nothing changed."""
+        """Everything of ours; the mapping of the observation before when nothing changed."""
         entries = self.place.entries()
         machines = self.place.machines([entry for entry in entries.values() if self._owns(entry)])
         unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].strayed(uid)]

@@ -55,7 +55,7 @@ def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
-    """Do a batch now. Never raises: a batch that broke off has unknown outcomes, which the next looks show."""
+    """Do a batch now. Never raises: a batch that broke off has unknown outcomes, which the next observations show."""
     calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
         (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
         (batch.creates, lambda: backend.create(batch.creates, may_start)),

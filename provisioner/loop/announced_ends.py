@@ -1,6 +1,6 @@
-"""Early notices: a place has said, through its events, that a machine will end, before a look can show it.
+"""Early notices: a place has said, through its events, that a machine will end, before an observation can show it.
 
-They only add to what a look shows of a machine, and are never state: a look begun after the announced end says by
+They only add to what an observation shows of a machine, and are never state: an observation begun after the announced end says by
 itself what became of the machine. No I/O, no clock, no logger.
 """
 
@@ -10,10 +10,10 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
-from provisioner.model import Look, Machine, Notice, Phase, Snapshot
+from provisioner.model import Machine, Notice, Observation, Phase, Snapshot
 
 FORGOTTEN_AFTER = 600.0
-"""Seconds after its end that a notice is forgotten, whether or not a look was possible: longer than any list lags."""
+"""Seconds after its end that a notice is forgotten, whether or not an observation was possible: longer than any list lags."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
 """Phases of which a notice says something: what does not run yet fails if it ends, and what is gone has ended."""
@@ -38,30 +38,30 @@ class Notices:
                 del self._held[name]
             self._held.setdefault(name, notice)
 
-    def added_to(self, look: Look, lag: float) -> Look:
-        """The look with these notices; the very same machines as last time when nothing changed.
+    def added_to(self, observation: Observation, lag: float) -> Observation:
+        """The observation with these notices; the very same machines as last time when nothing changed.
 
-        A notice counts until a look begins ``lag`` seconds (how old lists may be) after its end.
+        A notice counts until an observation begins ``lag`` seconds (how old lists may be) after its end.
         """
         with self._lock:
             held = self._held.copy()
-        if not held or not isinstance(look, Snapshot):
-            return look
+        if not held or not isinstance(observation, Snapshot):
+            return observation
         noticed = {
             name: replace(machine, notice=notice)
             for name, notice in held.items()
-            if (machine := look.machines.get(name)) is not None
+            if (machine := observation.machines.get(name)) is not None
             and machine.phase in ALIVE
-            and look.began <= notice.ends + lag
+            and observation.began <= notice.ends + lag
             and (machine.notice is None or notice.ends < machine.notice.ends)
         }
-        return replace(look, machines=self._together(look, noticed)) if noticed else look
+        return replace(observation, machines=self._together(observation, noticed)) if noticed else observation
 
-    def _together(self, look: Snapshot, noticed: Mapping[str, Machine]) -> Mapping[str, Machine]:
-        machines, before, together = self._shown.get(look.pool, ({}, {}, {}))
-        if machines is not look.machines or before != noticed:
-            together = {**look.machines, **noticed}
-            self._shown[look.pool] = (look.machines, noticed, together)
+    def _together(self, observation: Snapshot, noticed: Mapping[str, Machine]) -> Mapping[str, Machine]:
+        machines, before, together = self._shown.get(observation.pool, ({}, {}, {}))
+        if machines is not observation.machines or before != noticed:
+            together = {**observation.machines, **noticed}
+            self._shown[observation.pool] = (observation.machines, noticed, together)
         return together
 
 

@@ -70,7 +70,7 @@ class Contacts:
         return self.latest
 
     def _asks(self, intent: Intent) -> bool:
-        """HF has recorded something since the last look; what the loop itself removed is no call of HF's."""
+        """HF has recorded something since the last observation; what the loop itself removed is no call of HF's."""
         before = self._intent
         if before is None or before is intent:
             return False

@@ -16,14 +16,14 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Holds,
-    Look,
     Memory,
+    Observation,
+    ObservationFailed,
     PendingReason,
     Plan,
     Snapshot,
     Transition,
     Unmet,
-    Unobserved,
     WindowChange,
 )
 from provisioner.planning.observe.trust import format_distrust
@@ -62,7 +62,7 @@ class CycleReport:
     number: int
     now: float
     seconds: float
-    looks: Mapping[str, Look]
+    observations: Mapping[str, Observation]
     """As the pools were observed; ``snapshots`` and ``unseen`` add whether they are trusted."""
     memory: Memory | None
     """None while there is nothing to work from."""
@@ -93,31 +93,39 @@ class CycleReport:
 
     @property
     def result(self) -> CycleResult:
-        """``ok``, ``partial`` (some action or look failed) or ``failed``."""
+        """``ok``, ``partial`` (some action or observation failed) or ``failed``."""
         if self.problem:
             return "failed"
         failed = any(outcome.failure for results in self.results for outcome in results.outcomes)
-        return "partial" if failed or len(self.snapshots) < len(self.looks) else "ok"
+        return "partial" if failed or len(self.snapshots) < len(self.observations) else "ok"
 
     @property
     def snapshots(self) -> Mapping[str, Snapshot]:
-        """The snapshots that may be acted upon (law: a failed look is not an empty look)."""
-        return {name: look for name, look in self.shown.items() if name not in self.distrusted}
+        """The snapshots that may be acted upon (law: a failed observation is not an empty observation)."""
+        return {name: observation for name, observation in self.shown.items() if name not in self.distrusted}
 
     @property
     def shown(self) -> Mapping[str, Snapshot]:
         """The snapshots of the pools' own places, also those that lack too many machines to be acted upon."""
         unseen = self.unseen
-        return {name: look for name, look in self.looks.items() if isinstance(look, Snapshot) and name not in unseen}
+        return {
+            name: observation
+            for name, observation in self.observations.items()
+            if isinstance(observation, Snapshot) and name not in unseen
+        }
 
     @property
     def unseen(self) -> Mapping[str, Failure]:
         """The pools whose own places no snapshot shows, and why."""
-        failures = {name: look.failure for name, look in self.looks.items() if isinstance(look, Unobserved)}
+        failures = {
+            name: observation.failure
+            for name, observation in self.observations.items()
+            if isinstance(observation, ObservationFailed)
+        }
         return failures | {
             name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead))
             for name, distrusted in self.distrusted.items()
-            if distrusted.reason is not DistrustReason.MASS_LOSS and name in self.looks
+            if distrusted.reason is not DistrustReason.MASS_LOSS and name in self.observations
         }
 
     @property

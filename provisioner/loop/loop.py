@@ -21,7 +21,7 @@ from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.reconciler import Reconciler
 from provisioner.loop.standby import check_turn, read_memory, take_turn
 from provisioner.loop.wakeups import Wake, Wakeups
-from provisioner.model import NEVER, Limits, Look, LossCause, Memory, Notice, Unobserved
+from provisioner.model import NEVER, Limits, LossCause, Memory, Notice, Observation, ObservationFailed
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 
@@ -128,10 +128,10 @@ class Loop:
         self._stop.set()
         self.wakeups.wake(Wake.SIGNAL)
 
-    def look_now(self, source: Wake) -> None:
+    def observe_now(self, source: Wake) -> None:
         """Something may have changed in a cloud: look at every pool at once. From any thread."""
         for observer in self._observers.values():
-            observer.look_now()
+            observer.observe_now()
         self.wakeups.wake(source)
 
     def announce(self, name: str, cause: LossCause, seconds: float) -> None:
@@ -151,8 +151,8 @@ class Loop:
 
     def unseen(self) -> list[str]:
         """The pools that the last cycle had no look at."""
-        looks = self._last.looks if self._last else {}
-        return [name for name, look in looks.items() if isinstance(look, Unobserved)]
+        observations = self._last.observations if self._last else {}
+        return [name for name, observation in observations.items() if isinstance(observation, ObservationFailed)]
 
     def problem(self) -> str:
         """Why the last cycle could not do its work; empty when it did."""
@@ -180,7 +180,7 @@ class Loop:
             if self._hints:
                 self._hints.start()
             if once:
-                self._first_looks()
+                self._first_observations()
             self._cycles(reconciler, once)
         finally:
             self._finish(reconciler, actors, check)
@@ -188,15 +188,18 @@ class Loop:
                 self._hints.close()
             stop_all(self._observers.values())
 
-    def _first_looks(self) -> None:
+    def _first_observations(self) -> None:
         deadline = time.monotonic() + self._pace.longest_cycle
         while time.monotonic() < deadline and not self._stop.is_set():
-            looks = self._looks({}).values()
-            if not any(isinstance(look, Unobserved) and not look.failure.error.stays_unseen for look in looks):
+            observations = self._observations({}).values()
+            if not any(
+                isinstance(observation, ObservationFailed) and not observation.failure.error.stays_unseen
+                for observation in observations
+            ):
                 return
             time.sleep(self._pace.intent_poll)
 
-    def _looks(self, sought: Mapping[str, Mapping[str, str]]) -> dict[str, Look]:
+    def _observations(self, sought: Mapping[str, Mapping[str, str]]) -> dict[str, Observation]:
         return {
             name: self._notices.added_to(observer.latest(sought.get(name, {})), self._backends[name].lag)
             for name, observer in self._observers.items()
@@ -218,7 +221,7 @@ class Loop:
     def _cycle(self, reconciler: Reconciler) -> CycleReport:
         with uncollected():
             reconciler.limits = self._refresh(reconciler.limits, reconciler.memory)
-            report = reconciler.cycle(self._looks(reconciler.sought()))
+            report = reconciler.cycle(self._observations(reconciler.sought()))
         for pool, distrusted in report.distrusted.items():
             self._observers[pool].list_after(distrusted.until)
         self._beat()

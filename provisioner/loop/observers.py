@@ -9,33 +9,33 @@ from collections.abc import Callable, Collection, Mapping
 
 from provisioner.backends import Backend, BackendError, Watching
 from provisioner.loop.clock import Clock
-from provisioner.model import ErrorClass, Failure, Look, Unobserved
+from provisioner.model import ErrorClass, Failure, Observation, ObservationFailed
 
 log = logging.getLogger(__name__)
 
-LOOK_ENDS = 1.0
-"""Seconds that a look under way gets when the loop ends, which has no use for it."""
+OBSERVER_END = 1.0
+"""Seconds that an observation under way gets when the loop ends, which has no use for it."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds that all looks under way and all connections get. What is left ends with the process."""
+"""Seconds that all observations under way and all connections get. What is left ends with the process."""
 
 GATHER = 0.1
-"""Seconds between a hint and the look it causes: a burst of events is one look."""
+"""Seconds between a hint and the observation it causes: a burst of events is one observation."""
 
 
 class Observer:
-    """Looks at one pool, at its own pace, in its own thread; the newest look is always at hand."""
+    """Looks at one pool, at its own pace, in its own thread; the newest observation is always at hand."""
 
     def __init__(self, backend: Backend, clock: Clock, wake: Callable[[], None]) -> None:
         self._backend = backend
         self._clock = clock
         self._wake = wake
         self._sought: Mapping[str, str] = {}
-        self._look: Look = Unobserved(
+        self._observation: Observation = ObservationFailed(
             backend.pool, clock.now(), Failure(ErrorClass.UNAVAILABLE, "The pool has not been seen yet.")
         )
         self._told: ErrorClass | None = None
-        """Why the looks fail now, as it was logged."""
+        """Why the observations fail now, as it was logged."""
         self._again = threading.Event()
         self._left_alone = 0.0
         """Seconds for which the place asked for no further call."""
@@ -44,27 +44,27 @@ class Observer:
 
     def start(self) -> None:
         """Begin to look."""
-        self._backend.start(self.look_now)
+        self._backend.start(self.observe_now)
         self._thread.start()
 
-    def latest(self, sought: Mapping[str, str]) -> Look:
-        """The newest look; the next one also asks about the names that are ``sought``."""
+    def latest(self, sought: Mapping[str, str]) -> Observation:
+        """The newest observation; the next one also asks about the names that are ``sought``."""
         if sought != self._sought:
             self._sought = sought
             self._again.set()
-        return self._look
+        return self._observation
 
     def list_after(self, when: float) -> None:
         """Looks are to rest on a list begun at ``when`` or later, as soon as that is past (loop time)."""
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)
 
-    def look_now(self) -> None:
+    def observe_now(self) -> None:
         """Do not wait for the pace."""
         self._again.set()
 
-    def stop(self, seconds: float = LOOK_ENDS) -> None:
-        """End the thread, which has so long for its look, and the backend's connections."""
+    def stop(self, seconds: float = OBSERVER_END) -> None:
+        """End the thread, which has so long for its observation, and the backend's connections."""
         self._ended = True
         self._again.set()
         self._thread.join(seconds)
@@ -73,9 +73,9 @@ class Observer:
     def _run(self) -> None:
         while not self._ended:
             self._again.clear()
-            look = self._observe()
-            news = getattr(look, "machines", None) is not getattr(self._look, "machines", None)
-            self._look = look
+            observation = self._observe()
+            news = getattr(observation, "machines", None) is not getattr(self._observation, "machines", None)
+            self._observation = observation
             if news:
                 self._wake()
             until = time.monotonic() + self._left_alone
@@ -84,7 +84,7 @@ class Observer:
             while not self._ended and time.monotonic() < until:
                 time.sleep(GATHER)
 
-    def _observe(self) -> Look:
+    def _observe(self) -> Observation:
         began, self._left_alone = self._clock.now(), 0.0
         try:
             seen = self._backend.observe(began, self._sought)
@@ -93,8 +93,8 @@ class Observer:
         except BackendError as error:
             failure, self._left_alone = error.failure, error.retry_after or 0.0
         except Exception as error:  # the edge: a bug in a backend blinds one pool, not the loop
-            if not self._ended:  # what was closed under a look fails in many ways
-                log.exception("Backend broke off a look", extra={"pool": self._backend.pool})
+            if not self._ended:  # what was closed under an observation fails in many ways
+                log.exception("Backend broke off an observation", extra={"pool": self._backend.pool})
             failure = Failure(ErrorClass.OTHER, f"internal error: {error}")
         if self._told is not failure.error and not self._ended:
             self._told = failure.error
@@ -103,11 +103,11 @@ class Observer:
                 "Pool cannot be seen",
                 extra={"pool": self._backend.pool, **failure.facts},
             )
-        return Unobserved(self._backend.pool, began, failure)
+        return ObservationFailed(self._backend.pool, began, failure)
 
 
 def stop_all(observers: Collection[Observer]) -> None:
-    """End them all at once: each may be in a look, or hold connections, whose cloud does not answer."""
+    """End them all at once: each may be in an observation, or hold connections, whose cloud does not answer."""
     threads = [threading.Thread(target=observer.stop, daemon=True) for observer in observers]
     for thread in threads:
         thread.start()

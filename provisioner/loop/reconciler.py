@@ -25,8 +25,8 @@ from provisioner.model import (
     Contact,
     Intent,
     Limits,
-    Look,
     Memory,
+    Observation,
     Plan,
     RequestRecord,
     ReturnRecord,
@@ -83,7 +83,7 @@ class Reconciler:
         self._planned = Planned()
         self._number = 0
 
-    def cycle(self, looks: Mapping[str, Look]) -> CycleReport:
+    def cycle(self, observations: Mapping[str, Observation]) -> CycleReport:
         """One pass. Raises SupersededError; whatever else goes wrong is in the report."""
         self._number += 1
         CYCLE.set(self._number)
@@ -96,13 +96,13 @@ class Reconciler:
         transitions, windows = made.transitions, made.windows
         try:
             self._mandate.check()
-            self._take_in(looks, now)
+            self._take_in(observations, now)
             if self.memory is not None:
                 self._publisher.begin(self.memory, self.limits, self._contacts.latest, now)
                 if self._publisher.unpublished:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(self.memory, now)
-                plan = self._plan(looks, now)
+                plan = self._plan(observations, now)
                 self._record(plan.memory if plan else self.memory, now)
                 if plan is not None:
                     recorded = plan
@@ -122,7 +122,7 @@ class Reconciler:
             number=self._number,
             now=now,
             seconds=time.monotonic() - began,
-            looks=looks,
+            observations=observations,
             memory=self.memory,
             plan=plan,
             deferred=self._planned.plan.deferred,
@@ -150,13 +150,13 @@ class Reconciler:
         """By pool: the names that it is asked for, each with the uid that is meant, if one is known."""
         return {} if self.memory is None else sought(self.memory, self.limits)
 
-    def preview(self, looks: Mapping[str, Look]) -> Plan | None:
+    def preview(self, observations: Mapping[str, Observation]) -> Plan | None:
         """What the next cycle would do; nothing is written, nothing is done. Raises StateError."""
         now, holds = self._clock.now(), self._holds.read()
-        intent = self._load(looks, now)
+        intent = self._load(observations, now)
         if self.memory is None or intent is None:
             return None
-        world = World(intent, looks, self._contacts.read(now, intent), wall=self._clock.wall(), holds=holds)
+        world = World(intent, observations, self._contacts.read(now, intent), wall=self._clock.wall(), holds=holds)
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
@@ -174,10 +174,10 @@ class Reconciler:
             self._intent.forget(plan.forget)
         return tuple(left)
 
-    def _take_in(self, looks: Mapping[str, Look], now: float) -> None:
+    def _take_in(self, observations: Mapping[str, Observation], now: float) -> None:
         """Load; and record at once what a lost intent or a person says of the brake."""
         try:
-            self._load(looks, now)
+            self._load(observations, now)
         except (StateMissing, StateUnreadable) as error:
             self._keep_memory(now, lost=isinstance(error, StateMissing))
             raise
@@ -195,12 +195,14 @@ class Reconciler:
         if memory is not None:
             self._record(memory, now)
 
-    def _load(self, looks: Mapping[str, Look], now: float) -> Intent | None:
+    def _load(self, observations: Mapping[str, Observation], now: float) -> Intent | None:
         """Intent, and at the first time memory."""
         intent = self._intent.read(starting=self.memory is None)
         newest = self._intent.newest
         if intent is not None:
-            self.memory = self._startup.memory(self.memory, StartupInputs(intent, newest, looks, self.limits, now))
+            self.memory = self._startup.memory(
+                self.memory, StartupInputs(intent, newest, observations, self.limits, now)
+            )
             # Where intent is an old copy, the plan sees it by memory's generation.
             known = newest if intent.generation < newest else 0
             generation = max(known, self.memory.generation)
@@ -218,17 +220,17 @@ class Reconciler:
         self.memory = made.memory
         return made
 
-    def _plan(self, looks: Mapping[str, Look], now: float) -> Plan | None:
+    def _plan(self, observations: Mapping[str, Observation], now: float) -> Plan | None:
         """None when everything is as at the last plan and nothing has fallen due."""
         intent = self._intent.held
         assert self.memory is not None
         assert intent is not None
         contact, busy, holds = self._contacts.read(now, intent), self._actors.busy(), self._holds.latest
-        rest = (intent.generation, id(self.limits), id(holds), busy, _seen(looks, self.limits, now))
+        rest = (intent.generation, id(self.limits), id(holds), busy, _seen(observations, self.limits, now))
         inputs = (id(self.memory), _heard(contact, self.memory), *rest)
         if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
-        world = World(intent, looks, contact, busy, self._clock.wall(), holds)
+        world = World(intent, observations, contact, busy, self._clock.wall(), holds)
         draft = perceive(world, self.memory, self.limits, now)
         if told := self._publisher.superseded(self.memory, draft) - contact.told:
             contact = self._contacts.hear(told)
@@ -237,7 +239,7 @@ class Reconciler:
         plan = decide(draft, world)
         # Next time the same memory is expected: the one this plan leaves.
         inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
-        self._planned = Planned(inputs, (looks, self.limits, holds), plan)
+        self._planned = Planned(inputs, (observations, self.limits, holds), plan)
         return plan
 
     def _publish(self, memory: Memory, now: float) -> None:
@@ -256,17 +258,25 @@ class Reconciler:
             self._actors.submit(batch, lambda: time.monotonic() < deadline and not self._mandate.stopping())
 
 
-def _seen(looks: Mapping[str, Look], limits: Limits, now: float) -> object:
-    """What matters of the looks: what they say, and whether a plan may still rest on them."""
-    return tuple((*_identity(look), fresh(look, limits, now)) for look in looks.values())
+def _seen(observations: Mapping[str, Observation], limits: Limits, now: float) -> object:
+    """What matters of the observations: what they say, and whether a plan may still rest on them."""
+    return tuple((*_identity(observation), fresh(observation, limits, now)) for observation in observations.values())
 
 
-def _identity(look: Look) -> tuple[object, ...]:
-    """The same for two looks that say the same, except for when they began."""
-    if isinstance(look, Snapshot):
-        said = look.causes, look.foreign, look.namesakes, look.asked, look.spec, look.answered_by, look.listed
-        return look.pool, id(look.machines), *said
-    return (look.pool,)
+def _identity(observation: Observation) -> tuple[object, ...]:
+    """The same for two observations that say the same, except for when they began."""
+    if isinstance(observation, Snapshot):
+        said = (
+            observation.causes,
+            observation.foreign,
+            observation.namesakes,
+            observation.asked,
+            observation.spec,
+            observation.answered_by,
+            observation.listed,
+        )
+        return observation.pool, id(observation.machines), *said
+    return (observation.pool,)
 
 
 def _heard(contact: Contact, memory: Memory) -> object:

@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 
 from provisioner.hostfactory import Answer
 from provisioner.loop.clock import Clock
-from provisioner.model import LONG_AGO, Brake, BrakeReason, Distrusted, Intent, Limits, Look, Memory, Moment, Snapshot
+from provisioner.model import (
+    LONG_AGO,
+    Brake,
+    BrakeReason,
+    Distrusted,
+    Intent,
+    Limits,
+    Memory,
+    Moment,
+    Observation,
+    Snapshot,
+)
 from provisioner.names import request_of
 from provisioner.planning.core.usage import with_usage_of
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
@@ -124,7 +135,7 @@ class StartupInputs:
     intent: Intent
     newest: int
     """The newest generation of intent.json ever written."""
-    looks: Mapping[str, Look]
+    observations: Mapping[str, Observation]
     limits: Limits
     now: float
 
@@ -226,9 +237,10 @@ class Startup:
             )
         self._missed = inputs.now if self._missed is None else self._missed
         snapshots = {
-            pool.name: look
+            pool.name: observation
             for pool in inputs.limits.pools.values()
-            if isinstance(look := inputs.looks.get(pool.name), Snapshot) and look.began >= self._missed + pool.lag
+            if isinstance(observation := inputs.observations.get(pool.name), Snapshot)
+            and observation.began >= self._missed + pool.lag
         }
         if missing := sorted(inputs.limits.pools.keys() - snapshots.keys()):
             raise StateError(

@@ -74,11 +74,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one pool holds, seen completely. A failed look raises instead (law: a failed look is not an empty look)."""
+    """What one pool holds, seen completely. A failed observation raises instead (law: a failed observation is not an empty observation)."""
 
     pool: str
     began: float
-    """When the look began; everything true before then is in it, within the backend's lag."""
+    """When the observation began; everything true before then is in it, within the backend's lag."""
     machines: Mapping[str, Machine]
     """Ours, by name. The same object as in the snapshot before when nothing changed."""
     foreign: frozenset[str] = frozenset()
@@ -86,9 +86,9 @@ class Snapshot:
     spec: str = ""
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
     asked: frozenset[str] = frozenset()
-    """The names that this look asked about. Of any other name it says only whether the place shows it as ours."""
+    """The names that this observation asked about. Of any other name it says only whether the place shows it as ours."""
     causes: Mapping[str, LossCause] = field(default_factory=dict)
-    """Machines that have gone, perhaps between two looks, and why."""
+    """Machines that have gone, perhaps between two observations, and why."""
     problems: tuple[str, ...] = ()
     """What people should know of the pool's place: what others did to it, which of its settings will go wrong."""
     namesakes: frozenset[str] = frozenset()
@@ -97,9 +97,9 @@ class Snapshot:
     answered_by: str = ""
     """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
     wall: float | None = None
-    """The time of the place's clock when the look began, in epoch seconds. None: unknown."""
+    """The time of the place's clock when the observation began, in epoch seconds. None: unknown."""
     listed: float | None = None
-    """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the look."""
+    """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the observation."""
 
     @property
     def proves(self) -> float:
@@ -113,8 +113,8 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Unobserved:
-    """A pool that could not be seen completely. It gets no actions (law: a failed look is not an empty look)."""
+class ObservationFailed:
+    """A pool that could not be seen completely. It gets no actions (law: a failed observation is not an empty observation)."""
 
     pool: str
     began: float
@@ -126,7 +126,7 @@ class Unobserved:
         return {**self.failure.facts}
 
 
-Look = Snapshot | Unobserved
+Observation = Snapshot | ObservationFailed
 
 
 NEWS_SECONDS = 300.0

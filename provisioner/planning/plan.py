@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from provisioner.model import NO_HOLDS, Contact, Holds, Intent, Limits, Look, Memory, Plan, Snapshot
+from provisioner.model import NO_HOLDS, Contact, Holds, Intent, Limits, Memory, Observation, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import in_turn, turns
 from provisioner.planning.allocate.scheduling import ask
@@ -32,7 +32,7 @@ class World:
     """What a plan is made from, beside memory and limits."""
 
     intent: Intent
-    looks: Mapping[str, Look]
+    observations: Mapping[str, Observation]
     """The newest look at each configured pool."""
     contact: Contact = field(default_factory=Contact)
     busy: Set[str] = frozenset()
@@ -54,7 +54,9 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     Terminal answers that the draft revises have to be settled before ``decide``, which revises no other.
     """
     snapshots = {
-        name: look for name, look in world.looks.items() if isinstance(look, Snapshot) and fresh(look, limits, now)
+        name: observation
+        for name, observation in world.observations.items()
+        if isinstance(observation, Snapshot) and fresh(observation, limits, now)
     }
     draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
     ingest(draft, world.intent)
@@ -113,7 +115,7 @@ def make_trim(intent: Intent, contact: Contact, memory: Memory, limits: Limits, 
     return Plan(memory=draft.memory(), forget=tuple(draft.forget))
 
 
-def fresh(look: Look, limits: Limits, now: float) -> bool:
-    """Of a pool that is configured, and young enough to act upon (law: a failed look is not an empty look)."""
-    pool = limits.pools.get(look.pool)
-    return pool is not None and now - look.began <= pool.stale_after
+def fresh(observation: Observation, limits: Limits, now: float) -> bool:
+    """Of a pool that is configured, and young enough to act upon (law: a failed observation is not an empty observation)."""
+    pool = limits.pools.get(observation.pool)
+    return pool is not None and now - observation.began <= pool.stale_after

@@ -99,13 +99,13 @@ class Pool(Section):
     spill_after_seconds: Duration = 180.0
     """Seconds a machine may wait here before the template's next pool makes it; default 180."""
     lag_seconds: DurationOrZero = 0.0
-    """Seconds two looks must begin apart to prove that a machine is gone; default 0. More for lists that lag."""
+    """Seconds two observations must begin apart to prove that a machine is gone; default 0. More for lists that lag."""
     mass_loss_seconds: MassLossSeconds = 60.0
     """Seconds that two lists must begin apart to prove that more than a fifth of the machines here (and more than 5)
     are gone at once; default 60, at most 90; 0 asks for no more than ``lag_seconds``. Until then nothing is made or
     deleted here and HF hears nothing: one wrong list must not cost the grid. What an event explains is told at once."""
     observe_seconds: Duration = 1.0
-    """Seconds between two looks; default 1. A kind whose looks cost quota has more."""
+    """Seconds between two observations; default 1. A kind whose observations cost quota has more."""
     paused: Switch = False
     """True: no new machines here; those that exist are kept and can be returned. Default false."""
     require_dns: Switch = False

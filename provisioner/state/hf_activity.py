@@ -75,7 +75,7 @@ class Inventory:
         content = _document(names)
         with suppress(StateError):
             before = read_if_present(self.path, self.advice)
-            # Mostly HF lists what it did before, and fifty thousand names need no look.
+            # Mostly HF lists what it did before, and fifty thousand names need no observation.
             if names and before and before != content:
                 listed = self._names(before)
                 if names.keys().isdisjoint(listed):

@@ -107,18 +107,18 @@ class IntentFile(StateFile):
 
     def _current(self, lock: DataLock, create_for: str | None) -> Tables:
         """What is on disk, not older than the newest generation. While caches catch up others may have the lock."""
-        while (look := self._look(lock.generation, create_for))[0] not in RELIABLE:
+        while (observation := self._observe(lock.generation, create_for))[0] not in RELIABLE:
             lock.release()
             self._settled(lock.generation, create_for)
             if not lock.acquire():
                 raise lock.timeout()
-        self._check_owner(look[1], create_for)
-        return look[1]
+        self._check_owner(observation[1], create_for)
+        return observation[1]
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
         """The tables as ``_current`` gives them, read without the lock; caches are given a moment to catch up."""
         for _ in tries():
-            judged, tables = self._look(newest, create_for)
+            judged, tables = self._observe(newest, create_for)
             if judged in RELIABLE:
                 return tables
         if judged is Condition.MISSING:
@@ -132,7 +132,7 @@ class IntentFile(StateFile):
             "If an old copy was put back, run `provisioner recover`."
         )
 
-    def _look(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
+    def _observe(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
         """The tables and their condition; new ones where there are none."""
         try:
             tables = self.load()

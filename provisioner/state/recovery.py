@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provisioner.hostfactory import Answer
-from provisioner.model import Intent, Look, Memory, Request, ReturnRequest, Snapshot
+from provisioner.model import Intent, Memory, Observation, Request, ReturnRequest, Snapshot
 from provisioner.names import NO_TEMPLATE, RETURN_ID_PREFIX, request_of
 from provisioner.state.atomic import tries
 from provisioner.state.directory import StateDir
@@ -242,10 +242,10 @@ REMADE = (
 NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
-def pools_of_unknown(plan: Recovery, looks: Mapping[str, Look]) -> Mapping[str, str]:
+def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
     """In which pool each machine runs that belongs to no request, as far as pools were looked at."""
-    seen = [look for look in looks.values() if isinstance(look, Snapshot)]
-    return {name: look.pool for look in seen for name in plan.unknown if name in look.machines}
+    seen = [observation for observation in observations.values() if isinstance(observation, Snapshot)]
+    return {name: observation.pool for observation in seen for name in plan.unknown if name in observation.machines}
 
 
 def summary(plan: Recovery, *, applied: bool, release: bool) -> str:

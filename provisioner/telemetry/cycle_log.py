@@ -17,10 +17,10 @@ from provisioner.model import (
     DistrustReason,
     ErrorClass,
     Memory,
+    ObservationFailed,
     Outcome,
     PendingReason,
     Snapshot,
-    Unobserved,
     format_utc,
 )
 from provisioner.planning.report.refusals import Refusal, held_back, news, waiting
@@ -84,7 +84,9 @@ class CycleLog:
 
     def _log_distrust(self, report: CycleReport) -> None:
         """Log once that a pool's snapshots are not acted upon, and once that they are again: a failed one ends none."""
-        failed = {pool for pool, look in report.looks.items() if isinstance(look, Unobserved)}
+        failed = {
+            pool for pool, observation in report.observations.items() if isinstance(observation, ObservationFailed)
+        }
         standing = {pool: one for pool, one in self._distrusted.items() if pool in failed} | dict(report.distrusted)
         for pool in self._distrusted.keys() - standing.keys():
             log.warning("Pool is trusted again", extra={"pool": pool})
@@ -95,7 +97,7 @@ class CycleLog:
             if one.reason is DistrustReason.MASS_LOSS:
                 since = format_utc(one.since + report.ahead)
                 facts = {"pool": pool, "machines": one.missing, "known": one.expected, "since": since}
-                log.warning("Pool lacks many machines at once: waiting for a second look", extra=facts)
+                log.warning("Pool lacks many machines at once: waiting for a second observation", extra=facts)
             elif pool in report.unseen:
                 log.error("Pool cannot be seen", extra={"pool": pool, "text": report.unseen[pool].text})
         self._distrusted = standing

@@ -53,7 +53,9 @@ class CycleMeter:
         metrics.cycle(report.result, report.seconds, wall)
         metrics.deferred.replace(report.deferred)
         metrics.holds.replace(counts(report.holds, report.memory))
-        self._observed |= {pool: wall - (report.now - look.began) for pool, look in report.snapshots.items()}
+        self._observed |= {
+            pool: wall - (report.now - observation.began) for pool, observation in report.snapshots.items()
+        }
         metrics.observation.replace({pool: at for pool, at in self._observed.items() if pool in limits.pools})
         for done in report.results:
             for outcome in done.outcomes:
@@ -92,9 +94,9 @@ class CycleMeter:
     def _count_memory(self, report: CycleReport, memory: Memory, limits: Limits, wall: float) -> None:
         """Count memory and snapshots. They are not counted again while they are the same objects."""
         news = {
-            pool: look
-            for pool, look in report.snapshots.items()
-            if pool not in self._seen or self._seen[pool].machines is not look.machines
+            pool: observation
+            for pool, observation in report.snapshots.items()
+            if pool not in self._seen or self._seen[pool].machines is not observation.machines
         }
         if memory is self._memory and not news:
             return
@@ -170,7 +172,7 @@ class UsageMeter:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._looked: dict[str, float] = {}
+        self._observed: dict[str, float] = {}
         """The begin of the last complete look at each pool in this process."""
         self._summed = LONG_AGO
 
@@ -179,11 +181,11 @@ class UsageMeter:
         memory, now = report.memory, report.now
         if memory is None or report.problem:
             return
-        self._looked |= {look.pool: look.began for look in report.shown.values()}
+        self._observed |= {observation.pool: observation.began for observation in report.shown.values()}
         if now < self._summed + SUM_SECONDS:
             return
         self._summed = now
-        self._metrics.seconds.replace(seconds(memory, self._looked))
+        self._metrics.seconds.replace(seconds(memory, self._observed))
         if priced(limits):
             machines = Counter((pool, template) for (template, pool, _), _ in there(memory, now))
             self._metrics.per_hour.replace({(): hourly(limits, machines)})
@@ -197,7 +199,7 @@ class UsageMeter:
 
 def seconds(memory: Memory, looked: Mapping[str, float]) -> Mapping[str, float]:
     """Machine-seconds of each pool that was looked at; the sums never fall, also across processes. A machine that has
-    run counts until the last look that showed it; any other does not count yet, as its begin is not known.
+    run counts until the last observation that showed it; any other does not count yet, as its begin is not known.
     """
     sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:

@@ -81,7 +81,7 @@ class Notes:
 
     @property
     def unseen(self) -> Mapping[str, str]:
-        """The pools whose newest look failed or is in doubt, and why."""
+        """The pools whose newest observation failed or is in doubt, and why."""
         return {
             pool: sentence.removeprefix(UNSEEN)
             for pool, sentences in self.pools.items()

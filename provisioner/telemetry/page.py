@@ -108,7 +108,7 @@ class StatusPage:
         if path not in ("/", "/status.json") and not (kind in pages and name):
             return None
         try:
-            facts, seen = self._look()
+            facts, seen = self._observe()
         except StateError as error:
             return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "Nothing to show", str(error))
         if path == "/status.json":
@@ -117,7 +117,7 @@ class StatusPage:
             return self._index(Visit(facts, seen, ALL, query))
         return pages[kind](Visit(facts, seen, (kind, unquote(name)), query))
 
-    def _look(self) -> tuple[Facts, Overview]:
+    def _observe(self) -> tuple[Facts, Overview]:
         """The loop's memory and the files, at most ``FRESH`` seconds old. Raises StateError."""
         with self._lock:
             now = time.monotonic()

@@ -105,7 +105,7 @@ class LoopHealth:
             "result": report.result,
             "problem": report.problem,
             "seconds": round(report.seconds, 4),
-            "pools": {name: _facts(report, name) for name in report.looks},
+            "pools": {name: _facts(report, name) for name in report.observations},
             "deferred": [
                 {"pool": pool, "template": template, "reason": str(reason), "machines": count}
                 for (pool, template, reason), count in report.deferred.items()

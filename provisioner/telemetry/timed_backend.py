@@ -23,7 +23,7 @@ class MeasuredBackend:
             self.record_ends = backend.record_ends
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """As the backend does; a failed look counts with its class, a surprise as ``other``."""
+        """As the backend does; a failed observation counts with its class, a surprise as ``other``."""
         began = time.monotonic()
         try:
             return self._backend.observe(now, sought)

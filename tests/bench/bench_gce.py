@@ -1,7 +1,7 @@
 """What managed instance groups cost: calls to Compute, CPU per look at 10,000 instances, memory of the provisioner.
 
 Goals: at most 0.01 calls for each machine created, and 300 a minute when nothing changes, for 10,000 instances in 12
-groups, each listed at least every 30 s; 0.3 s of CPU for a look at all of them; 300 MB with both backends loaded.
+groups, each listed at least every 30 s; 0.3 s of CPU for an observation at all of them; 300 MB with both backends loaded.
 Exits 1 when a goal is missed. The cloud is a simulator process; a minute is a minute.
 ``python -m tests.bench.bench_gce``
 """
@@ -47,12 +47,12 @@ ZONES = ("a", "b", "c")
 REGIONAL = 4
 """One of so many groups is regional; the others are zonal."""
 
-CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, LOOK_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
+CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, OBSERVE_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
 QUICK_PODS = {"schedule": 0.5, "start": 0.5, "ready": 0.5, "stop": 1, "confirm": 0.5}
 BOOT_PATIENCE = 180.0
 LISTS = ("instances.list", "instanceGroupManagers.list", "regionInstanceGroupManagers.list")
-"""The calls of a look at a quiet group."""
+"""The calls of an observation at a quiet group."""
 
 
 def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
@@ -130,10 +130,10 @@ def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
 
 
 def running(observers: Sequence[Observer]) -> int:
-    """Machines that the newest looks show running."""
-    looks = [observer.latest({}) for observer in observers]
-    snapshots = [look for look in looks if isinstance(look, Snapshot)]
-    return sum(machine.phase is Phase.RUNNING for look in snapshots for machine in look.machines.values())
+    """Machines that the newest observations show running."""
+    observations = [observer.latest({}) for observer in observers]
+    snapshots = [observation for observation in observations if isinstance(observation, Snapshot)]
+    return sum(machine.phase is Phase.RUNNING for observation in snapshots for machine in observation.machines.values())
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def wait(done: Callable[[], bool]) -> None:
 
 
 def watch(observers: Sequence[Observer], seconds: float) -> float:
-    """The longest time between the beginnings of two looks that follow each other."""
+    """The longest time between the beginnings of two observations that follow each other."""
     began = {observer: observer.latest({}).began for observer in observers}
     longest = 0.0
     deadline = time.monotonic() + seconds
@@ -206,7 +206,7 @@ def cpu_of_looks(projects: Projects, made: Mapping[str, MigPool]) -> float:
     for _ in range(6):
         gc.collect()
         began = time.process_time()
-        seen = sum(len(backend._observer.look(1.0, (), {}).machines) for backend in backends)
+        seen = sum(len(backend._observer.observe(1.0, (), {}).machines) for backend in backends)
         taken.append(time.process_time() - began)
         assert seen == MACHINES
     return min(taken[1:])
@@ -229,7 +229,7 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 def child(path: str) -> int:
     """In a process of its own: a provisioner's backends look at everything; prints the peak of its memory in MB."""
-    from provisioner.commands.observe_pools import look
+    from provisioner.commands.observe_pools import observe
     from provisioner.loop.loop import calm_collector
     from provisioner.settings.loader import load
 
@@ -237,8 +237,8 @@ def child(path: str) -> int:
     settings = load(Path(path), {})
     backends = make_backends(settings.pools, settings.site)
     for now in (1.0, 2.0):
-        looks = look(backends, now)
-        seen = {name: len(one.machines) for name, one in looks.items() if isinstance(one, Snapshot)}
+        observations = observe(backends, now)
+        seen = {name: len(one.machines) for name, one in observations.items() if isinstance(one, Snapshot)}
         assert len(seen) == GROUPS + 1
         assert sum(seen.values()) == MACHINES
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
@@ -264,15 +264,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, cloud(site(Path(name), "http://127.0.0.1:1")) as here:
         projects, made = Projects("hf"), pools(here.compute)
         measured = traffic(here, projects, made)
-        looks, typed = cpu_of_looks(Projects("hf"), made), cpu_of_typed_client(here.compute)
+        observations, typed = cpu_of_looks(Projects("hf"), made), cpu_of_typed_client(here.compute)
         peak = memory(Path(name), here)
     return report(
         [
             ("calls that creates cause, per machine", measured.caused / MACHINES, CALLS_PER_MACHINE, "{:.4f}"),
             ("all calls of the burst, per machine", measured.burst / MACHINES, None, "{:.4f}"),
             ("calls in a minute without changes", measured.quiet, CALLS_PER_MINUTE, "{:.0f}"),
-            ("longest time between two looks (s)", measured.unseen, UNSEEN_SECONDS, "{:.1f}"),
-            ("CPU of a look at all machines (s)", looks, LOOK_SECONDS, "{:.3f}"),
+            ("longest time between two observations (s)", measured.unseen, UNSEEN_SECONDS, "{:.1f}"),
+            ("CPU of an observation at all machines (s)", observations, OBSERVE_SECONDS, "{:.3f}"),
             ("the same lists with the typed client (s)", typed, None, "{:.3f}"),
             ("peak memory with both backends (MB)", peak, MEGABYTES, "{:.0f}"),
         ]

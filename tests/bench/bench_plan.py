@@ -146,12 +146,12 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
             provisioner="demo",
             mandate=Mandate(),
         )
-        looks = {"pool": full}
+        observations = {"pool": full}
         for _ in range(3):
-            reconciler.cycle(looks)
-        plans = [reconciler.cycle(looks).plan for _ in range(2)]
+            reconciler.cycle(observations)
+        plans = [reconciler.cycle(observations).plan for _ in range(2)]
         assert plans == [None, None], "a cycle with nothing to do planned"
-        return timed(lambda: reconciler.cycle(looks))
+        return timed(lambda: reconciler.cycle(observations))
 
 
 def missed(results: dict[int, dict[str, float]]) -> list[str]:

@@ -63,9 +63,9 @@ def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float
     settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
     configuration = SimpleNamespace(limits=bounds, refused="", settings=settings)
     report = Reporter(metrics, StateDir(directory), cast(Configuration, configuration))
-    looks = {pool: Snapshot(pool, held.written.time, _machines(held, pool)) for pool in POOLS}
+    observations = {pool: Snapshot(pool, held.written.time, _machines(held, pool)) for pool in POOLS}
     for number in (1, 2):
-        report(CycleReport(number, held.written.time, 0.1, looks, replace(held), None, {}))
+        report(CycleReport(number, held.written.time, 0.1, observations, replace(held), None, {}))
     for pool in POOLS:
         metrics.shutdown.labels(pool).observe(1)
         for operation in OPERATIONS:

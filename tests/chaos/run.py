@@ -46,7 +46,7 @@ class Run:
         self._read = 0
         self._threads = [
             threading.Thread(target=self._keep, args=(turn, pause))
-            for turn, pause in ((self._look, 0.2), (self._operate, OPERATOR_SECONDS))
+            for turn, pause in ((self._observe, 0.2), (self._operate, OPERATOR_SECONDS))
         ]
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Run:
 
     def wind_up(self) -> None:
         """Check what can be said only of the whole run."""
-        self._look()
+        self._observe()
         self.ledger.wound_up()
 
     def summary(self) -> str:
@@ -136,7 +136,7 @@ class Run:
                 self.errors.append(error)
                 raise
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         """Read the chronicle and intent; begin a loop where none lives, as a supervisor does."""
         with self.arena.chronicle.open() as file:
             file.seek(self._read)

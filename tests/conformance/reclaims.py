@@ -69,7 +69,7 @@ def noticed(hf: Grid) -> None:
     assert hf.reclaimed(doomed, kept)[doomed] >= 0
 
 
-@case(89, "an unknown host → reported only if its name has our shape, no brake holds and two looks lack it")
+@case(89, "an unknown host → reported only if its name has our shape, no brake holds and two observations lack it")
 def unknown(hf: Grid) -> None:
     [machine] = hf.complete(1)
     hf.reclaims(UNKNOWN, among=["ip-10-0-57-7.ec2.internal", "sym-1", UNKNOWN, machine])

@@ -64,7 +64,7 @@ def gone_already(hf: Grid) -> None:
     assert (entry["status"], results(entry)) == ("complete", {machine: "succeed"})
 
 
-@case(74, "unknown → succeed once two looks lack it; not ours → fail, untouched, unless adopt_prefixes names it",
+@case(74, "unknown → succeed once two observations lack it; not ours → fail, untouched, unless adopt_prefixes names it",
       adopt_prefixes=["sym-"])  # fmt: skip
 def strangers(hf: Grid) -> None:
     kept = hf.complete(1)

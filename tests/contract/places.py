@@ -50,7 +50,7 @@ QUICK_WATCH = KubeTimes(
     call=3.0,
     silence=2.0,
     blind=0.3,
-    first_look=5.0,
+    first_observation=5.0,
     stream=30.0,
     first_retry=0.02,
     last_retry=0.2,
@@ -92,7 +92,7 @@ class Place(ABC):
         (outcome,) = self.backend.delete([delete], always)
         return outcome
 
-    def look(self, names: Collection[str] = ()) -> Snapshot:
+    def observe(self, names: Collection[str] = ()) -> Snapshot:
         """What the pool holds now."""
         return self.backend.observe(self.now(), dict.fromkeys(names, ""))
 
@@ -100,7 +100,7 @@ class Place(ABC):
         """The machine once it is in this phase."""
 
         def seen() -> Machine | None:
-            machine = self.look().machines.get(name)
+            machine = self.observe().machines.get(name)
             return machine if machine is not None and machine.phase is phase else None
 
         machine = until(seen, self.patience, what=f"{name} is {phase}")
@@ -108,8 +108,8 @@ class Place(ABC):
         return machine
 
     def until_gone(self, name: str) -> None:
-        """Wait until a look lacks the machine."""
-        until(lambda: name not in self.look().machines, self.patience, what=f"{name} is gone")
+        """Wait until an observation lacks the machine."""
+        until(lambda: name not in self.observe().machines, self.patience, what=f"{name} is gone")
 
     # --- what others do -----------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ def errors(outcomes: list[Outcome]) -> list[ErrorClass | None]:
 
 
 def test_an_empty_place_is_seen_as_empty(place: Place) -> None:
-    snapshot = place.look()
+    snapshot = place.observe()
     assert (snapshot.pool, dict(snapshot.machines), snapshot.foreign) == (place.pool, {}, frozenset())
 
 
@@ -35,8 +35,8 @@ def test_a_snapshot_begins_when_it_was_asked_for(place: Place) -> None:
 def test_the_mapping_is_the_same_object_while_nothing_changes(place: Place) -> None:
     place.create(1)
     place.until_seen(ONE)
-    first = place.look().machines
-    assert place.look().machines is first
+    first = place.observe().machines
+    assert place.observe().machines is first
     place.create(2)
     place.until_seen(TWO)
     assert TWO not in first
@@ -46,12 +46,12 @@ def test_a_second_backend_sees_the_same_machines(place: Place) -> None:
     place.create(1, 2)
     place.until_seen(ONE)
     place.until_seen(TWO)
-    assert dict(place.another().observe(place.now(), {}).machines) == dict(place.look().machines)
+    assert dict(place.another().observe(place.now(), {}).machines) == dict(place.observe().machines)
 
 
 def test_the_spec_has_a_fingerprint_that_stays(place: Place) -> None:
-    assert place.look().spec
-    assert place.look().spec == place.another().observe(place.now(), {}).spec
+    assert place.observe().spec
+    assert place.observe().spec == place.another().observe(place.now(), {}).spec
 
 
 @pytest.mark.usefixtures("impatient")
@@ -63,12 +63,12 @@ def test_a_failed_look_raises_and_a_later_one_is_complete_again(place: Place, fa
 
     def fails() -> BaseException | None:
         try:
-            place.look()
+            place.observe()
         except BackendError as error:
             return error
         return None
 
-    error = until(fails, place.patience, what="the look fails")
+    error = until(fails, place.patience, what="the observation fails")
     assert isinstance(error, BackendError)
     assert error.failure.error.is_ambiguous
     assert error.failure.text
@@ -76,11 +76,11 @@ def test_a_failed_look_raises_and_a_later_one_is_complete_again(place: Place, fa
 
     def sees() -> bool:
         try:
-            return ONE in place.look().machines
+            return ONE in place.observe().machines
         except BackendError:
             return False
 
-    until(sees, place.patience, what="the look is complete again")
+    until(sees, place.patience, what="the observation is complete again")
 
 
 # --- creates ----------------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_a_created_machine_is_seen_and_then_runs_with_all_that_hf_needs(place: P
 
 def test_ordinary_progress_is_no_difference_of_fingerprints(place: Place) -> None:
     place.create(1)
-    first = until(lambda: place.look().machines.get(ONE), place.patience)
+    first = until(lambda: place.observe().machines.get(ONE), place.patience)
     assert first is not None
     assert not first.fingerprint.differs(place.until_seen(ONE).fingerprint)
 
@@ -108,7 +108,7 @@ def test_many_creates_make_exactly_those_machines(place: Place) -> None:
     outcomes = place.create(*range(1, 41))
     assert [outcome.action for outcome in outcomes] == [place.create_of(number) for number in range(1, 41)]
     assert errors(outcomes) == [None] * 40
-    until(lambda: len(place.look().machines) == 40, place.patience)
+    until(lambda: len(place.observe().machines) == 40, place.patience)
     assert place.present() == {place.create_of(number).name for number in range(1, 41)}
 
 
@@ -207,10 +207,10 @@ def test_a_namesake_is_never_deleted(place: Place) -> None:
 
 
 def namesake(place: Place, before: Machine) -> Machine:
-    """The other machine of this name, once a look shows that it runs; looks may be late."""
+    """The other machine of this name, once an observation shows that it runs; looks may be late."""
 
     def other() -> Machine | None:
-        seen = place.look().machines.get(ONE)
+        seen = place.observe().machines.get(ONE)
         there = seen is not None and seen.phase is Phase.RUNNING and before.fingerprint.differs(seen.fingerprint)
         return seen if there else None
 
@@ -232,12 +232,12 @@ def test_force_ends_the_machine_that_is_meant_and_no_namesake(place: Place) -> N
 def test_of_foreign_machines_only_an_adopted_one_is_deleted(place: Place) -> None:
     place.spawn_foreign("sym-1")
     place.spawn_foreign("sym-2")
-    until(lambda: place.look(["sym-1", "sym-2"]).foreign == {"sym-1", "sym-2"}, place.patience)
+    until(lambda: place.observe(["sym-1", "sym-2"]).foreign == {"sym-1", "sym-2"}, place.patience)
     assert place.delete("sym-1", adopted=True).failure is None
     assert place.delete("sym-2").failure is None
     assert place.delete("sym-3", adopted=True).failure is None
     until(lambda: place.present() == {"sym-2"}, place.patience)
-    assert place.look(["sym-1", "sym-2"]).foreign == {"sym-2"}
+    assert place.observe(["sym-1", "sym-2"]).foreign == {"sym-2"}
 
 
 def test_a_delete_whose_response_is_lost_is_ambiguous_and_applied(place: Place) -> None:
@@ -274,7 +274,7 @@ def test_a_machine_that_somebody_deleted_is_absent(place: Place) -> None:
     place.until_seen(ONE)
     place.remove(ONE)
     place.until_gone(ONE)
-    assert place.look().machines == {}, "and it stays so"
+    assert place.observe().machines == {}, "and it stays so"
 
 
 def test_foreign_machines_are_invisible_and_untouched(place: Place) -> None:
@@ -282,7 +282,7 @@ def test_foreign_machines_are_invisible_and_untouched(place: Place) -> None:
     place.spawn_foreign("hf-not-our-shape")
     place.create(1)
     place.until_seen(ONE)
-    assert list(place.look().machines) == [ONE]
+    assert list(place.observe().machines) == [ONE]
     assert place.delete("web-1").failure is None
     place.delete(ONE)
     place.until_gone(ONE)
@@ -293,7 +293,7 @@ def test_a_name_that_somebody_else_took_is_neither_ours_nor_deleted(place: Place
     place.spawn_foreign(ONE)
     place.create(1, 2)
     place.until_seen(TWO)
-    machine = place.look().machines.get(ONE)
+    machine = place.observe().machines.get(ONE)
     assert machine is None or machine.phase is not Phase.RUNNING
     assert place.delete(TWO).failure is None
     place.delete(ONE)
@@ -304,10 +304,10 @@ def test_strangers_that_exist_and_are_not_ours_are_foreign(place: Place) -> None
     place.spawn_foreign("web-1")
     place.create(1)
     place.until_seen(ONE)
-    snapshot = place.look(["web-1", "web-2", ONE, STRANGER])
+    snapshot = place.observe(["web-1", "web-2", ONE, STRANGER])
     assert snapshot.foreign == {"web-1"}
     assert snapshot.asked == {"web-1", "web-2", ONE, STRANGER}
-    assert place.look().asked == frozenset()
+    assert place.observe().asked == frozenset()
 
 
 def test_a_copy_of_a_machine_under_another_name_is_neither_ours_nor_gone_and_is_left_alone(place: Place) -> None:
@@ -316,11 +316,11 @@ def test_a_copy_of_a_machine_under_another_name_is_neither_ours_nor_gone_and_is_
     place.copy(ONE, STRANGER)
 
     def noticed() -> bool:
-        asked = place.look([STRANGER])
+        asked = place.observe([STRANGER])
         return STRANGER in asked.foreign | asked.namesakes
 
     until(noticed, place.patience)
-    assert list(place.look([STRANGER]).machines) == [ONE]
+    assert list(place.observe([STRANGER]).machines) == [ONE]
     assert place.delete(STRANGER).failure is None
     assert place.present() == {ONE, STRANGER}
 
@@ -350,21 +350,21 @@ def test_a_machine_that_loses_what_marks_it_as_ours_is_found_by_its_name_and_uid
 def test_strangers_that_cannot_be_looked_up_fail_the_look(place: Place) -> None:
     place.black_out()
     with pytest.raises(BackendError):
-        place.look([STRANGER])
+        place.observe([STRANGER])
 
 
 def test_looks_and_actions_may_run_at_the_same_time(place: Place) -> None:
     failures: list[BaseException] = []
     done = threading.Event()
 
-    def look() -> None:
+    def observe() -> None:
         try:
             while not done.is_set():
-                place.look()
+                place.observe()
         except BackendError as error:
             failures.append(error)
 
-    looker = threading.Thread(target=look)
+    looker = threading.Thread(target=observe)
     looker.start()
     for number in range(1, 21):
         place.create(number)

@@ -49,7 +49,7 @@ class Cloud:
         )
 
     def seen(self) -> Machine:
-        return self.place.look().machines[ONE]
+        return self.place.observe().machines[ONE]
 
     def until(self, condition: Callable[[Machine], bool], what: str) -> Machine:
         """The machine once it is as wanted."""
@@ -277,17 +277,17 @@ def test_why_a_pod_went_is_known_although_no_look_saw_it_end(
     happens(cloud)
     until(lambda: not cloud.pods.names(), cloud.place.patience, what="the pod is gone")
     cloud.place.until_gone(ONE)
-    assert cloud.place.look([ONE]).causes == {ONE: cause}
+    assert cloud.place.observe([ONE]).causes == {ONE: cause}
 
 
 def test_a_pod_that_came_and_went_before_any_look_is_known_to_have_gone(cloud: Cloud) -> None:
     cloud.write()
-    cloud.place.look()
+    cloud.place.observe()
     cloud.place.create(1)
     cloud.pods.remove(ONE)
-    until(lambda: cloud.place.look().causes, cloud.place.patience, what="its end is told")
-    look = cloud.place.look([ONE])
-    assert (look.machines, look.causes) == ({}, {ONE: LossCause.DELETED})
+    until(lambda: cloud.place.observe().causes, cloud.place.patience, what="its end is told")
+    observation = cloud.place.observe([ONE])
+    assert (observation.machines, observation.causes) == ({}, {ONE: LossCause.DELETED})
 
 
 def test_a_pod_that_is_unready_for_a_while_is_the_same_machine(cloud: Cloud) -> None:

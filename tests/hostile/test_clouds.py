@@ -79,7 +79,7 @@ def mig(_: Path, address: str, call: float = SHORT) -> MigBackend:
     return MigBackend(pool, Projects("hf", times=ComputeTimes(call=call, admission=call)))
 
 
-def look(backend: Backend) -> str:
+def observe(backend: Backend) -> str:
     with pytest.raises(BackendError) as caught:
         backend.observe(1.0, {NAME: "u"})
     return caught.value.failure.text
@@ -92,7 +92,7 @@ def create(backend: Backend) -> str:
 
 
 BACKENDS: dict[str, Callable[..., Backend]] = {"gke": gke, "mig": mig}
-CALLS: dict[str, Callable[[Backend], str]] = {"look": look, "create": create}
+CALLS: dict[str, Callable[[Backend], str]] = {"look": observe, "create": create}
 EVERY_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 EVERY_BACKEND = pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
 
@@ -116,7 +116,7 @@ def test_a_response_without_an_end_fails_in_the_time_of_a_call(
 def test_a_large_response_is_refused_with_its_place_call_and_limit(tmp_path: Path, make: Any, answer: Any) -> None:
     with HostileCloud(answer) as cloud:
         made = make(tmp_path, cloud.address, SECONDS * PATIENCE)
-        text = look(made)
+        text = observe(made)
         made.close()
     place = cloud.address.removeprefix("http://")
     said = rf"{place}: GET /\S+: the response, or a part of it, has more than (256 KiB|20480 KiB|20 MiB|1500000 values)"
@@ -347,7 +347,7 @@ def test_a_list_of_compute_has_a_number_of_pages(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(mig_api, "MOST_PAGES", 3)
     with HostileCloud(pages({"kind": "compute#instanceGroupManagerList"}, "", "nextPageToken")) as cloud:
         backend = mig(tmp_path, cloud.address, SECONDS * PATIENCE)
-        assert "instanceGroupManagers: the list has more than 3 pages" in look(backend)
+        assert "instanceGroupManagers: the list has more than 3 pages" in observe(backend)
         backend.close()
     assert len([line for line in cloud.asked if line.startswith(b"GET")]) == 3
 
@@ -377,7 +377,9 @@ def test_a_list_and_a_cache_hold_a_number_of_pods(monkeypatch: pytest.MonkeyPatc
 
 def test_a_line_of_a_watch_has_a_greatest_length_and_the_look_fails(caplog: pytest.LogCaptureFixture) -> None:
     with HostileCloud(BOUNDLESS["a body of 600 MiB"]) as cloud:
-        watch = PodWatch(KubeApi(Plain(cloud.address), KubeTimes(first_look=SECONDS)), "grid", "a=b", PodCaches())
+        watch = PodWatch(
+            KubeApi(Plain(cloud.address), KubeTimes(first_observation=SECONDS)), "grid", "a=b", PodCaches()
+        )
         watch.start()
         with pytest.raises(BackendError, match=r"GET \S+/pods: the response, or a part of it, has more than 4 MiB"):
             watch.check()
@@ -387,7 +389,7 @@ def test_a_line_of_a_watch_has_a_greatest_length_and_the_look_fails(caplog: pyte
 
 def test_a_line_of_a_watch_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with HostileCloud(TIMELESS["a body that drips"]) as cloud:
-        times = KubeTimes(silence=SHORT, first_look=SECONDS)
+        times = KubeTimes(silence=SHORT, first_observation=SECONDS)
         watch = PodWatch(KubeApi(Plain(cloud.address), times), "grid", "a=b", PodCaches())
         watch.start()
         with pytest.raises(BackendError, match="no complete response within") as caught:
@@ -418,7 +420,9 @@ def test_a_streamed_list_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         json.dumps({"type": "ADDED", "object": {"metadata": {"name": "x", "resourceVersion": "1"}}}).encode() + b"\n"
     )
     with HostileCloud(lambda: iter([CHUNKED + b"\r\n" + chunk(event)])) as cloud:
-        watch = PodWatch(KubeApi(Plain(cloud.address), KubeTimes(first_look=SECONDS)), "grid", "a=b", PodCaches())
+        watch = PodWatch(
+            KubeApi(Plain(cloud.address), KubeTimes(first_observation=SECONDS)), "grid", "a=b", PodCaches()
+        )
         watch.start()
         with pytest.raises(BackendError, match="the streamed list has not ended within"):
             watch.check()

@@ -160,8 +160,10 @@ def spec(tmp_path: Path) -> Path:
     return tmp_path / "pod.yaml"
 
 
-def looks(backend: Any, alter: Callable[[Callable[[Any], Any]], None], changed: Callable[[Any], Any]) -> Iterator[Any]:
-    """A look at what is right, and two looks at what is altered; of those that succeeded what they hold."""
+def observations(
+    backend: Any, alter: Callable[[Callable[[Any], Any]], None], changed: Callable[[Any], Any]
+) -> Iterator[Any]:
+    """An observation at what is right, and two looks at what is altered; of those that succeeded what they hold."""
     for number, change in enumerate((copy.deepcopy, changed, changed)):
         alter(change)
         with suppress(BackendError):
@@ -176,7 +178,7 @@ def test_a_look_at_pods(spec: Path, seed: int) -> None:
         patch.setattr(gke_backend, "connect", lambda *_: api)
         pool = GkePool(name="gke", endpoint="http://x", pod_spec=spec, namespace="grid")
         backend = GkeBackend(pool, provisioner="demo")
-    seen = list(looks(backend, lambda change: setattr(api, "alter", change), lambda one: mutated(one, chance)))
+    seen = list(observations(backend, lambda change: setattr(api, "alter", change), lambda one: mutated(one, chance)))
     assert seen, "the first is right"
     assert isinstance(seen[0], Snapshot)
     assert len(seen[0].machines) == len(PODS)
@@ -331,7 +333,7 @@ def test_a_look_at_a_group(seed: int) -> None:
         place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a", "endpoint": "http://x"}
         backend = MigBackend(MigPool(name="mig", observe_seconds=0.001, lag_seconds=0.0, **place), Projects("hf"))
         backend._admissions.expect("o", [NAMES[1]])
-        seen = list(looks(backend, changes.append, lambda one: mutated(one, chance)))
+        seen = list(observations(backend, changes.append, lambda one: mutated(one, chance)))
         for ask in (backend.check, backend.size):
             with suppress(BackendError):
                 ask(5.0)

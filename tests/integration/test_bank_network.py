@@ -408,7 +408,7 @@ def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
 
 @pytest.mark.slow
 def test_a_proxy_that_wants_another_login_is_told_at_once_and_never_by_its_password(bank: Bank) -> None:
-    """A proxy locks accounts that try again and again: nobody looks until the time for a look is over."""
+    """A proxy locks accounts that try again and again: nobody looks until the time for an observation is over."""
     bank.proxy.login = "somebody:else"
     bundle = bank.directory / "bundle.tar.gz"
     checked = bank.run("check", "--live", "-o", "json")

@@ -56,19 +56,19 @@ class Bench:
         self.simulator.impose(faults, {"gke": QUICK})
 
     def waiting(self) -> frozenset[Wait]:
-        """The pods that wait, by a look at all."""
+        """The pods that wait, by an observation at all."""
         for cache in self._pools:
             self._namespace.refresh(cache)
         return self.caches.waiting(0.0)
 
-    def look(self) -> bool:
+    def observe(self) -> bool:
         """As the backend looks: the pods, then what is said of them."""
         self.waiting()
-        self.events.look()
+        self.events.observe()
         return True
 
     def texts(self) -> list[str]:
-        self.look()
+        self.observe()
         return [failure.text if failure else "" for failure in self.failures()]
 
     def failures(self) -> list[Failure | None]:
@@ -98,7 +98,7 @@ def test_once_in_a_while_events_are_read_for_all_pools_one_list_for_each_reason(
     bench = Bench(simulator, tmp_path, pods=2)
     until(lambda: all("GCE quota exceeded" in text for text in bench.texts()), 30, what="the words are told")
     for _ in range(50):
-        bench.look()
+        bench.observe()
     assert bench.calls() == len(OF_NO_NODE)
     assert bench.woken == {identity.pool for identity in POOLS}
 
@@ -107,13 +107,13 @@ def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_
     simulator: Simulator, tmp_path: Path
 ) -> None:
     bench = Bench(simulator, tmp_path, events=0.05)
-    until(lambda: bench.look() and bench.calls() >= 3 * len(OF_NO_NODE), 30, what="a third reading")
+    until(lambda: bench.observe() and bench.calls() >= 3 * len(OF_NO_NODE), 30, what="a third reading")
     bench.impose()
     until(lambda: not bench.waiting(), 30, what="there is a node")
     bench.events.close()
     before = bench.calls()
     for _ in range(50):
-        bench.look()
+        bench.observe()
     assert bench.calls() == before
     assert not any("GCE" in text for text in bench.texts())
 
@@ -121,7 +121,7 @@ def test_they_are_read_again_when_their_time_has_come_and_no_more_once_there_is_
 def test_a_pod_that_has_not_waited_long_is_left_in_peace(simulator: Simulator, tmp_path: Path) -> None:
     bench = Bench(simulator, tmp_path, waiting=60.0)
     for _ in range(20):
-        bench.look()
+        bench.observe()
     assert bench.calls() == 0
 
 
@@ -142,9 +142,9 @@ def test_why_a_node_does_not_prepare_its_pods_is_told_and_no_more_once_it_has(
     bench = Bench(simulator, tmp_path, pods=2, events=0.05)
     bench.impose(Fault("unprepared", params={"reason": reason, "words": words}))
     told = Failure(error, f"{reason}: {words}")
-    until(lambda: bench.look() and bench.failures() == [told, told], 30, what="the words are told")
+    until(lambda: bench.observe() and bench.failures() == [told, told], 30, what="the words are told")
     bench.impose()
-    until(lambda: bench.look() and bench.failures() == [None, None], 30, what="the pods go on")
+    until(lambda: bench.observe() and bench.failures() == [None, None], 30, what="the pods go on")
     bench.events.close()
 
 
@@ -161,7 +161,7 @@ def test_a_refused_reading_is_a_line_in_the_log_and_nothing_else(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         bench = Bench(simulator, tmp_path, Fault(mode, target="events.list"), events=0.05)
-        until(lambda: bench.look() and bench.calls() >= 2, 30, what="events are asked for again")
+        until(lambda: bench.observe() and bench.calls() >= 2, 30, what="events are asked for again")
         bench.events.close()
     assert {record.message for record in caplog.records} == {"Events of waiting pods could not be read"}
     (failure,) = bench.failures()

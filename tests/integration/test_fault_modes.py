@@ -90,7 +90,7 @@ NOT_READY = Fault("http_error", f"hf-a/.*{CREATES}", limit=1, params={"status": 
 
 
 FALSE_START = Fault("false_start", params={"seconds": 10})
-"""Each attempt is another VM, and looks see some of them."""
+"""Each attempt is another VM, and observations see some of them."""
 
 STOCK = "ZONE_RESOURCE_POOL_EXHAUSTED"
 BLIND = "could not be seen"
@@ -121,7 +121,7 @@ CASES = [
         (Fault("hang", f".*{CREATES}", limit=1, params={"seconds": 30}),),
         creates=REPEATED,
     ),
-    Case("F6 looks that hang", (Fault("hang", limit=5, params={"seconds": 30}),)),
+    Case("F6 observations that hang", (Fault("hang", limit=5, params={"seconds": 30}),)),
     Case("F7 an operation that is stuck and applied", (Fault("op_stuck", limit=1),)),
     Case("F7 an operation that is stuck", (Fault("op_stuck", limit=1, params={"applied": False}),), creates=REPEATED),
     Case("F7 an operation that fails", (Fault("op_error", limit=1),), creates=REPEATED),
@@ -332,7 +332,7 @@ def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_sa
 
 
 def made_again(site: VirtualSite, name: str, how: str) -> None:
-    """All of it between two looks: each shows a machine of this name that runs."""
+    """All of it between two observations: each shows a machine of this name that runs."""
     group, url = site.cloud.groups.mig("p", f"zones/{ZONE}", "hf-a"), f"zones/{ZONE}/instances/{name}"
     if how == "by the group":
         group.recreate([url])
@@ -368,9 +368,9 @@ def test_f19_what_a_late_list_says_of_the_machine_before_is_not_said_of_the_next
     site.unseen(60)
     made_again(site, name, "by hand")
     site.faults(Fault("list_lag", ".*instances.list", params={"seconds": 80}))
-    look = site.look("hf-a")
-    assert isinstance(look, Snapshot)
-    machine = look.machines[name]
+    observation = site.observe("hf-a")
+    assert isinstance(observation, Snapshot)
+    machine = observation.machines[name]
     assert (machine.phase, machine.ip, machine.launched) == (Phase.PENDING, "", 0)
     site.run(300)
     assert stays(site, answer)
@@ -527,7 +527,7 @@ def test_f16_a_pool_that_is_given_another_mig_loses_nobody(tmp_path: Path) -> No
         more = site.request(1)
         site.groups["hf-a"] = "hf-b"
         site.restart()
-        plan = site.reconciler.preview({"hf-a": site.look("hf-a")})
+        plan = site.reconciler.preview({"hf-a": site.observe("hf-a")})
         assert plan is not None
         assert plan.creates == ()
         site.run(120)

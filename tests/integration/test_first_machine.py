@@ -399,7 +399,7 @@ def step(walk: Walk, who: str, lines: str) -> str:
 
 
 def without_lag(text: str) -> str:
-    """The settings, for groups whose lists do not lag: two looks a second apart prove that a machine is gone."""
+    """The settings, for groups whose lists do not lag: two observations a second apart prove that a machine is gone."""
     settings = yaml.safe_load(text)
     groups = [pool for pool in settings["pools"].values() if pool["kind"] == "mig"]
     assert groups

@@ -49,7 +49,9 @@ PODS = PodTimings(
     node_gone=0.3,
     bookmark=0.2,
 )
-TIMES = KubeTimes(call=20.0, silence=1.0, blind=0.4, first_look=5.0, stream=30.0, first_retry=0.02, last_retry=0.1)
+TIMES = KubeTimes(
+    call=20.0, silence=1.0, blind=0.4, first_observation=5.0, stream=30.0, first_retry=0.02, last_retry=0.1
+)
 SPEC = {"terminationGracePeriodSeconds": 20, "containers": [{"name": "main", "image": "busybox"}]}
 
 
@@ -141,7 +143,7 @@ def delete(backend: GkeBackend, number: int, uid: str = "") -> Outcome:
     return backend.delete([Delete(name(number), backend.pool, DeleteReason.RETURNED, uid)], always)[0]
 
 
-def look(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
+def observe(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
     return dict(backend.observe(now, {}).machines)
 
 
@@ -149,7 +151,7 @@ def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Mach
     """The machine, once it is in that phase."""
 
     def matching() -> Machine | None:
-        machine = look(backend).get(name(number))
+        machine = observe(backend).get(name(number))
         return machine if machine is not None and machine.phase is phase else None
 
     machine = until(matching, 20, what=f"{number} is {phase}")
@@ -158,9 +160,9 @@ def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Mach
 
 
 def refused(backend: GkeBackend) -> BackendError | None:
-    """The error of a look; None when it is complete."""
+    """The error of an observation; None when it is complete."""
     try:
-        look(backend)
+        observe(backend)
     except BackendError as error:
         return error
     return None
@@ -178,19 +180,19 @@ def test_a_quiet_watch_costs_no_list(bench: Bench) -> None:
     create(backend, 1)
     seen(backend, 1)
     for _ in range(200):
-        look(backend)
+        observe(backend)
     assert bench.lists() == 1
     assert bench.calls("pods.get") == 0
 
 
 def test_a_look_says_on_which_list_it_rests(bench: Bench) -> None:
     backend = bench.backend()
-    look(backend, 100.0)
+    observe(backend, 100.0)
     first = backend.observe(101.0, {}).listed
     assert first is not None
     assert first <= 101.0
     assert backend.observe(150.0, {}).listed == first, "the watch has gone on from it"
-    assert bench.backend(watched=False).observe(101.0, {}).listed is None, "without a watch each look lists"
+    assert bench.backend(watched=False).observe(101.0, {}).listed is None, "without a watch each observation lists"
 
 
 def place_of(backend: GkeBackend) -> str:
@@ -242,7 +244,7 @@ def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: B
     seen(backend, 1)
     backend.list_after(time.monotonic() + 3600.0)
     for _ in range(20):
-        look(backend, time.monotonic())
+        observe(backend, time.monotonic())
     assert bench.calls("pods.list") == 0, "its time has not come"
     wanted = time.monotonic()
     backend.list_after(wanted)
@@ -250,7 +252,7 @@ def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: B
     create(backend, 2)
     seen(backend, 2)
     for _ in range(20):
-        look(backend, time.monotonic())
+        observe(backend, time.monotonic())
     assert bench.calls("pods.list") == 1
 
 
@@ -260,14 +262,14 @@ def test_a_list_that_is_wanted_shows_what_the_watch_has_missed(bench: Bench) -> 
     create(backend, 1, 2)
     seen(backend, 2)
     backend._cache.replace((), "1")
-    assert not look(backend)
+    assert not observe(backend)
     backend.list_after(time.monotonic())
-    until(lambda: sorted(look(backend, time.monotonic())) == [name(1), name(2)], 30)
+    until(lambda: sorted(observe(backend, time.monotonic())) == [name(1), name(2)], 30)
 
 
 def test_a_change_wakes_the_loop_at_once(bench: Bench) -> None:
     backend = bench.backend()
-    look(backend)
+    observe(backend)
     bench.woken.clear()
     create(backend, 1)
     until(bench.woken.is_set, 5, what="the loop is woken")
@@ -276,22 +278,22 @@ def test_a_change_wakes_the_loop_at_once(bench: Bench) -> None:
 def test_a_create_that_was_accepted_is_in_the_next_look_also_without_a_watch(bench: Bench) -> None:
     bench.times = replace(TIMES, blind=60.0)
     backend = bench.backend()
-    look(backend)
+    observe(backend)
     bench.fault(Fault("hang", target="pods.watch"))
     bench.wire.cut()
     create(backend, 1, 2, 3)
-    assert sorted(look(backend)) == [name(1), name(2), name(3)]
+    assert sorted(observe(backend)) == [name(1), name(2), name(3)]
 
 
 def test_a_watch_that_is_cut_all_the_time_loses_nothing_and_needs_no_list(bench: Bench) -> None:
     backend = bench.backend()
-    look(backend)
+    observe(backend)
     bench.fault(Fault("watch_cut", params={"seconds": 0.1, "abort": True}))
     bench.wire.cut()
     create(backend, *range(1, 31))
-    until(lambda: sum(m.phase is Phase.RUNNING for m in look(backend).values()) == 30, 30)
+    until(lambda: sum(m.phase is Phase.RUNNING for m in observe(backend).values()) == 30, 30)
     until(lambda: bench.calls("pods.watch") > 3, 30)
-    assert len(look(backend)) == 30
+    assert len(observe(backend)) == 30
     assert bench.lists() == 1
 
 
@@ -305,7 +307,7 @@ def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Be
     bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1)), 0))
     bench.fault(Fault("watch_gone", limit=1))
     bench.wire.mend()
-    until(lambda: list(look(backend)) == [name(2)], 30)
+    until(lambda: list(observe(backend)) == [name(2)], 30)
     assert bench.lists() == 2, "the watch had nothing to tell of it"
 
 
@@ -319,7 +321,7 @@ def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(be
     assert error.failure.error is ErrorClass.TIMEOUT
     bench.wire.mend()
     until(lambda: refused(backend) is None, 30)
-    assert list(look(backend)) == [name(1)]
+    assert list(observe(backend)) == [name(1)]
     assert bench.lists() > 1
 
 
@@ -345,7 +347,7 @@ def populate(bench: Bench, count: int) -> None:
 
 def test_a_watched_pool_has_its_list_streamed(bench: Bench) -> None:
     populate(bench, 1100)
-    assert len(look(bench.backend())) == 1100
+    assert len(observe(bench.backend())) == 1100
     assert (bench.calls("pods.watchlist"), bench.calls("pods.watch"), bench.calls("pods.list")) == (1, 0, 0)
 
 
@@ -377,7 +379,7 @@ def test_pools_of_one_namespace_share_one_watch_and_see_their_own(bench: Bench) 
     woken = threading.Event()
     first.start(bench.woken.set)
     second.start(woken.set)
-    assert (list(look(first)), list(look(second))) == ([], [name(1)])
+    assert (list(observe(first)), list(observe(second))) == ([], [name(1)])
     bench.woken.clear()
     create(first, 2)
     until(bench.woken.is_set, 5, what="the loop is woken")
@@ -387,7 +389,7 @@ def test_pools_of_one_namespace_share_one_watch_and_see_their_own(bench: Bench) 
     create(second, 3)
     until(woken.is_set, 5, what="the loop is woken")
     seen(second, 3)
-    assert (list(look(first)), sorted(look(second))) == ([name(2)], [name(1), name(3)])
+    assert (list(observe(first)), sorted(observe(second))) == ([name(2)], [name(1), name(3)])
     assert (bench.calls("pods.watchlist"), bench.calls("pods.list"), watching()) == (1, 0, 1)
 
 
@@ -395,7 +397,7 @@ def test_the_last_pool_that_is_closed_ends_the_watch(bench: Bench) -> None:
     first, second = shared(bench, "gke-main", "gke-spot")
     for backend in (first, second):
         backend.start(lambda: None)
-    look(first)
+    observe(first)
     first.close()
     create(second, 1)
     seen(second, 1)
@@ -415,7 +417,7 @@ def test_pools_of_other_namespaces_and_provisioners_have_their_own_watch(bench: 
         create(backend, 1)
     for backend in backends[:2]:
         seen(backend, 1)
-    assert look(backends[2]) == {}, "the name was taken"
+    assert observe(backends[2]) == {}, "the name was taken"
     assert bench.calls("pods.watchlist") == 3
 
 
@@ -423,16 +425,16 @@ def test_a_pool_that_comes_after_the_watch_began_is_seen_completely(bench: Bench
     namespaces = Namespaces()
     first = bench.backend(namespaces=namespaces)
     create(bench.backend(name="gke-spot", watched=False), 1)
-    look(first)
+    observe(first)
     late = bench.backend(name="gke-spot", namespaces=namespaces)
-    assert list(look(late)) == [name(1)]
+    assert list(observe(late)) == [name(1)]
 
 
 def test_a_cluster_that_streams_no_lists_is_asked_once_for_all_its_namespaces(bench: Bench) -> None:
     bench.fault(Fault("no_watchlist"))
     namespaces = Namespaces()
     for namespace in (NAMESPACE, "other"):
-        look(bench.backend(namespaces=namespaces, namespace=namespace))
+        observe(bench.backend(namespaces=namespaces, namespace=namespace))
     assert bench.calls("pods.watchlist") == 1
 
 
@@ -485,17 +487,17 @@ def test_a_pod_that_somebody_deletes_is_announced_and_then_absent(bench: Bench) 
     assert machine.notice is not None
     assert 10.0 < machine.notice.ends <= 20.0
     bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1)), 0))
-    until(lambda: not look(backend), 30)
+    until(lambda: not observe(backend), 30)
 
 
 def test_a_notice_in_loop_time_counts_from_when_it_came(bench: Bench) -> None:
     backend = running_pod(bench)
     bench.simulator.preempt(name(1))
-    until(lambda: look(backend, 1000.0)[name(1)].notice, 30)
-    notice = look(backend, 1000.0)[name(1)].notice
+    until(lambda: observe(backend, 1000.0)[name(1)].notice, 30)
+    notice = observe(backend, 1000.0)[name(1)].notice
     assert notice is not None
     assert 1000.0 < notice.ends <= 1005.0
-    assert look(backend, 1001.0)[name(1)].notice is notice
+    assert observe(backend, 1001.0)[name(1)].notice is notice
 
 
 def test_with_require_dns_a_pod_whose_name_does_not_resolve_does_not_run(bench: Bench) -> None:
@@ -503,11 +505,11 @@ def test_with_require_dns_a_pod_whose_name_does_not_resolve_does_not_run(bench: 
     create(backend, 1)
 
     def unresolved() -> bool:
-        machine = look(backend)[name(1)]
+        machine = observe(backend)[name(1)]
         return machine.failure is not None and machine.failure.text == "its name does not resolve yet"
 
     until(unresolved, 20, what="the name is asked for")
-    assert look(backend)[name(1)].phase is Phase.PENDING
+    assert observe(backend)[name(1)].phase is Phase.PENDING
 
 
 # --- creates ----------------------------------------------------------------------------------------------------------
@@ -601,7 +603,7 @@ def test_a_pod_of_this_slot_that_is_being_deleted_is_no_success(bench: Bench) ->
 @pytest.mark.parametrize("host", ["..", "web/log", "web?watch=1", ""])
 def test_a_host_whose_name_no_pod_can_have_is_not_asked_for(bench: Bench, host: str) -> None:
     backend = bench.backend()
-    look(backend)
+    observe(backend)
     before = bench.calls("pods.get") + bench.lists()
     assert backend.observe(0.0, dict.fromkeys([host], "")).foreign == frozenset()
     assert bench.calls("pods.get") + bench.lists() == before
@@ -611,8 +613,8 @@ def test_two_provisioners_in_one_namespace_never_touch_each_other(bench: Bench) 
     ours, theirs = bench.backend("demo"), bench.backend("other")
     create(ours, 1)
     create(theirs, 2)
-    assert list(look(ours)) == [name(1)]
-    assert list(look(theirs)) == [name(2)]
+    assert list(observe(ours)) == [name(1)]
+    assert list(observe(theirs)) == [name(2)]
     assert errors(create(theirs, 1)) == [ErrorClass.OTHER]
     delete(theirs, 1)
     assert "deletionTimestamp" not in bench.pods()[name(1)]["metadata"]
@@ -622,12 +624,12 @@ def test_two_provisioners_in_one_namespace_never_touch_each_other(bench: Bench) 
 def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Bench) -> None:
     """Its list is whole: that one pod was asked for alone."""
     backend = bench.backend()
-    look(backend)
+    observe(backend)
     foreign(bench, 1)
     bench.fault(Fault("denied", target="pods.get"))
     with pytest.raises(BackendError):
         backend.observe(0.0, dict.fromkeys([name(1), name(2)], ""))
-    assert look(backend) == {}
+    assert observe(backend) == {}
     bench.fault()
     assert backend.observe(0.0, dict.fromkeys([name(1), name(2)], "")).foreign == {name(1)}
 
@@ -640,18 +642,18 @@ def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears
     pools = [bench.backend(name=f"pool-{number}", watched=False, namespaces=shared) for number in range(5)]
     for pool in pools:
         pool.start(bench.woken.set)
-        look(pool)
+        observe(pool)
     foreign(bench, 1)
     names = [name(number) for number in range(2 * MOST)]
     others = bench.wire.connections()
     bench.wire.block()
     with ThreadPoolExecutor(len(pools)) as observers:
-        looks = [observers.submit(pool.observe, 0.0, dict.fromkeys(names, "")) for pool in pools]
+        observations = [observers.submit(pool.observe, 0.0, dict.fromkeys(names, "")) for pool in pools]
         until(lambda: bench.wire.connections() >= MOST, 30)
         under_way = bench.wire.connections() - others
         bench.wire.mend()
     assert under_way <= MOST
-    assert [snapshot.result().foreign for snapshot in looks] == [{name(1)}] * len(pools)
+    assert [snapshot.result().foreign for snapshot in observations] == [{name(1)}] * len(pools)
     assert caplog.messages == []
 
 
@@ -707,9 +709,9 @@ def test_one_that_cannot_be_deleted_is_found_by_its_name_and_by_who_made_it(benc
 @pytest.mark.parametrize("label", sorted(OWN_LABELS))
 def test_a_pod_that_loses_a_label_is_not_gone(bench: Bench, label: str) -> None:
     backend = running_pod(bench)
-    uid = look(backend)[name(1)].fingerprint.uid
+    uid = observe(backend)[name(1)].fingerprint.uid
     bench.unlabel(name(1), label)
-    until(lambda: look(backend) == {} or label in (REQUEST_LABEL, TEMPLATE_LABEL), 30)
+    until(lambda: observe(backend) == {} or label in (REQUEST_LABEL, TEMPLATE_LABEL), 30)
     asked = backend.observe(0.0, {name(1): uid})
     assert (asked.machines[name(1)].phase, asked.causes.get(name(1))) in (
         (Phase.RUNNING, None),
@@ -722,7 +724,7 @@ def test_a_pod_that_loses_a_label_is_not_gone(bench: Bench, label: str) -> None:
 def test_a_pod_that_was_deleted_without_grace_is_gone_once_its_name_was_asked_for(bench: Bench) -> None:
     backend = running_pod(bench)
     bench.remove(name(1))
-    until(lambda: look(backend) == {}, 30)
+    until(lambda: observe(backend) == {}, 30)
     assert backend.observe(0.0, {name(1): ""}).causes == {name(1): LossCause.DELETED}
 
 
@@ -732,7 +734,7 @@ def test_a_pod_that_was_deleted_without_grace_is_gone_once_its_name_was_asked_fo
 def test_a_delete_leaves_the_pod_its_own_grace(bench: Bench) -> None:
     backend = running_pod(bench)
     bench.fault(Fault("stuck"))
-    assert delete(backend, 1, look(backend)[name(1)].fingerprint.uid).failure is None
+    assert delete(backend, 1, observe(backend)[name(1)].fingerprint.uid).failure is None
     assert bench.pods()[name(1)]["metadata"]["deletionGracePeriodSeconds"] == 20
 
 
@@ -740,22 +742,22 @@ def test_a_stuck_pod_says_when_its_grace_ended_and_goes_by_force(bench: Bench) -
     bench.spec.write_text(json.dumps({**SPEC, "terminationGracePeriodSeconds": 1}))
     backend = running_pod(bench)
     bench.fault(Fault("stuck"))
-    uid = look(backend)[name(1)].fingerprint.uid
+    uid = observe(backend)[name(1)].fingerprint.uid
     delete(backend, 1, uid)
     ends = seen(backend, 1, Phase.STOPPING).notice
     assert ends is not None
     assert ends.ends <= 1.0
     assert delete(backend, 1, uid).failure is None
-    assert look(backend)[name(1)].phase is Phase.STOPPING
+    assert observe(backend)[name(1)].phase is Phase.STOPPING
     forced = Delete(name(1), "gke-main", DeleteReason.RETURNED, uid, force=True)
     assert errors(backend.delete([forced], lambda: True)) == [None]
-    until(lambda: not look(backend), 30)
+    until(lambda: not observe(backend), 30)
 
 
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_an_action_whose_response_is_lost_is_not_sent_again_by_itself(bench: Bench, verb: str) -> None:
     backend = running_pod(bench)
-    uid = look(backend)[name(1)].fingerprint.uid
+    uid = observe(backend)[name(1)].fingerprint.uid
     before = bench.calls(f"pods.{verb}")
     bench.fault(Fault("lost_response", target=f"pods.{verb}"))
     outcomes = create(backend, 2) if verb == "create" else [delete(backend, 1, uid)]
@@ -785,4 +787,4 @@ def test_the_context_picks_the_cluster(bench: Bench) -> None:
     document["clusters"].append({"name": "near", "cluster": {"server": bench.wire.address}})
     document["contexts"].append({"name": "near", "context": {"cluster": "near", "user": document["users"][0]["name"]}})
     (bench.directory / "kubeconfig").write_text(json.dumps(document))
-    assert look(bench.backend(context="near", watched=False)) == {}
+    assert observe(bench.backend(context="near", watched=False)) == {}

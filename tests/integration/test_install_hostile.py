@@ -197,7 +197,7 @@ def test_a_place_that_a_stranger_s_link_leads_to_is_refused(bundles: Bundles, ro
 
 
 def test_below_a_sticky_directory_the_first_directory_has_to_be_there(bundles: Bundles, root: Path) -> None:
-    """Between a look and a mkdir others could make it in /tmp."""
+    """Between an observation and a mkdir others could make it in /tmp."""
     with TemporaryDirectory() as directory:
         place = Path(directory)
         place.chmod(0o1777)

@@ -569,7 +569,7 @@ def test_with_the_line_of_its_page_setup_makes_templates_whose_instances_join(
     assert machine.calls[0] == "egoconfig join master1.bank.example -f"
 
 
-@pytest.mark.parametrize("when", ["before anybody listened", "between two looks"])
+@pytest.mark.parametrize("when", ["before anybody listened", "between two observations"])
 def test_a_preemption_that_nobody_waited_for_is_heard(machine: Machine, metadata: MetadataServer, when: str) -> None:
     (metadata.values if when == "before anybody listened" else metadata.then)["instance/preempted"] = "TRUE"
     assert machine.start("startup.sh", GCE_METADATA_HOST=metadata.host).wait(timeout=30 * PATIENCE) == 0

@@ -105,9 +105,9 @@ def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Ben
     zonal.backend._observer._resolver = Resolver(lookup=resolvable.__contains__, clock=lambda: float("inf"))
     zonal.create(1)
     until(lambda: "running" in zonal.cloud.state().values(), 30, what="a running instance")
-    waiting = zonal.look()
+    waiting = zonal.observe()
     assert phases(waiting) == [Phase.PENDING]
-    assert zonal.look().machines is waiting.machines
+    assert zonal.observe().machines is waiting.machines
     resolvable.add(name(1))
     machine = zonal.running(1).machines[name(1)]
     assert machine.failure is None
@@ -116,18 +116,18 @@ def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Ben
 def test_the_calls_of_a_look(bench: Bench) -> None:
     """Members are listed while the group changes, or may change because it was asked to."""
     shared = ["instanceGroupManagers"] + ["instances"] * len(bench.spec.all_zones)
-    assert sorted(bench.calls_of(bench.look)) == sorted([*shared, "listManagedInstances"])
-    assert sorted(bench.calls_of(bench.look)) == shared
+    assert sorted(bench.calls_of(bench.observe)) == sorted([*shared, "listManagedInstances"])
+    assert sorted(bench.calls_of(bench.observe)) == shared
     bench.create(1, 2, 3)
-    assert sorted(bench.calls_of(bench.look)) == sorted([*shared, "listManagedInstances"])
+    assert sorted(bench.calls_of(bench.observe)) == sorted([*shared, "listManagedInstances"])
     bench.running(3)
-    until(lambda: sorted(bench.calls_of(bench.look)) == shared, 30, what="a look at a quiet group")
+    until(lambda: sorted(bench.calls_of(bench.observe)) == shared, 30, what="an observation at a quiet group")
 
 
 def test_more_machines_than_fit_in_a_call_or_a_page() -> None:
     spec = advised(project=PROJECT, name="hf-a", zone="us-central1-a", size_limit=3000, list_results="PAGINATED")
     with Bench(spec) as bench:
-        bench.look()
+        bench.observe()
         outcomes = bench.create(*range(1001))
         assert len(outcomes) == 1001
         assert failures(outcomes) == []
@@ -135,8 +135,8 @@ def test_more_machines_than_fit_in_a_call_or_a_page() -> None:
         snapshot = bench.running(1001)
         assert len({machine.ip for machine in snapshot.machines.values()}) == 1001
         bench.restarted()
-        look = bench.calls_of(bench.look)
-        assert (look.count("listManagedInstances"), look.count("instances")) == (3, 3)
+        observation = bench.calls_of(bench.observe)
+        assert (observation.count("listManagedInstances"), observation.count("instances")) == (3, 3)
         assert failures(bench.delete(*snapshot.machines.values())) == []
         assert bench.calls(DELETES) == 2
         bench.empty()
@@ -148,7 +148,7 @@ def test_more_machines_than_fit_in_a_call_or_a_page() -> None:
 @pytest.mark.usefixtures("switches")
 def test_machines_that_are_there_are_not_asked_for_again(zonal: Bench) -> None:
     zonal.create(1, 2)
-    zonal.look()
+    zonal.observe()
     assert classes(zonal.create(1, 2, 3)) == {name(number): None for number in (1, 2, 3)}
     zonal.running(3)
     assert zonal.calls_of(lambda: zonal.create(1, 2, 3)) == []
@@ -171,7 +171,7 @@ def test_a_name_that_is_taken_asks_for_another_look(duplicate: Duplicate) -> Non
         bench.restarted()
         new = None if duplicate is Duplicate.IGNORE else ErrorClass.UNAVAILABLE
         assert classes(bench.create(1, 2, 3)) == {name(1): None, name(2): None, name(3): new}
-        bench.look()
+        bench.observe()
         assert failures(bench.create(1, 2, 3)) == []
         bench.running(3)
 
@@ -211,7 +211,7 @@ def test_a_response_that_is_lost_makes_no_second_machine(zonal: Bench) -> None:
 def test_an_operation_that_failed_is_not_the_response_to_the_next_try(zonal: Bench) -> None:
     zonal.cloud.set_faults(Fault("op_error", "hf-a", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.UNAVAILABLE] * 2
-    assert zonal.look().machines == {}
+    assert zonal.observe().machines == {}
     assert failures(zonal.create(1, 2)) == []
     zonal.running(2)
 
@@ -223,7 +223,7 @@ def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: 
         assert failures(zonal.create(number)) == []
     zonal.cloud.set_faults(Fault("hang", ".*Operations.get", params={"seconds": 30}))
     before = len(zonal.cloud.requests)
-    zonal.look()
+    zonal.observe()
     assert sum("/operations/" in path for _, path in zonal.cloud.requests[before:]) == 1
 
 
@@ -233,12 +233,14 @@ def test_operations_that_cannot_be_read_do_not_use_up_the_calls_of_the_looks(zon
     zonal.cloud.set_faults(Fault("op_gone"))
     for number in range(1, 31):
         assert failures(zonal.create(number)) == []
-    assert zonal.calls_of(zonal.look).count("instances") == 1
-    looks = [sum(one.startswith("operation-") for one in zonal.calls_of(zonal.look)) for _ in range(3)]
-    assert max(looks) <= undecided_creates.MOST
+    assert zonal.calls_of(zonal.observe).count("instances") == 1
+    observations = [sum(one.startswith("operation-") for one in zonal.calls_of(zonal.observe)) for _ in range(3)]
+    assert max(observations) <= undecided_creates.MOST
     zonal.running(30)
-    zonal.look()
-    assert not any(one.startswith("operation-") for one in zonal.calls_of(zonal.look)), "all were accepted, as is seen"
+    zonal.observe()
+    assert not any(one.startswith("operation-") for one in zonal.calls_of(zonal.observe)), (
+        "all were accepted, as is seen"
+    )
 
 
 def test_a_create_that_is_refused_late_shows_machines_that_are_gone(zonal: Bench) -> None:
@@ -246,13 +248,13 @@ def test_a_create_that_is_refused_late_shows_machines_that_are_gone(zonal: Bench
     zonal.cloud.do(lambda: setattr(zonal.cloud.groups.operations, "timings", replace(TIMINGS, operation=(4.0, 4.0))))
     zonal.cloud.set_faults(Fault("op_error", "hf-a", params={"code": "QUOTA_EXCEEDED", "message": "none left"}))
     assert failures(zonal.create(1, 2)) == []
-    until(lambda: phases(zonal.look()) == [Phase.GONE] * 2, 30, what="the refusal")
-    snapshot = zonal.look()
+    until(lambda: phases(zonal.observe()) == [Phase.GONE] * 2, 30, what="the refusal")
+    snapshot = zonal.observe()
     machine = snapshot.machines[name(1)]
     assert machine.failure == Failure(ErrorClass.QUOTA, "QUOTA_EXCEEDED: none left")
-    assert zonal.look().machines is snapshot.machines
+    assert zonal.observe().machines is snapshot.machines
     assert failures(zonal.delete(*snapshot.machines.values())) == []
-    assert zonal.look().machines == {}
+    assert zonal.observe().machines == {}
 
 
 REFUSALS = [
@@ -300,7 +302,7 @@ def test_a_stock_out_is_told_in_its_plain_message_whatever_details_it_has(zonal:
     zonal.cloud.set_faults(Fault("op_error", "hf-a", params=refusal, limit=1), Fault("stockout", name(2)))
     assert [outcome.failure for outcome in zonal.create(1)] == [plain]
     zonal.create(2)
-    until(lambda: zonal.look().machines[name(2)].failure == plain, 30, what="the reason of the attempt")
+    until(lambda: zonal.observe().machines[name(2)].failure == plain, 30, what="the reason of the attempt")
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_looks_rest_only_while_the_project_may_make_no_calls(zonal: Bench, reaso
     zonal.cloud.set_faults(fault)
     assert failures(zonal.create(2)) == [ErrorClass.THROTTLED]
     with nullcontext() if seen else pytest.raises(BackendError, match="takes no more calls of this project now"):
-        assert len(zonal.look().machines) == 1
+        assert len(zonal.observe().machines) == 1
 
 
 # --- deleting only what is meant ----------------------------------------------------------------------------------
@@ -331,7 +333,7 @@ def test_a_delete_looks_first_and_asks_only_for_what_is_there(bench: Bench) -> N
     assert asked == ["listManagedInstances"]
     asked = bench.calls_of(lambda: bench.delete(*snapshot.machines.values()))
     assert asked == ["listManagedInstances", DELETES]
-    until(lambda: all(phase is Phase.STOPPING for phase in phases(bench.look())), 30, what="all stop")
+    until(lambda: all(phase is Phase.STOPPING for phase in phases(bench.observe())), 30, what="all stop")
     outcomes: list[Outcome] = []
     asked = bench.calls_of(lambda: outcomes.extend(bench.delete(*snapshot.machines.values())))
     assert asked == ["listManagedInstances"], "what the group deletes already is not asked for again"
@@ -339,7 +341,7 @@ def test_a_delete_looks_first_and_asks_only_for_what_is_there(bench: Bench) -> N
 
 
 def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> None:
-    """Between the look of a delete and its call members may go; the others of the call are deleted all the same."""
+    """Between the observation of a delete and its call members may go; the others of the call are deleted all the same."""
     bench.create(1)
     bench.running(1)
     urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]
@@ -354,7 +356,7 @@ def test_a_delete_sent_again_after_another_look_is_another_request(zonal: Bench)
     zonal.cloud.set_faults(Fault("op_error", "hf-a", limit=1))
     assert failures(zonal.delete(machine)) == [], "the operation fails after the group has taken the call"
     until(lambda: zonal.cloud.do(lambda: not zonal.cloud.groups.operations.pending(ZONAL.path)), 30)
-    assert phases(zonal.look()) == [Phase.RUNNING]
+    assert phases(zonal.observe()) == [Phase.RUNNING]
     zonal.delete(machine)
     zonal.empty()
 
@@ -364,12 +366,12 @@ def test_an_adopted_instance_that_left_its_group_is_not_gone_and_left_alone(benc
     backend = bench.restarted(adopt_prefixes=("g", "sym-"))
     zone = bench.spec.all_zones[0]
     bench.cloud.do(lambda: bench.cloud.groups.vms.insert(bench.spec, zone, "sym-1"))
-    until(lambda: bench.look(["sym-1", "sym-2"]).namesakes == {"sym-1"}, 30)
-    assert bench.look(["sym-1"]).foreign == frozenset()
+    until(lambda: bench.observe(["sym-1", "sym-2"]).namesakes == {"sym-1"}, 30)
+    assert bench.observe(["sym-1"]).foreign == frozenset()
     deletes = [Delete("sym-1", "m", DeleteReason.RETURNED, adopted=True)]
     assert failures(backend.delete(deletes, lambda: True)) == []
     assert list(bench.cloud.state()) == ["sym-1"]
-    assert sum(call == "instances" for call in bench.calls_of(bench.look)) <= len(bench.spec.all_zones)
+    assert sum(call == "instances" for call in bench.calls_of(bench.observe)) <= len(bench.spec.all_zones)
 
 
 @pytest.mark.usefixtures("switches")
@@ -379,7 +381,7 @@ def test_a_member_taken_out_of_the_group_is_absent_and_said(zonal: Bench, caplog
     group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
     with caplog.at_level(logging.WARNING, "provisioner"):
-        until(lambda: list(zonal.look().machines) == [name(2)], 30, what="its absence")
+        until(lambda: list(zonal.observe().machines) == [name(2)], 30, what="its absence")
     assert zonal.cloud.state()[name(1)] == "running", "its instance runs on"
     problems = [getattr(record, "problem", "") for record in caplog.records]
     assert any(name(1) in problem for problem in problems)
@@ -390,7 +392,7 @@ def test_a_member_taken_out_of_the_group_goes_on_and_its_delete_says_what_to_do(
     uid = zonal.running(1).machines[name(1)].fingerprint.uid
     group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.abandon([f"zones/us-central1-a/instances/{name(1)}"]))
-    until(lambda: zonal.look().machines == {}, 30, what="its absence")
+    until(lambda: zonal.observe().machines == {}, 30, what="its absence")
     asked = zonal.backend.observe(zonal.now, {name(1): uid})
     assert (asked.machines[name(1)].phase, asked.machines[name(1)].strayed) == (Phase.RUNNING, True)
     assert zonal.backend.observe(zonal.now, {name(1): "7"}).namesakes == {name(1)}, "another one of its name"

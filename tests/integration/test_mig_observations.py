@@ -1,4 +1,4 @@
-"""What the MIG backend sees in the simulated Compute API: why machines do not run, their ends, and failed looks."""
+"""What the MIG backend sees in the simulated Compute API: why machines do not run, their ends, and failed observations."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_machine_that_cannot_be_made_says_why_and_can_be_given_up(
     zonal: Bench, fault: Fault, error: ErrorClass, word: str
 ) -> None:
     zonal.cloud.set_faults(fault)
-    zonal.look()
+    zonal.observe()
     zonal.create(1)
 
     def refused() -> Machine | None:
@@ -146,14 +146,14 @@ def test_a_snapshot_is_as_old_as_the_oldest_of_the_lists_that_it_shares() -> Non
 
 def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Bench) -> None:
     zonal.restarted(ComputeTimes(window=3.0))
-    zonal.look()
+    zonal.observe()
     zonal.cloud.set_faults(Fault("throttled", ".*createInstances", limit=1))
     assert failures(zonal.create(1, 2)) == [ErrorClass.THROTTLED] * 2
     asked = len(zonal.cloud.requests)
     outcomes = zonal.create(1, 2)
     assert failures(outcomes) == [ErrorClass.THROTTLED] * 2
     with pytest.raises(BackendError, match="Compute takes no more calls"):
-        zonal.look()
+        zonal.observe()
     assert len(zonal.cloud.requests) == asked
     until(lambda: not failures(zonal.create(1, 2)), 30, what="the next window")
 
@@ -167,10 +167,10 @@ def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch
         bench.cloud.set_faults(Fault("hang", ".*instances.list", params={"seconds": 1.0}))
         before = bench.calls("instances")
         with ThreadPoolExecutor(1) as thread:
-            look = thread.submit(bench.look)
+            observation = thread.submit(bench.observe)
             until(lambda: bench.calls("instances") > before, 30, what="the first pages")
             bench.backend.close()
-            assert isinstance(look.exception(), BackendError)
+            assert isinstance(observation.exception(), BackendError)
         assert bench.calls("instances") - before <= 2 * len(bench.spec.all_zones)
 
 
@@ -197,8 +197,8 @@ def test_a_preempted_machine_gives_notice_and_leaves_remains_that_are_deleted() 
             assert gone is not None
             assert gone.cause is LossCause.PREEMPTED
             bench.delete(gone)
-        until(lambda: list(bench.look().machines) == [name(2)], 30, what="its remains to go")
-        assert phases(bench.look()) == [Phase.RUNNING]
+        until(lambda: list(bench.observe().machines) == [name(2)], 30, what="its remains to go")
+        assert phases(bench.observe()) == [Phase.RUNNING]
 
 
 def _if_gone(machine: Machine | None) -> Machine | None:
@@ -231,7 +231,7 @@ def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: 
     zonal.empty()
 
 
-# --- a failed look is not an empty look ---------------------------------------------------------------------------
+# --- a failed observation is not an empty observation ---------------------------------------------------------------------------
 
 LOST_LOOKS = [
     (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),
@@ -257,15 +257,15 @@ def test_a_look_that_is_not_complete_fails(zonal: Bench, fault: Fault, error: Er
     before = zonal.running(2)
     zonal.cloud.set_faults(fault)
     with pytest.raises(BackendError) as raised:
-        zonal.look()
+        zonal.observe()
     assert raised.value.failure.error is error
     zonal.cloud.set_faults()
-    until(lambda: _machines_or_none(zonal) is before.machines, 30, what="the next complete look")
+    until(lambda: _machines_or_none(zonal) is before.machines, 30, what="the next complete observation")
 
 
 def _machines_or_none(bench: Bench) -> object:
     try:
-        return bench.look().machines
+        return bench.observe().machines
     except BackendError:
         return None
 
@@ -277,10 +277,10 @@ def test_a_page_in_the_middle_that_fails_fails_the_look(monkeypatch: pytest.Monk
         bench.running(5)
         bench.cloud.set_faults(Fault("token_expired", ".*instances.list"))
         with pytest.raises(BackendError) as raised:
-            bench.look()
+            bench.observe()
         assert raised.value.failure.error is ErrorClass.INVALID
         bench.cloud.set_faults(Fault("empty_page", ".*instances.list", after=1, limit=1))
-        assert len(bench.look().machines) == 5
+        assert len(bench.observe().machines) == 5
 
 
 def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -292,28 +292,28 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
     bench.cloud.set_faults(Fault("mig_gone"))
     with caplog.at_level(logging.WARNING, "provisioner"):
         until(lambda: _machines_or_none(bench) == {}, 30, what="an empty group")
-        assert bench.look().machines == {}
+        assert bench.observe().machines == {}
     assert any("the group was deleted" in getattr(record, "problem", "") for record in caplog.records)
     assert set(classes(bench.create(3)).values()) == {ErrorClass.NOT_FOUND}
     bench.restarted()
     with pytest.raises(BackendError, match=r"correct pools\.m, or make the group: gcloud .* none of its machines"):
-        bench.look()
+        bench.observe()
     bench.cloud.set_faults()
-    until(lambda: bench.look().problems == (), 30, what="the group again")
+    until(lambda: bench.observe().problems == (), 30, what="the group again")
 
 
 def test_a_group_whose_instances_show_again_was_not_deleted(bench: Bench) -> None:
-    """Both lists were wrong at once; the next look must not go on believing them."""
+    """Both lists were wrong at once; the next observation must not go on believing them."""
     bench.create(1, 2, 3)
     before = bench.running(3)
     bench.cloud.set_faults(Fault("mig_gone"), Fault("list_lag", ".*instances.list", params={"seconds": 100}))
-    assert bench.look().machines == {}
+    assert bench.observe().machines == {}
     bench.cloud.set_faults(Fault("mig_gone"))
     with pytest.raises(BackendError) as raised:
-        bench.look()
+        bench.observe()
     assert raised.value.failure.error is ErrorClass.NOT_FOUND
     bench.cloud.set_faults()
-    assert bench.look().machines == before.machines
+    assert bench.observe().machines == before.machines
 
 
 def test_a_group_that_seems_to_have_lost_everything_fails_the_look(zonal: Bench) -> None:
@@ -322,7 +322,7 @@ def test_a_group_that_seems_to_have_lost_everything_fails_the_look(zonal: Bench)
     zonal.cloud.set_faults(Fault("stockout"), Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
     zonal.create(3)
     with pytest.raises(BackendError, match="0 members are listed, but the group counts 3"):
-        zonal.look()
+        zonal.observe()
 
 
 def test_members_that_left_during_a_look_are_not_missed_in_it(zonal: Bench) -> None:
@@ -334,7 +334,7 @@ def test_members_that_left_during_a_look_are_not_missed_in_it(zonal: Bench) -> N
     zonal.cloud.set_faults(Fault("hang", ".*listManagedInstances", params={"seconds": 5.0}))
     zonal.cloud.do(lambda: setattr(groups.operations, "timings", replace(TIMINGS, operation=(2.0, 2.0))))
     zonal.cloud.do(lambda: groups.mig(PROJECT, ZONAL.scope, "hf-a").delete(urls, skip_invalid=False))
-    assert zonal.look().machines == {}
+    assert zonal.observe().machines == {}
 
 
 @pytest.mark.parametrize(
@@ -353,18 +353,18 @@ def test_a_list_that_lacks_members_that_run_fails_also_the_first_look(
         bench.cloud.set_faults(Fault(fault, ".*listManagedInstances", params={"seconds": 100}))
         for _ in range(2):
             with pytest.raises(BackendError, match="members are listed, but the group counts 3"):
-                bench.look()
+                bench.observe()
         bench.cloud.set_faults()
-        assert bench.look().machines == before.machines
+        assert bench.observe().machines == before.machines
 
 
 def test_members_that_are_being_made_may_be_listed_late(zonal: Bench) -> None:
     """The lists of a group may lag behind what it has just accepted; then a loop that asks again is the same to it."""
     zonal.cloud.set_faults(Fault("stockout"), Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
     zonal.create(1, 2)
-    assert zonal.look().machines == {}
+    assert zonal.observe().machines == {}
     zonal.restarted()
-    assert zonal.look().machines == {}
+    assert zonal.observe().machines == {}
 
 
 @pytest.mark.parametrize(
@@ -422,13 +422,13 @@ def test_a_create_whose_response_drips_ends_with_its_time() -> None:
 
 
 def test_looks_keep_their_connections(zonal: Bench) -> None:
-    zonal.look()
+    zonal.observe()
     pools = zonal.backend._project.api._session.get_adapter(zonal.cloud.url).poolmanager.pools
     (key,) = pools.keys()
     connections = pools[key]
     before = connections.num_requests
     for _ in range(5):
-        zonal.look()
+        zonal.observe()
     assert connections.num_requests >= before + 10
     assert connections.num_connections <= 2
 
@@ -442,9 +442,9 @@ def test_a_namesake_in_another_zone_of_the_region_is_none_of_ours() -> None:
         for zone in REGIONAL.all_zones:
             for one in [one for one, own in ours.items() if own != zone]:
                 bench.cloud.do(lambda zone=zone, one=one: vms.insert(REGIONAL, zone, one))
-        assert bench.look().machines == before
+        assert bench.observe().machines == before
         bench.restarted()
-        assert bench.look().machines == before
+        assert bench.observe().machines == before
 
 
 def test_a_member_outside_the_zones_that_the_group_names_is_seen() -> None:
@@ -479,7 +479,7 @@ def test_members_that_are_taken_over_from_another_provider_are_no_problem(zonal:
     group = zonal.cloud.groups.mig(PROJECT, "zones/us-central1-a", "hf-a")
     zonal.cloud.do(lambda: group.resize(2))
     until(lambda: len(zonal.cloud.state()) == 2, 30, what="two members with the group's own names")
-    assert zonal.look().problems == ()
+    assert zonal.observe().problems == ()
     assert not any("not ours" in finding.text for finding in zonal.backend.check(10.0))
 
 
@@ -498,9 +498,9 @@ def test_what_we_delete_is_no_news(zonal: Bench, caplog: pytest.LogCaptureFixtur
 def test_settings_that_will_go_wrong_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     spec = advised(project=PROJECT, name="hf-a", zone="us-central1-a", update_type="PROACTIVE")
     with Bench(spec) as bench, caplog.at_level(logging.WARNING, "provisioner"):
-        bench.look()
+        bench.observe()
         bench.backend._observer.expect_change()  # the members are listed again
-        bench.look()
+        bench.observe()
         assert [getattr(record, "problem", "")[:25] for record in caplog.records] == ["its updatePolicy is PROAC"]
         assert failures(bench.create(1)) == [ErrorClass.INVALID]
 

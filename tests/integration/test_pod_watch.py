@@ -28,7 +28,9 @@ NAME = "hf-abcdefghij-000001"
 OTHER = "hf-abcdefghij-000002"
 THIRD = "hf-abcdefghij-000003"
 FOURTH = "hf-abcdefghij-000004"
-TIMES = KubeTimes(call=1.0, silence=1.0, blind=0.3, first_look=5.0, stream=30.0, first_retry=0.02, last_retry=0.05)
+TIMES = KubeTimes(
+    call=1.0, silence=1.0, blind=0.3, first_observation=5.0, stream=30.0, first_retry=0.02, last_retry=0.05
+)
 
 
 def pod(version: int, name: str = NAME, identity: Identity = IDENTITY) -> dict[str, Any]:

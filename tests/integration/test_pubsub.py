@@ -170,7 +170,7 @@ def test_a_stream_closes_while_it_waits_to_try_again(place: Place) -> None:
 def test_hf_is_told_of_a_preemption_that_no_look_can_tell(pubsub: str, place: Place, tmp_path: Path) -> None:
     """The whole chain: the running provisioner takes the event, and getReturnRequests prints the seconds left.
 
-    The group's instances are not Spot: a look shows that one stops, and neither why nor when it is over.
+    The group's instances are not Spot: an observation shows that one stops, and neither why nor when it is over.
     """
     site, state = small_site(tmp_path), StateDir(tmp_path)
     site.settings |= {"events": {"project": PROJECT, "subscription": place.name}, "loop": {"interval_seconds": 0.5}}

@@ -83,18 +83,18 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
         assert backend.rehearse("T") == []
         assert backend.size(10) is not None
         backend.create([create], always)
-        until(lambda: phase(look(backend)) is Phase.RUNNING, 30, what="the machine runs")
+        until(lambda: phase(observe(backend)) is Phase.RUNNING, 30, what="the machine runs")
         zone = cloud.call(lambda model: model.groups.mig("p", spec.scope, spec.name).members[NAME].zone)
         requests.delete(
             f"{cloud.compute}projects/p/zones/{zone}/instances/{NAME}", timeout=10 * PATIENCE
         ).raise_for_status()
-        until(lambda: phase(look(backend)) is not Phase.RUNNING, 30, what="the machine is gone")
+        until(lambda: phase(observe(backend)) is not Phase.RUNNING, 30, what="the machine is gone")
         assert "zoneOperations.list" in callers.CALLS, "why it went was asked"
         backend.delete([Delete(NAME, "m", DeleteReason.RETURNED)], always)
         slow = replace(GROUP, operation=(1.0, 1.0))
         cloud.call(lambda model: model.impose(Conditions(mig=slow)))
         backend.create([replace(create, name=f"hf-{REQUEST}-000001")], always)
-        look(backend)
+        observe(backend)
         cloud.call(lambda model: model.impose(Conditions(mig=GROUP)))
     finally:
         backend.close()
@@ -109,14 +109,14 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
     create = Create(NAME, "g", "T", REQUEST)
     try:
         assert backend.rehearse("T") == []
-        look(backend)
+        observe(backend)
         backend.start(lambda: None)
         cloud.impose([Fault("stockout", target="symphony")])
         backend.create([create], always)
         backend.create([create], always)
-        until(lambda: look(backend) and "events list" in callers.CALLS, 30, what="events are read")
+        until(lambda: observe(backend) and "events list" in callers.CALLS, 30, what="events are read")
         cloud.impose([])
-        until(lambda: look(backend) and "nodes list anywhere" in callers.CALLS, 30, what="its node is read")
+        until(lambda: observe(backend) and "nodes list anywhere" in callers.CALLS, 30, what="its node is read")
         backend.record_ends([Ended(NAME, REQUEST, "T", "", True, LossCause.NODE, None)])
         until(lambda: "events create" in callers.CALLS, 30, what="its loss is recorded")
         backend.delete([Delete(NAME, "g", DeleteReason.RETURNED)], always)
@@ -155,7 +155,7 @@ def life_of_a_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.calls == {call for call in callers.CALLS if call.startswith("/google.")}, "none is made unseen"
 
 
-def look(backend: MigBackend | GkeBackend) -> Snapshot:
+def observe(backend: MigBackend | GkeBackend) -> Snapshot:
     """What the pool holds now."""
     return backend.observe(time.monotonic(), {})
 

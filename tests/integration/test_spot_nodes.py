@@ -78,7 +78,7 @@ class Reader:
         """Meet nodes, read to the end, and say what is known of them."""
         for name in names:
             self.nodes.is_spot(name)
-        self.nodes.look()
+        self.nodes.observe()
         self.nodes.close()
         return [self.nodes.is_spot(name) for name in names]
 

@@ -164,7 +164,7 @@ class Proxy:
         """Break all streams off; how many there were."""
         return self._break(self._watchers)
 
-    def looks(self) -> list[Call]:
+    def observations(self) -> list[Call]:
         """Every list and watch of pods that was answered."""
         with self._lock:
             return [call for call in self.calls if call.method == "GET" and call.path.endswith("/pods")]

@@ -177,7 +177,7 @@ def homeless(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[KubePlace]:
 
 
 def words(place: KubePlace) -> str:
-    failure = place.look().machines[ONE].failure
+    failure = place.observe().machines[ONE].failure
     return failure.text if failure else ""
 
 
@@ -191,7 +191,7 @@ def test_without_the_right_to_list_events_the_autoscalers_words_are_missing_and_
         return bool(words(homeless)) and any("/events" in call.path and call.status == 403 for call in proxy.calls)
 
     until(refused, 20, what="events are refused")
-    failure = homeless.look().machines[ONE].failure
+    failure = homeless.observe().machines[ONE].failure
     assert failure is not None
     assert failure.error is ErrorClass.STOCKOUT
     assert "didn't match Pod's node affinity/selector" in failure.text

@@ -71,7 +71,7 @@ class Bench:
         """One that has a first list behind it."""
         backend = self.backend(times=times)
         backend.start(lambda: None)
-        look(backend)
+        observe(backend)
         return backend
 
     def close(self) -> None:
@@ -86,19 +86,19 @@ def bench(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
-def look(backend: GkeBackend) -> set[str]:
+def observe(backend: GkeBackend) -> set[str]:
     return set(backend.observe(0.0, {}).machines)
 
 
 def until_seen(backend: GkeBackend, expected: set[str]) -> None:
-    """Wait until a look is complete and shows exactly these; some before it may fail."""
+    """Wait until an observation is complete and shows exactly these; some before it may fail."""
     until(lambda: looked(backend) == expected, SECONDS, what=f"{len(expected)} pods are seen")
 
 
 def looked(backend: GkeBackend) -> set[str] | None:
-    """What a look shows; None when it fails."""
+    """What an observation shows; None when it fails."""
     try:
-        return look(backend)
+        return observe(backend)
     except BackendError:
         return None
 
@@ -106,10 +106,10 @@ def looked(backend: GkeBackend) -> set[str] | None:
 def test_a_list_is_streamed_and_its_stream_followed(space: Space, proxy: Proxy, bench: Bench) -> None:
     names = add(space, *range(300))
     backend = bench.watching()
-    assert look(backend) == names
+    assert observe(backend) == names
     names |= add(space, 300)
     until_seen(backend, names)
-    (call,) = proxy.looks()
+    (call,) = proxy.observations()
     assert call.watches
     assert call.lists
 
@@ -120,10 +120,10 @@ def test_where_no_list_is_streamed_pages_are_listed_and_a_watch_follows_them(
     names = add(space, *range(510))
     proxy.trouble = Trouble.NO_STREAMED_LISTS
     backend = bench.watching()
-    assert look(backend) == names
+    assert observe(backend) == names
     names |= add(space, 510)
     until_seen(backend, names)
-    refused, first, second, watch = proxy.looks()
+    refused, first, second, watch = proxy.observations()
     assert (refused.lists, refused.watches) == (True, True)
     assert (first.lists, first.watches, "limit=500" in first.query) == (True, False, True)
     assert (second.lists, second.watches, "continue=" in second.query) == (True, False, True)
@@ -136,7 +136,7 @@ def test_a_stream_that_breaks_is_resumed_without_a_list(space: Space, proxy: Pro
     assert proxy.cut_watches() == 1
     names |= add(space, 2)
     until_seen(backend, names)
-    assert [call.lists for call in proxy.looks()] == [True, False]
+    assert [call.lists for call in proxy.observations()] == [True, False]
 
 
 def test_after_a_restart_the_server_has_forgotten_versions_and_the_pods_are_listed_again(
@@ -154,7 +154,7 @@ def test_after_a_restart_the_server_has_forgotten_versions_and_the_pods_are_list
     assert looked(backend) is None
     proxy.trouble = Trouble.NONE
     until_seen(backend, {name(2), name(3)})
-    assert [call.lists for call in proxy.looks()] == [True, False, True], "listed, resumed and told 410, listed"
+    assert [call.lists for call in proxy.observations()] == [True, False, True], "listed, resumed and told 410, listed"
 
 
 def test_the_pools_of_a_namespace_share_one_watch_and_others_pods_are_ignored(
@@ -166,11 +166,11 @@ def test_the_pools_of_a_namespace_share_one_watch_and_others_pods_are_ignored(
     backends = [bench.backend(pool, namespaces=namespaces) for pool in (MAIN, SPOT)]
     for backend in backends:
         backend.start(lambda: None)
-    assert [look(backend) for backend in backends] == [main, spot]
+    assert [observe(backend) for backend in backends] == [main, spot]
     add(space, 7, provisioner="another")
     space.admin.patch(f"{space.pods_path}/{name(1)}", {"metadata": {"labels": {"hf-provisioner/pool": SPOT}}})
     main |= add(space, 5)
     until_seen(backends[0], main - {name(1)})
     until_seen(backends[1], spot | {name(1)})
-    assert len(proxy.looks()) == 1
+    assert len(proxy.observations()) == 1
     assert proxy.cut_watches() == 1

@@ -50,7 +50,7 @@ def start(place: KubePlace, number: int, pod: Mapping[str, Any]) -> None:
 
 def seen(place: KubePlace, name: str, condition: Callable[[Machine], bool], what: str) -> Machine:
     def matching() -> Machine | None:
-        machine = place.look().machines.get(name)
+        machine = place.observe().machines.get(name)
         return machine if machine is not None and condition(machine) else None
 
     machine = until(matching, place.patience, what=what)
@@ -91,7 +91,7 @@ def test_a_taint_ends_the_pods_that_do_not_tolerate_it(cluster: Cluster, space: 
         assert ended.notice is not None
         assert ended.failure is not None
         assert ended.failure.text.startswith("DeletionByTaintManager: ")
-        assert place.look().machines[TWO].phase is Phase.RUNNING
+        assert place.observe().machines[TWO].phase is Phase.RUNNING
 
 
 def test_a_pod_of_higher_priority_takes_the_room(cluster: Cluster, space: Space, place: KubePlace) -> None:

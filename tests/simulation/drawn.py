@@ -124,7 +124,7 @@ ACTS: Mapping[Act, Values] = {
 
 KEEP_AWAY = frozenset({
     "boot_failures", "hangs", "dies", "preempted_per_hour", "capacity", "quota", "calls", "calls_per_second",
-    "lost_answers", "ignored_creates", "ignores_deletes", "looks", "appears_seconds", "paused",
+    "lost_answers", "ignored_creates", "ignores_deletes", "observations", "appears_seconds", "paused",
     "max_machines", "max_machines_total", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds",
     "every_minutes", "walk", "hourly_billing",
 })  # fmt: skip

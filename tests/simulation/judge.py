@@ -22,8 +22,8 @@ from provisioner.model import (
     Delete,
     DeleteReason,
     HoldKind,
-    Look,
     Memory,
+    Observation,
     Phase,
     RequestRecord,
     RequestStatus,
@@ -118,7 +118,7 @@ class Judge:
         self._shown: set[str] = set()
         """Names, of slots not yet closed, that the cycle in hand is shown as running."""
         self._no_room: set[str] = set()
-        """Machines of which a look has shown that there is no room for them."""
+        """Machines of which an observation has shown that there is no room for them."""
         self._seen_running: set[str] = set()
         """The same machines over all whole cycles."""
         self._slots: dict[str, tuple[Verdict, str]] = {}
@@ -303,25 +303,28 @@ class Judge:
         for name in self.foreigners:
             assert self._story.cluster.pods.get("ns-alpha", name), f"{Law.REASONED}: {name} was not ours and is gone"
 
-    def begins(self, looks: Mapping[str, Look], now: float) -> None:
-        """Note the looks with which a cycle begins."""
+    def begins(self, observations: Mapping[str, Observation], now: float) -> None:
+        """Note the observations with which a cycle begins."""
         self.holds = self._story.hf.holds.read()
         self._returned_before = set(self._story.returned)
         self._unheard_before = {id_ for id_, wanted in self._story.requests.items() if wanted.told is None}
         self._polled_before = {id_: wanted.polled for id_, wanted in self._story.requests.items()}
         self._shown = set()
         self._in_sight = set()
-        for look in looks.values():
-            if not isinstance(look, Snapshot) or now - look.began > self._story.limits.pools[look.pool].stale_after:
+        for observation in observations.values():
+            if (
+                not isinstance(observation, Snapshot)
+                or now - observation.began > self._story.limits.pools[observation.pool].stale_after
+            ):
                 continue
-            self._in_sight.add(look.pool)
-            self._no_room |= {name for name, machine in look.machines.items() if machine.no_room}
-            running = {name for name, machine in look.machines.items() if machine.phase is Phase.RUNNING}
+            self._in_sight.add(observation.pool)
+            self._no_room |= {name for name, machine in observation.machines.items() if machine.no_room}
+            running = {name for name, machine in observation.machines.items() if machine.phase is Phase.RUNNING}
             running -= self._dead
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
-            strange = sum(name in self.orphans and name not in self.accepted for name in look.machines)
+            strange = sum(name in self.orphans and name not in self.accepted for name in observation.machines)
             self.too_many |= self._story.life.reconciler.memory is not None and strange > max(
-                FEW_ORPHANS, ORPHAN_SHARE * len(look.machines)
+                FEW_ORPHANS, ORPHAN_SHARE * len(observation.machines)
             )
 
     # --- what the loop recorded and published ---------------------------------------------------------------------

@@ -11,7 +11,7 @@ class Law(StrEnum):
     INTENT = "law: intent first"
     NAMED_ONCE = "law: a name is used once"
     RECORDED = "law: recorded before acted"
-    SEEN_WHOLE = "law: a failed look is not an empty look"
+    SEEN_WHOLE = "law: a failed observation is not an empty observation"
     REASONED = "law: nothing is deleted by count"
     SLOWLY = "law: orphans go slowly"
     ENDS = "law: a request always ends"

@@ -40,15 +40,15 @@ from provisioner.model import (
     Hold,
     HoldKind,
     Limits,
-    Look,
     Memory,
+    Observation,
+    ObservationFailed,
     OrphanLimits,
     Outcome,
     PoolLimits,
     RequestStatus,
     Snapshot,
     TemplateLimits,
-    Unobserved,
 )
 from provisioner.state import batched_writes, recovery
 from provisioner.state import intent as intent_file
@@ -304,7 +304,7 @@ class Story:
         self.judge = Judge(self)
         self.ghosts: list[Life] = []
         self.notices = Notices()
-        self.looks: dict[str, Look] = {}
+        self.observations: dict[str, Observation] = {}
         self.due = 0.0
         self.copies: dict[str, bytes] = {}
         """Backups of state files, by kind."""
@@ -376,7 +376,7 @@ class Story:
             before = self._marks()
             self.judge.superseded = True
             try:
-                ghost.reconciler.cycle(self._look(ghost))
+                ghost.reconciler.cycle(self._observe(ghost))
             except SupersededError:
                 pass
             finally:
@@ -388,12 +388,12 @@ class Story:
 
     def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = ()) -> None:
         """One cycle. ``blind`` pools cannot be seen, of ``late`` ones only an old snapshot is at hand."""
-        looks = self._look(self.life, blind, late)
-        self.looks = looks
-        self.judge.begins(looks, self.life.clock.now())
+        observations = self._observe(self.life, blind, late)
+        self.observations = observations
+        self.judge.begins(observations, self.life.clock.now())
         report: CycleReport | None = None
         try:
-            report = self.life.reconciler.cycle(looks)
+            report = self.life.reconciler.cycle(observations)
         except Crash:
             self.restart()
         self.fuse.put_out()
@@ -404,27 +404,27 @@ class Story:
                 self.due = report.plan.due
         self.judge.after_cycle(None if report is None or report.problem else report)
 
-    def _look(self, life: Life, blind: Collection[str] = (), late: Collection[str] = ()) -> dict[str, Look]:
+    def _observe(self, life: Life, blind: Collection[str] = (), late: Collection[str] = ()) -> dict[str, Observation]:
         now, sought = life.clock.now(), life.reconciler.sought()
-        looks: dict[str, Look] = {}
+        observations: dict[str, Observation] = {}
         for pool, backend in self.backends.items():
             backend.line.blind = BLIND if pool in blind else None
-            before = self.looks.get(pool)
+            before = self.observations.get(pool)
             if pool in late and before is not None:
-                looks[pool] = before
+                observations[pool] = before
                 continue
             try:
                 names = sought.get(pool, {})
-                look = replace(backend.observe(now, names), asked=frozenset(names))
-                looks[pool] = self.notices.added_to(look, backend.lag)
+                observation = replace(backend.observe(now, names), asked=frozenset(names))
+                observations[pool] = self.notices.added_to(observation, backend.lag)
             except BackendError as error:
-                looks[pool] = Unobserved(pool, now, error.failure)
-        return looks
+                observations[pool] = ObservationFailed(pool, now, error.failure)
+        return observations
 
     # --- time and trouble -----------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let time pass without a look."""
+        """Let time pass without an observation."""
         self.world.advance(self.world.now + seconds)
         self.judge.watch()
 
@@ -518,9 +518,14 @@ class Story:
         except StateMissing:  # nothing is left of anything: `provisioner init`
             self.hf.intent.create(PROVISIONER)
             return
-        looks = self._look(self.life)
-        if all(isinstance(look, Snapshot) for look in looks.values()):
-            names = [name for look in looks.values() if isinstance(look, Snapshot) for name in look.machines]
+        observations = self._observe(self.life)
+        if all(isinstance(observation, Snapshot) for observation in observations.values()):
+            names = [
+                name
+                for observation in observations.values()
+                if isinstance(observation, Snapshot)
+                for name in observation.machines
+            ]
             plan = recovery.recovery(files, names, PREFIX, PROVISIONER)
             recovery.apply(self.hf, plan)
             if plan.releases(applied=True):

@@ -19,9 +19,9 @@ from provisioner.model import (
     Fingerprint,
     HoldKind,
     Holds,
-    Look,
     Machine,
     Memory,
+    Observation,
     Phase,
     Plan,
     RequestRecord,
@@ -121,7 +121,7 @@ def any_machine(draw: st.DrawFn, number: int, request: str) -> Machine:
 
 
 @st.composite
-def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Look | None:
+def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Observation | None:
     kind = draw(st.sampled_from(["seen", "seen", "seen", "failed", "old", "none"]))
     if kind == "none":
         return None
@@ -157,19 +157,25 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
         pressures=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
         orphans=draw(st.dictionaries(st.sampled_from([name(90, "cccccccccc"), "x"]), st.just(NOW - 700))),
     )
-    looks = {where: look for where in "abc" if (look := draw(any_look(where, remembered))) is not None}
+    observations = {
+        where: observation for where in "abc" if (observation := draw(any_look(where, remembered))) is not None
+    }
     contact = Contact(
         polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
         active=draw(TIMES),
         told=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
         inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
     )
-    return World(intent_of(remembered), looks, contact, draw(st.frozensets(st.sampled_from("abc")))), remembered
+    return World(intent_of(remembered), observations, contact, draw(st.frozensets(st.sampled_from("abc")))), remembered
 
 
 def usable(world: World) -> set[str]:
     """Pools that may be acted upon."""
-    seen = {look.pool for look in world.looks.values() if isinstance(look, Snapshot) and NOW - look.began <= 60}
+    seen = {
+        observation.pool
+        for observation in world.observations.values()
+        if isinstance(observation, Snapshot) and NOW - observation.began <= 60
+    }
     return seen - world.busy
 
 
@@ -199,9 +205,9 @@ def no_pool_that_is_blind_paused_or_busy_is_asked_for_anything(world: World, _: 
 def no_cap_is_exceeded(world: World, known: Memory, made: Plan) -> None:
     new = [create for create in made.creates if create.name not in slots_of(known)]
     for where, count in Counter(create.pool for create in new).items():
-        look = world.looks[where]
-        assert isinstance(look, Snapshot)
-        assert len(there(made.memory, where) | set(look.machines)) <= CAPS[where]
+        observation = world.observations[where]
+        assert isinstance(observation, Snapshot)
+        assert len(there(made.memory, where) | set(observation.machines)) <= CAPS[where]
         assert where != "a" or count <= 3, "max_pending"
 
 
@@ -303,9 +309,9 @@ def test_a_plan_never_exceeds_the_cap_over_all_templates(situation: tuple[World,
     }
     known, both = replace(remembered, requests=requests), two_templates(pool("a", max_machines_total=most))
     made = make_plan(replace(world, intent=intent_of(known)), known, both, NOW)
-    look = world.looks.get("a")
-    if {create.name for create in made.creates} - slots_of(known).keys() and isinstance(look, Snapshot):
-        assert len({*look.machines, *there(made.memory, "a")}) <= most
+    observation = world.observations.get("a")
+    if {create.name for create in made.creates} - slots_of(known).keys() and isinstance(observation, Snapshot):
+        assert len({*observation.machines, *there(made.memory, "a")}) <= most
 
 
 ANY_HOLDS = st.lists(

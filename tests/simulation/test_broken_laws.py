@@ -28,12 +28,12 @@ from provisioner.model import (
     Holds,
     LossCause,
     Memory,
+    ObservationFailed,
     RequestRecord,
     RequestStatus,
     ReturnResult,
     Slot,
     Snapshot,
-    Unobserved,
     Verdict,
 )
 from provisioner.planning import plan
@@ -103,11 +103,13 @@ def a_failed_look_is_an_empty_pool() -> Break:
 
     def credulous(world: plan.World, memory: Memory, *rest: Any) -> Draft:
         names = frozenset(slot.name for _, slot in memory.slots)
-        looks = {
-            pool: Snapshot(pool, look.began, {}, asked=names) if isinstance(look, Unobserved) else look
-            for pool, look in world.looks.items()
+        observations = {
+            pool: Snapshot(pool, observation.began, {}, asked=names)
+            if isinstance(observation, ObservationFailed)
+            else observation
+            for pool, observation in world.observations.items()
         }
-        return perceive(replace(world, looks=looks), memory, *rest)
+        return perceive(replace(world, observations=observations), memory, *rest)
 
     return patch.object(reconciler, "perceive", credulous)
 

@@ -44,7 +44,7 @@ STORIES: Mapping[str, dict[str, Any]] = {
 """Half an hour each."""
 
 UNCOUNTED = 20.0
-"""Seconds of a machine that usage may miss or add: a minute while it waits for room, and between two looks."""
+"""Seconds of a machine that usage may miss or add: a minute while it waits for room, and between two observations."""
 
 RESTARTS_AFTER = 1.0
 """Seconds for which no loop runs."""

@@ -128,7 +128,7 @@ THEMES = [
     Theme(
         a_failed_look_is_an_empty_pool,
         "killed",
-        ({"at_minutes": 8.0, "for_minutes": 5.0, "change": {"looks": "failed"}},),
+        ({"at_minutes": 8.0, "for_minutes": 5.0, "change": {"observations": "failed"}},),
         {"boot_seconds": 20.0},
     ),
     Theme(

@@ -44,7 +44,7 @@ EVENTS: Mapping[str, list[dict[str, Any]]] = {
     ],
 }
 SLACK = 12.0
-"""Seconds by which the time of one machine may be told too long or too short: of a call, and between two looks."""
+"""Seconds by which the time of one machine may be told too long or too short: of a call, and between two observations."""
 
 
 class Counted(Provisioner):
@@ -73,7 +73,11 @@ class Counted(Provisioner):
         super()._hear(report)
         if report.memory is None or report.problem:
             return
-        self._looked |= {look.pool: look.began for look in report.looks.values() if isinstance(look, Snapshot)}
+        self._looked |= {
+            observation.pool: observation.began
+            for observation in report.observations.values()
+            if isinstance(observation, Snapshot)
+        }
         now = seconds(report.memory, self._looked)
         self.fell += [f"{pool} at {report.now}" for pool in now if now[pool] < self.told.get(pool, 0.0)]
         self.told |= now

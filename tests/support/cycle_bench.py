@@ -1,4 +1,4 @@
-"""A state directory, two places and a reconciler, driven by hand: each cycle, each look and each second by a test."""
+"""A state directory, two places and a reconciler, driven by hand: each cycle, each observation and each second by a test."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Limits,
-    Look,
+    Observation,
+    ObservationFailed,
     Outcome,
     PoolLimits,
     TemplateLimits,
-    Unobserved,
 )
 from provisioner.state.directory import StateDir
 from tests.support.inline_actors import InlineActors
@@ -136,29 +136,29 @@ class Bench:
     def cycle(self, times: int = 1, blind: Collection[str] = ()) -> CycleReport:
         for _ in range(times):
             self.clock.time += 5.0
-            report = self.reconciler.cycle(self.looks(blind))
+            report = self.reconciler.cycle(self.observations(blind))
         return report
 
-    def looks(self, blind: Collection[str] = ()) -> dict[str, Look]:
+    def observations(self, blind: Collection[str] = ()) -> dict[str, Observation]:
         """Look at each pool; those in ``blind`` cannot be seen."""
         return {
-            name: Unobserved(name, self.clock.time, BLIND)
+            name: ObservationFailed(name, self.clock.time, BLIND)
             if name in blind
             else place.observe(self.clock.time, self.reconciler.sought().get(place.pool, {}))
             for name, place in self.places.items()
         }
 
-    def anew(self, looks: Mapping[str, Look]) -> dict[str, Look]:
-        """Newer looks that show the same."""
-        return {name: replace(look, began=self.clock.time) for name, look in looks.items()}
+    def anew(self, observations: Mapping[str, Observation]) -> dict[str, Observation]:
+        """Newer observations that show the same."""
+        return {name: replace(observation, began=self.clock.time) for name, observation in observations.items()}
 
-    def at_rest(self) -> dict[str, Look]:
+    def at_rest(self) -> dict[str, Observation]:
         """Looks on which nothing is planned any more."""
-        looks = self.looks()
+        observations = self.observations()
         for _ in range(2):
-            self.reconciler.cycle(looks)
-        assert self.reconciler.cycle(looks).plan is None
-        return looks
+            self.reconciler.cycle(observations)
+        assert self.reconciler.cycle(observations).plan is None
+        return observations
 
     def succeed(self, count: int) -> str:
         """A request that HF was told is complete."""

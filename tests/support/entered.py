@@ -62,8 +62,8 @@ def ways(directory: Path) -> dict[str, Set[CodeType]]:
     bench.request(3)
     found = {"first cycle of a request": entered(bench.cycle)}
     bench.place.place.boot()
-    looks = bench.at_rest()
-    found["idle cycle"] = entered(lambda: bench.reconciler.cycle(bench.anew(looks)))
+    observations = bench.at_rest()
+    found["idle cycle"] = entered(lambda: bench.reconciler.cycle(bench.anew(observations)))
     lost, *_ = bench.place.machines
     bench.place.lose(lost)
     found["lost machine"] = entered(lambda: bench.cycle(CYCLES_OF_A_LOSS))

@@ -1,4 +1,4 @@
-"""The fake backend, whose looks can be made to fail or to take long."""
+"""The fake backend, whose observations can be made to fail or to take long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.waiting import PATIENCE
 
 
 class SlowPlace(FakeBackend):
-    """One pool; its looks wait for ``slow``, and fail with ``error``."""
+    """One pool; its observations wait for ``slow``, and fail with ``error``."""
 
     def __init__(self) -> None:
         pool = FakePool(name="pool", observe_seconds=0.02)
@@ -19,7 +19,7 @@ class SlowPlace(FakeBackend):
         self.error: Exception | None = None
         self.slow = threading.Event()
         self.slow.set()
-        self.looks = 0
+        self.observations = 0
 
     @property
     def machines(self) -> dict[str, Entry]:
@@ -31,7 +31,7 @@ class SlowPlace(FakeBackend):
             wake()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        self.looks += 1
+        self.observations += 1
         self.slow.wait(10 * PATIENCE)
         if self.error is not None:
             raise self.error

@@ -20,6 +20,7 @@ from provisioner.model import (
     LossCause,
     Machine,
     Memory,
+    ObservationFailed,
     Phase,
     Plan,
     PoolLimits,
@@ -32,7 +33,6 @@ from provisioner.model import (
     TemplateLimits,
     Transition,
     Unmet,
-    Unobserved,
     Verdict,
 )
 from provisioner.names import machine_name
@@ -67,7 +67,7 @@ def name(number: int = 0, request: str = REQUEST) -> str:
 
 
 ASKED = frozenset(name(number, request) for number in range(40) for request in (REQUEST, OTHER))
-"""The names that a look asks for, unless the test says otherwise."""
+"""The names that an observation asks for, unless the test says otherwise."""
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def machine(number: int = 0, phase: Phase = Phase.RUNNING, request: str = REQUES
 
 
 def snapshot(*machines: Machine, pool: str = "a", began: float = SEEN, **changes: Any) -> Snapshot:
-    """A look that asked also for every machine of the two requests by its name."""
+    """An observation that asked also for every machine of the two requests by its name."""
     return Snapshot(pool, began, {one.name: one for one in machines}, **({"asked": ASKED} | changes))
 
 
-def unobserved(pool: str = "a") -> Unobserved:
-    return Unobserved(pool, SEEN, Failure(ErrorClass.UNAVAILABLE, "no route to host"))
+def unobserved(pool: str = "a") -> ObservationFailed:
+    return ObservationFailed(pool, SEEN, Failure(ErrorClass.UNAVAILABLE, "no route to host"))
 
 
 # --- putting them together --------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def unmet_of(
         slot for _, slot in remembered.slots if slot.failure and slot.failure.error.has_no_room and slot.observed.seen
     ]
     machines = {one.name: Machine(one.name, Phase.PENDING, no_room=True) for one in full if one.ran is None}
-    looks = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
-    draft = draft_of(remembered, *looks, limits=limits)
+    observations = [Snapshot(name, NOW, machines) for name in limits.pools.keys() - set(unseen)]
+    draft = draft_of(remembered, *observations, limits=limits)
     draft.unknown = {pool: [""] * count for pool, count in (orphans or {}).items()}
     capacity, order = capacity_of(draft), turns(draft.records())
     for id_ in order:
@@ -218,7 +218,7 @@ def unmet_of(
 
 def plan(
     remembered: Memory,
-    *looks: Snapshot | Unobserved,
+    *observations: Snapshot | ObservationFailed,
     limits: Limits,
     intent: Intent | None = None,
     contact: Contact | None = None,
@@ -229,7 +229,7 @@ def plan(
     """The plan for a memory whose intent is the one it has read, unless another is given."""
     world = World(
         intent or intent_of(remembered),
-        {one.pool: one for one in looks},
+        {one.pool: one for one in observations},
         contact or Contact(since=now, active=now),
         frozenset(busy),
         holds=holds,

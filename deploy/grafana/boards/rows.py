@@ -73,8 +73,8 @@ def pressure(labels: str) -> list[Question]:
             width=12,
         ),
         ask(
-            "Age of the last complete look",
-            "A pool without a fresh look gets no actions.",
+            "Age of the last complete observation",
+            "A pool without a fresh observation gets no actions.",
             AGE.format(by="pool", metric=chosen("observation_timestamp_seconds", labels)),
             "{{pool}}",
             "s",
@@ -163,7 +163,7 @@ def speed(labels: str) -> list[Question]:
         ),
         ask(
             "Backend calls, p95",
-            "One look, or one batch of creates or deletes.",
+            "One observation, or one batch of creates or deletes.",
             quantile(0.95, chosen("backend_call_seconds", labels), "pool, operation"),
             "{{pool}} {{operation}}",
             "s",

@@ -52,8 +52,8 @@ class KubeTimes:
     """How long a watch may be silent: servers send a bookmark about every 60 s; a longer silence is a dead stream."""
     blind: float = 10.0
     """How long a cache still counts without its stream: a stream that begins anew is no outage."""
-    first_look: float = 10.0
-    """How long the first look waits for the first list."""
+    first_observation: float = 10.0
+    """How long the first observation waits for the first list."""
     stream: float = 270.0
     """How long a stream lasts, ± 10 %, so that many watches do not begin anew together."""
     first_retry: float = 0.1

@@ -69,12 +69,12 @@ class GkeBackend:
         self._api = self._namespace.api
         self._list_after = -math.inf
         self._rests_on: tuple[float, float] | None = None
-        """When the list began that the looks rest on: in monotonic time and, the same for all of them, in loop time."""
+        """When the list began that the observations rest on: in monotonic time and, the same for all of them, in loop time."""
         self._answered_by = ""
         """As ``Snapshot.answered_by``, read after that list."""
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Watch from now on; without it every look lists the pods."""
+        """Watch from now on; without it every observation lists the pods."""
         self._namespace.watch(self._cache, wake)
 
     def list_after(self, when: float) -> None:
@@ -85,7 +85,7 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Everything of ours in the namespace.
 
-        A look at a live watch begins now: what we created is in the cache at once, what others did within the time
+        An observation at a live watch begins now: what we created is in the cache at once, what others did within the time
         that a silent stream takes to be noticed.
         """
         listed = self._listed(now)
@@ -167,7 +167,7 @@ class GkeBackend:
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
-        """Create one pod. What is accepted is in the next look, whatever the watch has heard by then."""
+        """Create one pod. What is accepted is in the next observation, whatever the watch has heard by then."""
         asked: PodSpec | None = spec
         try:
             pod = self._send(spec, create)
@@ -182,7 +182,7 @@ class GkeBackend:
         return {}
 
     def _undo(self, pod: Document) -> None:
-        """Delete what was made otherwise than it was asked for. If that fails, the looks find it by its name."""
+        """Delete what was made otherwise than it was asked for. If that fails, the observations find it by its name."""
         made = pod["metadata"]
         with contextlib.suppress(BackendError):
             self._send_delete(f"{pods_path(made['namespace'])}/{made['name']}", made["uid"], {})

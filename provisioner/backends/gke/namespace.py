@@ -50,8 +50,8 @@ class Namespace:
         """
         if self.watched:
             listed = self._watch.check(oldest)
-            self._events.look()
-            self._spot_nodes.look()
+            self._events.observe()
+            self._spot_nodes.observe()
             return listed
         pods, version = self._watch.list_pods()
         cache.replace(pods.readings(cache.identity), version)

@@ -23,7 +23,7 @@ UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
 
 
 MOST_ASKED = 500
-"""Names that one look asks the server for, a call each: thousands of pods may go at once."""
+"""Names that one observation asks the server for, a call each: thousands of pods may go at once."""
 
 MOST_PODS = 500 * MOST_PAGES
 """Pods in a list, and in a cache: as many as the largest GKE cluster has."""
@@ -39,7 +39,7 @@ def check_number(pods: int) -> None:
 
 
 class PodCache:
-    """Pods by name, and the one mapping of machines that all looks share until something changes. Thread-safe."""
+    """Pods by name, and the one mapping of machines that all observations share until something changes. Thread-safe."""
 
     def __init__(
         self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -97,7 +97,7 @@ class PodCache:
     def add_created(self, pod: Pod) -> None:
         """Take the response to our own create, unless the watch is past it: then it has brought all that there is.
 
-        So a machine whose create was accepted is never absent from a later look, however late the watch is.
+        So a machine whose create was accepted is never absent from a later observation, however late the watch is.
         """
         reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
         with self._lock:
@@ -131,7 +131,7 @@ class PodCache:
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
-        """The pods that went lately, also those that no look has shown, and why, as far as a watch has shown."""
+        """The pods that went lately, also those that no observation has shown, and why, as far as a watch has shown."""
         with self._lock:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
@@ -139,7 +139,7 @@ class PodCache:
             return {name: cause or LossCause.UNKNOWN for name, (cause, _) in self._causes.items()}
 
     def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
-        """Return those of the sought names (by name: the uid that is meant) to ask the server for in one look.
+        """Return those of the sought names (by name: the uid that is meant) to ask the server for in one observation.
 
         Those that strayed come first; what is known of a pod's end is not asked for again.
         """

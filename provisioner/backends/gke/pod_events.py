@@ -58,7 +58,7 @@ class PodEvents:
         self._path = f"/api/v1/namespaces/{namespace}/events"
         self._readings = Readings(f"events {self._path}")
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Begin to read if pods have waited long enough, and the last reading is past; returns at once."""
         self._readings.begin(self._api.times.events, self._wanted)
 

@@ -94,10 +94,10 @@ class PodWatch:
     def check(self, oldest: float = math.inf) -> float:
         """Monotonic time when the list began that the caches rest on; one of more than ``oldest`` seconds is replaced.
 
-        BackendError unless they are complete and current (law: a failed look is not an empty look).
+        BackendError unless they are complete and current (law: a failed observation is not an empty observation).
         """
         if not self._synced:
-            self._tried.wait(self._api.times.first_look)
+            self._tried.wait(self._api.times.first_observation)
         elif self._api.access.host() != self._host:
             self._end_stream()
             raise BackendError(ErrorClass.UNAVAILABLE, "the server has another address now: its pods are listed first")

@@ -44,7 +44,7 @@ class SpotNodes:
                     del self._nodes[next(iter(self._nodes))]
         return self._nodes.get(name)
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Begin to read if a node is not known, and the last reading is past; returns at once."""
         self._readings.begin(PAUSE_SECONDS, lambda: self._read if None in self._nodes.values() else None)
 

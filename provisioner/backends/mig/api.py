@@ -28,7 +28,7 @@ from provisioner.backends.responses import json_object, smaller_page, text
 from provisioner.model import ErrorClass
 
 SAME_PAGE = 3
-"""How often a page may be empty and name itself as the next, before the look is given up."""
+"""How often a page may be empty and name itself as the next, before the observation is given up."""
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
@@ -71,8 +71,8 @@ class ComputeTimes:
 
     call: float = 20.0
     """How long a response may take: Compute answers within a second or two, and the next cycle asks again."""
-    look: float = 60.0
-    """How long all calls of a look may take: one that takes longer would be too old to act upon."""
+    observation: float = 60.0
+    """How long all calls of an observation may take: one that takes longer would be too old to act upon."""
     admission: float = 5.0
     """How long a create's result is waited for (in practice it takes 0 to 4 s); a later one is asked for with the
     looks."""
@@ -242,7 +242,7 @@ def _by_name(items: list[Json]) -> dict[str, Json]:
 
 
 def _refuse_partial(page: Json) -> None:
-    """A list that lacks a part is no list (law: a failed look is not an empty look)."""
+    """A list that lacks a part is no list (law: a failed observation is not an empty observation)."""
     warning = page.get("warning")
     code = warning.get("code", "") if isinstance(warning, dict) else ""
     if warning and code not in HARMLESS_WARNINGS:

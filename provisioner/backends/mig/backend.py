@@ -2,10 +2,10 @@
 
 Promises of the backend protocol, and how they are kept here:
 
-* A look costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
+* An observation costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
   the project share; while the group changes, also a list of its members. It is complete or raises (``observer``).
 * A create is one call per 1,000 names plus usually one wait for the operation, which ends when the group has *accepted*
-  the names; one that does not end soon is asked for with the looks (``admissions``). What becomes of the names is seen
+  the names; one that does not end soon is asked for with the observations (``admissions``). What becomes of the names is seen
   by looking: the group itself would try for ever.
 * createInstances carries a request id made from its content, so that a repeat after a crash or a lost response is the
   same request to Compute. It carries names alone: with a preservedState the group would become stateful.
@@ -41,7 +41,7 @@ WORKERS = 4
 """Mutations under way at once. A group works through them one after the other anyway."""
 
 HASTE = 1 / 3
-"""Least part of the pace between two looks: hints may come by the thousand, and each look costs lists."""
+"""Least part of the pace between two observations: hints may come by the thousand, and each observation costs lists."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
@@ -64,7 +64,7 @@ class MigBackend(GroupInspection):
         self._observer = GroupObserver(pool, self._project)
         self._admissions = Admissions(pool.lag_seconds)
         self._ending = threading.Event()
-        self._next_look = 0.0
+        self._next_observation = 0.0
         self._lock = threading.Lock()
         self._failures: dict[uuid.UUID, int] = {}
         """Failed operations by the key of their create."""
@@ -76,15 +76,17 @@ class MigBackend(GroupInspection):
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """The members of the group whose names have our shape, and those sought that the group has let go.
 
-        Waits when the look before began less than a part of the pace ago.
+        Waits when the observation before began less than a part of the pace ago.
         """
-        self._ending.wait(max(0.0, self._next_look - time.monotonic()))
-        self._next_look = time.monotonic() + HASTE * self.pace
+        self._ending.wait(max(0.0, self._next_observation - time.monotonic()))
+        self._next_observation = time.monotonic() + HASTE * self.pace
         api, location = self._project.api, self._settings.place
-        deadline = time.monotonic() + api.times.call  # for all operations together: they must not hold up the look
+        deadline = (
+            time.monotonic() + api.times.call
+        )  # for all operations together: they must not hold up the observation
         members = self._observer.members
         self._admissions.ask(lambda name: api.operation(location, name, deadline), members)
-        return self._observer.look(now, dict(sought), self._admissions.refused(members))
+        return self._observer.observe(now, dict(sought), self._admissions.refused(members))
 
     def ahead(self) -> float | None:
         """By Compute Engine's clock."""
@@ -139,7 +141,7 @@ class MigBackend(GroupInspection):
         return run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
 
     def close(self) -> None:
-        """End a look that waits; close the connections."""
+        """End an observation that waits; close the connections."""
         self._ending.set()
         self._observer.close()
         self._project.close()
@@ -149,7 +151,7 @@ class MigBackend(GroupInspection):
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
-        """One createInstances. Compute has taken it once it is answered; a late result is for the looks."""
+        """One createInstances. Compute has taken it once it is answered; a late result is for the observations."""
         api, key = self._project.api, request_key(self._settings.identity, names)
         self._observer.expect_change()
         try:
@@ -162,7 +164,7 @@ class MigBackend(GroupInspection):
                 self._note_failure(key)
                 raise raised(error)
         except AlreadyExists as error:
-            return self._look_again(names, error.failure.text)
+            return self._observe_again(names, error.failure.text)
         return {}
 
     def _request_id(self, key: uuid.UUID) -> str:
@@ -176,7 +178,7 @@ class MigBackend(GroupInspection):
             if len(self._failures) > REMEMBERED_FAILURES:
                 del self._failures[next(iter(self._failures))]
 
-    def _look_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
+    def _observe_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
         """A name of the call is taken, and Compute does not say which: members with these names are ours, a success.
 
         The others count as unanswered, so that they are asked for again without the names that are there.
@@ -189,7 +191,7 @@ class MigBackend(GroupInspection):
 
     @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
-        """One deleteInstances. Its operation is not waited for: the next looks show what it did."""
+        """One deleteInstances. Its operation is not waited for: the next observations show what it did."""
         if error := operation_error(self._project.api.delete(self._settings, urls)):
             raise raised(error)
         return {}

@@ -54,7 +54,7 @@ class Observed:
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
     """What the two entries say of one machine; ``before`` itself when that is what was known.
 
-    ``began``: the loop time of the look.
+    ``began``: the loop time of the observation.
     ``instance``: not used where its id is not the member's: it is another incarnation, or outside the group.
     """
     if instance.id != member.id:

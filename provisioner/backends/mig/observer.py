@@ -39,7 +39,7 @@ MEMBERS_SECONDS = 300.0
 
 
 class GroupObserver:
-    """Looks at one group, and remembers the look before. One look at a time."""
+    """Looks at one group, and remembers the observation before. One look at a time."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._pool, self._project = pool, project
@@ -75,13 +75,13 @@ class GroupObserver:
             self._resolver.close()
 
     @understood()
-    def look(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
+    def observe(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
         """A complete snapshot, begun at ``now`` or when a list that is shared was; BackendError otherwise.
 
         ``refused`` are machines that no list will ever show.
         """
         ipv6 = self._pool.ipv6
-        deadline, wall = time.monotonic() + self._project.api.times.look, self._project.api.clock.now()
+        deadline, wall = time.monotonic() + self._project.api.times.observation, self._project.api.clock.now()
         groups = self._groups(now, deadline)
         group = groups.items.get(self._pool.group)
         self._zones |= zones(group or {}, self._pool.zone or "")
@@ -113,7 +113,7 @@ class GroupObserver:
         if group is not None and self._quiet(group, entries):
             return
         if group is None and (not self._had or self._had & standing):
-            raise self._absent()  # it was deleted if all instances that it had are gone; else the look has failed
+            raise self._absent()  # it was deleted if all instances that it had are gone; else the observation has failed
         members = self._list_members(group, deadline) if group is not None else {}
         seen = {
             name: self._observed(member, _entry(entries, member), now)
@@ -205,7 +205,7 @@ class GroupObserver:
         return Observed(member, entry, machine(member, instance, before.machine if before else None, now))
 
     def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
-        """Our machines by name; the very mapping of the look before when nothing changed."""
+        """Our machines by name; the very mapping of the observation before when nothing changed."""
         before = self._machines
         if self._resolver is not None:
             machines = {name: self._resolved(self._resolver, machine) for name, machine in machines.items()}

@@ -1,6 +1,6 @@
 """Which machines Google took away although no list says so: asked of a zone's operations, and only for such an end.
 
-The answer is a cause and never a state: a look does not fail because operations cannot be read.
+The answer is a cause and never a state: an observation does not fail because operations cannot be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Read = Callable[[str, float], Iterable[Json]]
 """The newest preemptions of a zone, until so much monotonic time."""
 
 READ_SECONDS = 5.0
-"""How long a zone's operations are waited for: a look must not wait for a cause."""
+"""How long a zone's operations are waited for: an observation must not wait for a cause."""
 
 
 def unexplained(before: Machine | None, after: Machine | None) -> bool:
@@ -84,7 +84,7 @@ class Preemptions:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
-    """Yield what ended between two looks if Google may have ended it, and if neither look says so."""
+    """Yield what ended between two observations if Google may have ended it, and if neither look says so."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         machines = (seen.machine if seen else None for seen in (old, new))

@@ -1,4 +1,4 @@
-"""Creates that Compute took and has not decided on: asked for again with the looks, so that none holds up its pool.
+"""Creates that Compute took and has not decided on: asked for again with the observations, so that none holds up its pool.
 
 An operation says only whether the group accepted the names; one that is refused late is shown as machines that are
 gone, with Compute's words, until they are deleted.
@@ -20,7 +20,7 @@ GIVE_UP = 1800.0
 """Seconds after which an undecided operation is no longer asked for: its slots' own deadlines have passed."""
 
 MOST = 10
-"""Operations that are asked for with one look: it must not use up the calls that all looks of a project share."""
+"""Operations that are asked for with one observation: it must not use up the calls that all observations of a project share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Admissions:
         """Refused names as machines, each with the monotonic time from which it is shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
-        """Ask for this operation from the next look on."""
+        """Ask for this operation from the next observation on."""
         with self._lock:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP)
 
@@ -81,7 +81,7 @@ class Admissions:
 
     def _decided(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
         with self._lock:
-            self._undecided.pop(name, None)  # also an operation that is not understood: it would fail each look
+            self._undecided.pop(name, None)  # also an operation that is not understood: it would fail each observation
             error = operation_error(operation)
             if error is not None:
                 refusal = raised(error)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK = 0.05
-"""Most real seconds between two looks whether something is due in the world."""
+"""Most real seconds between two observations whether something is due in the world."""
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from provisioner.lab.virtual.trial import Run
 
 SEEDS = 5
-"""Enough to see whether numbers scatter, few enough for a look; the laws are judged over hundreds."""
+"""Enough to see whether numbers scatter, few enough for an observation; the laws are judged over hundreds."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -37,13 +37,13 @@ class VirtualBackend:
         self._listed: dict[str, Machine] = {}
         """What the place would show now."""
         self._news: dict[str, Member] = {member.name: member for member in place.members.values()}
-        """The machines that have changed since the last look."""
+        """The machines that have changed since the last observation."""
         self._frozen: Mapping[str, Machine] | None = None
         self._wake: Callable[[], None] = lambda: None
-        self.looks = 0
+        self.observations = 0
 
     def start(self, wake: Callable[[], None]) -> None:
-        """The place calls ``wake`` when a look would show something else."""
+        """The place calls ``wake`` when an observation would show something else."""
         self._wake = wake
         self._place.watchers.append(self._hear)
         self._place.behaves.append(wake)
@@ -59,8 +59,8 @@ class VirtualBackend:
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """What the place shows, whether or not that is true."""
-        self.looks += 1
-        shows = self._place.pool.looks
+        self.observations += 1
+        shows = self._place.pool.observations
         if shows is not Looks.FROZEN:
             self._frozen = None
         if shows is Looks.FAILED:
@@ -89,7 +89,7 @@ class VirtualBackend:
         )
 
     def _list(self) -> Mapping[str, Machine]:
-        """What is there and listed already; the mapping of the look before when nothing changed."""
+        """What is there and listed already; the mapping of the observation before when nothing changed."""
         listed_until = self._world.now - self._place.pool.appears_seconds
         news = [member for member in self._news.values() if member.ours and member.asked <= listed_until]
         if news:

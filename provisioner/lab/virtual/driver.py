@@ -13,7 +13,7 @@ from provisioner.lab.virtual.state import VirtualState
 from provisioner.loop.clock import gap
 from provisioner.loop.cycle import CycleReport, Mandate, SupersededError
 from provisioner.loop.reconciler import Reconciler
-from provisioner.model import NEVER, Look, Memory, Unobserved, Uptime
+from provisioner.model import NEVER, Memory, Observation, ObservationFailed, Uptime
 from provisioner.settings.definitions import Settings
 
 GATHER = 0.1
@@ -71,7 +71,7 @@ class VirtualLoop:
             provisioner=settings.id,
             mandate=Mandate(self._epoch, self._check_epoch),
         )
-        self._looks: dict[str, Look] = {}
+        self._observations: dict[str, Observation] = {}
         self._next = NEVER
         """The time of the next cycle."""
         self._earliest = world.now
@@ -103,7 +103,7 @@ class VirtualLoop:
         self._cycle_at(max(self._world.now + GATHER, self._earliest))
 
     def _changed(self, backend: VirtualBackend) -> None:
-        """A place shows something else. A watched place tells at once, any other with its next look."""
+        """A place shows something else. A watched place tells at once, any other with its next observation."""
         if self._places[backend.pool].pool.watched:
             self.wake()
         else:
@@ -125,9 +125,9 @@ class VirtualLoop:
             return
         self._next = NEVER
         sought = self.reconciler.sought()
-        self._looks = {name: self._look(name, sought.get(name, {})) for name in self.backends}
+        self._observations = {name: self._observe(name, sought.get(name, {})) for name in self.backends}
         try:
-            report = self.reconciler.cycle(self._looks)
+            report = self.reconciler.cycle(self._observations)
         except SupersededError:
             self.end()
             return
@@ -135,23 +135,25 @@ class VirtualLoop:
         if report.plan is not None:
             self._earliest, self._due = self._world.now + self._pace.floor_seconds, report.plan.due - self.clock.ahead
         due = self._due
-        if report.problem or any(isinstance(look, Unobserved) for look in self._looks.values()):
+        if report.problem or any(
+            isinstance(observation, ObservationFailed) for observation in self._observations.values()
+        ):
             due = min(due, self._world.now + self._pace.interval_seconds)
         if due < NEVER:
             self._cycle_at(max(due, self._earliest, self._world.now + GATHER))
 
-    def _look(self, name: str, sought: Mapping[str, str]) -> Look:
+    def _observe(self, name: str, sought: Mapping[str, str]) -> Observation:
         backend, now = self.backends[name], self._world.now
         if not self._places[name].pool.watched:
             now = now // backend.pace * backend.pace
-            before = self._looks.get(name)
+            before = self._observations.get(name)
             if before is not None and before.began == now + self.clock.ahead and not sought:
                 return before
         began = now + self.clock.ahead
         try:
             return backend.observe(began, sought)
         except BackendError as error:
-            return Unobserved(name, began, error.failure)
+            return ObservationFailed(name, began, error.failure)
 
     def _check_epoch(self) -> None:
         if self._state.loop_lock.epoch() != self._epoch:

@@ -103,7 +103,7 @@ class Formula(ABC):
 
 
 class Prp(Formula):
-    """PRP's provisioner: a part of what is idle may wait, at most 20 machines; one look every two minutes.
+    """PRP's provisioner: a part of what is idle may wait, at most 20 machines; one observation every two minutes.
 
     Source: sfiligoi/prp-htcondor-portal, event_loop.py.
     """

@@ -33,7 +33,7 @@ AMOUNTS = {
 LAWS = {
     "double": Measure("double", "machines made a second time under the same name"),
     "orphan": Measure(
-        "or-\nphans", "machines of ours without a slot for longer than their grace; counted at each look"
+        "or-\nphans", "machines of ours without a slot for longer than their grace; counted at each observation"
     ),
     "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(
@@ -50,7 +50,7 @@ PACE = {
     "open": Measure("open", "requests that were open at the end"),
     "cycles": Measure("cycles", "cycles of the loop"),
     "plans": Measure("plans", "plans that were made"),
-    "looks": Measure("looks", "looks at pools"),
+    "observations": Measure("observations", "looks at pools"),
 }
 MEASURES: Mapping[str, Measure] = {**TIMES, **AMOUNTS, **LAWS, **PACE}
 """By name. The times count from ``judge_from_minutes``; the last few exist for the provisioner alone."""

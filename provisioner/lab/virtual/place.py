@@ -52,7 +52,7 @@ class Member:
         return self.phase is Phase.RUNNING and not self.stopping
 
     def shown(self) -> Machine:
-        """The machine as a look shows it."""
+        """The machine as an observation shows it."""
         phase = Phase.STOPPING if self.stopping and self.phase is not Phase.GONE else self.phase
         ip = "" if self.ran is None else f"10.{self.uid}"
         fingerprint = Fingerprint(uid=self.uid, ip=ip)
@@ -96,7 +96,7 @@ class Place:
         """The settings of its behaviour now."""
         self.members: dict[str, Member] = {}
         self.watchers: list[Callable[[Member], None]] = []
-        """Called with each machine that a look would show otherwise."""
+        """Called with each machine that an observation would show otherwise."""
         self.behaves: list[Callable[[], None]] = []
         """Called when the place begins to behave otherwise."""
         self.causes: dict[str, LossCause] = {}

@@ -266,13 +266,13 @@ class Provisioner:
                 self._ledger.breach("orphan", f"{name} has had no slot for {now - since:.0f} s")
 
     def end(self) -> Mapping[str, float | None]:
-        looks = sum(backend.looks for backend in self.loop.backends.values())
+        observations = sum(backend.observations for backend in self.loop.backends.values())
         return {
             "requests": float(self.grid.ended),
             "open": float(self.grid.facts()["open"]),
             "cycles": float(self._cycles),
             "plans": float(self._plans),
-            "looks": float(looks),
+            "observations": float(observations),
         }
 
     def reasons(self) -> tuple[str, ...]:

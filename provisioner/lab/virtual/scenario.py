@@ -32,7 +32,7 @@ class Looks(StrEnum):
 
     COMPLETE = "complete"
     FAILED = "failed"
-    """The look ends with an error."""
+    """The observation ends with an error."""
     EMPTY = "empty"
     """It claims to be complete, and holds nothing."""
     TRUNCATED = "truncated"
@@ -99,14 +99,14 @@ class VirtualPool(Pool):
     """Part of the creates that are answered with success, and make no machine; default 0."""
     ignores_deletes: Switch = False
     """Deletes are answered with success, and delete nothing; default false."""
-    looks: LooksField = Looks.COMPLETE
+    observations: LooksField = Looks.COMPLETE
     """What looks show; default complete."""
     page: Count = 500
     """Machines in a truncated look; default 500."""
     appears_seconds: DurationOrZero = 0.0
     """Most seconds until a machine that was created is listed; default 0."""
     watched: Switch = True
-    """Changes are heard of at once, as by a watch; default true. Else each look shows those before it."""
+    """Changes are heard of at once, as by a watch; default true. Else each observation shows those before it."""
     price_per_hour: Price = 1.0
     """What a machine costs in an hour; default 1."""
 
@@ -302,12 +302,12 @@ class Scenario(Section):
         return 3600 * self.hours
 
     def shows_truly(self) -> bool:
-        """Every look that succeeds shows what is there, or is late by no more than the pool's ``lag_seconds``."""
+        """Every observation that succeeds shows what is there, or is late by no more than the pool's ``lag_seconds``."""
         late = any(pool.appears_seconds > pool.lag_seconds for pool in self.pools.values())
-        looks = [pool.looks for pool in self.pools.values()]
-        changed = [event.change.get("looks", Looks.COMPLETE) for event in self.events]
+        observations = [pool.observations for pool in self.pools.values()]
+        changed = [event.change.get("observations", Looks.COMPLETE) for event in self.events]
         slower = any("appears_seconds" in event.change for event in self.events)
-        return not late and not slower and {*looks, *changed} <= {Looks.COMPLETE, Looks.FAILED}
+        return not late and not slower and {*observations, *changed} <= {Looks.COMPLETE, Looks.FAILED}
 
     def ends_within(self) -> float | None:
         """Seconds in which every request has to end; None where a lost memory may not be made again in time."""
@@ -320,8 +320,8 @@ class Scenario(Section):
         return (1 + losses) * max(limits.request_deadline, limits.return_deadline) + idle + END_SLACK
 
     def _always_seen(self) -> bool:
-        changed = [event.change.get("looks") for event in self.events]
-        return Looks.FAILED not in [*changed, *(pool.looks for pool in self.pools.values())]
+        changed = [event.change.get("observations") for event in self.events]
+        return Looks.FAILED not in [*changed, *(pool.observations for pool in self.pools.values())]
 
     def provisioner(self) -> Settings:
         """The configuration that the loop works by."""

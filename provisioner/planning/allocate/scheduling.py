@@ -116,7 +116,7 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity)
     if not capacity.usable(*key):
         draft.wake_at(draft.window(*key).retry_at)
     elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
-        draft.wake_at(max(slot.submitted, draft.now) + SOON)  # a later look that says the same is no news
+        draft.wake_at(max(slot.submitted, draft.now) + SOON)  # a later observation that says the same is no news
     elif capacity.takes(slot, record.template):
         _submit(draft, record, slot, again=True)
 

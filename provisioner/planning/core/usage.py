@@ -42,12 +42,12 @@ class Span(NamedTuple):
 
     @property
     def milliseconds(self) -> int:
-        """How long it is; below zero where a look that began before knows of no machine yet."""
+        """How long it is; below zero where an observation that began before knows of no machine yet."""
         return round((self.end - self.begin) * 1000)
 
 
 def span(slot: Slot, now: float) -> Span | None:
-    """When the machine of a slot was there, until ``now`` or until a look lacked it; None where none has counted."""
+    """When the machine of a slot was there, until ``now`` or until an observation lacked it; None where none has counted."""
     if not slot.observed.seen or (slot.life.used_from is None and _waits(slot)):
         return None
     return Span(

@@ -1,6 +1,6 @@
 """Ends: machines that end by themselves; in their first minutes, they count against their pool as failed boots.
 
-A machine's life is counted in loop time, from the plan that first saw it run to the look that first showed its end,
+A machine's life is counted in loop time, from the plan that first saw it run to the observation that first showed its end,
 whether or not anybody looked in between.
 """
 
@@ -32,7 +32,7 @@ class End:
     failure: Failure
     cause: LossCause
     seen: float
-    """When the look began that first showed it."""
+    """When the observation began that first showed it."""
     gone: bool = False
     """Nothing of the machine is left."""
 
@@ -48,7 +48,7 @@ class EarlyLosses:
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
     ) -> tuple[Slot, Failure]:
-        """The slot of a machine that was not asked to end and does, and why; a look begun at ``ended`` shows it."""
+        """The slot of a machine that was not asked to end and does, and why; an observation begun at ``ended`` shows it."""
         limit = self._draft.pool(slot.pool).early_loss
         if not (slot.life.early or _is_early(slot, cause, ended, limit)):
             return slot, failure
@@ -102,11 +102,11 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
                 key = slot.pool, record.template
                 draft.set_window(*key, window.outlived(draft.window(*key), slot.asked_at))
             else:
-                draft.wake_at(max(proven_at, draft.now) + SOON)  # a later look that says the same is no news
+                draft.wake_at(max(proven_at, draft.now) + SOON)  # a later observation that says the same is no news
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Its place had told its end, and a look begun at ``seen``, about then, is the first to show it, or one was."""
+    """Its place had told its end, and an observation begun at ``seen``, about then, is the first to show it, or one was."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires)

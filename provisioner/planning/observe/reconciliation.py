@@ -155,7 +155,7 @@ def _unfit(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | Non
 
 
 def _expires(notice: Notice | None) -> bool:
-    """HF was told of an end that the place had told long before; no look shows that as a notice."""
+    """HF was told of an end that the place had told long before; no observation shows that as a notice."""
     return notice is not None and notice.cause is LossCause.EXPIRES
 
 

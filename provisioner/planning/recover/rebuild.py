@@ -96,7 +96,7 @@ class _Traces:
 def distrusted(evidence: Evidence, limits: Limits, since: float) -> dict[str, Distrusted]:
     """Return the pools whose snapshot is no evidence yet, as too many machines that HF has are missing since then."""
     told = _succeeded(evidence.told) - _given_back(evidence)
-    missing = told - {name for look in evidence.snapshots.values() for name in look.machines}
+    missing = told - {name for observation in evidence.snapshots.values() for name in observation.machines}
     if not is_mass(len(missing), len(told)):
         return {}
     waits = {name: apart(pool) for name, pool in limits.pools.items() if apart(pool)}
@@ -112,7 +112,11 @@ def rebuild(
 ) -> Memory:
     """What can be known again."""
     intent, told, heard = evidence.intent, evidence.told, evidence.heard
-    seen = {name: (pool, one) for pool, look in evidence.snapshots.items() for name, one in look.machines.items()}
+    seen = {
+        name: (pool, one)
+        for pool, observation in evidence.snapshots.items()
+        for name, one in observation.machines.items()
+    }
     returned = _given_back(evidence)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
     served = {request_of(limits.prefix, name) for name in running | returned}

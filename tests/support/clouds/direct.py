@@ -47,7 +47,7 @@ class Line:
     """The line between the loop and one place. By itself nothing goes wrong on it."""
 
     blind: Failure | None = None
-    """Why every look fails: an error, a missing page, a part of the place that is unreachable."""
+    """Why every observation fails: an error, a missing page, a part of the place that is unreachable."""
     lag: float = 0.0
     """Lists show the place as it was so many seconds ago. Only a MIG's lists can lag."""
     mishaps: deque[Mishap] = field(default_factory=deque)
@@ -75,7 +75,7 @@ class Direct(ABC):
         """A snapshot of everything of ours in the place."""
         if self.line.blind is not None:
             raise BackendError(self.line.blind.error, self.line.blind.text)
-        return self._look(now, sought)
+        return self._observe(now, sought)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create machines, in order; nothing more of a template after its first error that the next would meet too."""
@@ -114,7 +114,7 @@ class Direct(ABC):
         self._hears = True
 
     @abstractmethod
-    def _look(self, now: float, sought: Mapping[str, str]) -> Snapshot: ...
+    def _observe(self, now: float, sought: Mapping[str, str]) -> Snapshot: ...
 
     @abstractmethod
     def _create(self, create: Create) -> Failure | None: ...
@@ -137,7 +137,7 @@ class DirectGke(Direct):
         self._identity = Identity(provisioner, pool)
         self._cache = PodCache(self._identity, clock=lambda: cluster.world.now)
 
-    def _look(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+    def _observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         readings = [
             reading
             for pod in self._cluster.pods.select(self._namespace)
@@ -210,7 +210,7 @@ class DirectMig(Direct):
         self._shape = name_pattern(prefix)
         self._machines: Mapping[str, Machine] = {}
 
-    def _look(self, now: float, sought: Mapping[str, str]) -> Snapshot:
+    def _observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         members = self._members(self.line.lag)
         instances = {
             name: read_instance(document)

@@ -61,12 +61,12 @@ class Bench:
         self.backends.append(self.backend)
         return self.backend
 
-    def look(self, names: Sequence[str] = ()) -> Snapshot:
+    def observe(self, names: Sequence[str] = ()) -> Snapshot:
         self.now += 10.0
         return self.backend.observe(self.now, dict.fromkeys(names, ""))
 
     def machine(self, name: str) -> Machine | None:
-        return self.look().machines.get(name)
+        return self.observe().machines.get(name)
 
     def create(self, *numbers: int, template: str = "t") -> list[Outcome]:
         return self.backend.create(creates(*numbers, template=template), lambda: True)
@@ -77,17 +77,17 @@ class Bench:
 
     def running(self, count: int) -> Snapshot:
         """The look at which so many machines run."""
-        looks: list[Snapshot] = []
+        observations: list[Snapshot] = []
 
         def all_run() -> bool:
-            looks.append(self.look())
-            return phases(looks[-1]) == [Phase.RUNNING] * count
+            observations.append(self.observe())
+            return phases(observations[-1]) == [Phase.RUNNING] * count
 
         until(all_run, 20, every=0.05, what=f"{count} running machines")
-        return looks[-1]
+        return observations[-1]
 
     def empty(self) -> None:
-        until(lambda: not self.look().machines and not self.cloud.state(), 20, every=0.05, what="an empty group")
+        until(lambda: not self.observe().machines and not self.cloud.state(), 20, every=0.05, what="an empty group")
 
     def calls(self, method: str) -> int:
         """How many requests the API got whose path ends so."""

@@ -24,7 +24,7 @@ from provisioner.lab.cloud.compute.vms import Vm
 from provisioner.lab.cloud.world import Fault
 from provisioner.loop.cycle import Mandate
 from provisioner.loop.reconciler import Reconciler
-from provisioner.model import Limits, Look, PoolLimits, TemplateLimits, Unobserved
+from provisioner.model import Limits, Observation, ObservationFailed, PoolLimits, TemplateLimits
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud
@@ -106,14 +106,14 @@ class Grid:
 
     def cycle(self) -> None:
         """Look at every pool, then one pass of the loop."""
-        looks: dict[str, Look] = {}
+        observations: dict[str, Observation] = {}
         for name, backend in self.backends.items():
             now = self.now()
             try:
-                looks[name] = backend.observe(now, self._loop.sought().get(name, {}))
+                observations[name] = backend.observe(now, self._loop.sought().get(name, {}))
             except BackendError as error:
-                looks[name] = Unobserved(name, now, error.failure)
-        report = self._loop.cycle(looks)
+                observations[name] = ObservationFailed(name, now, error.failure)
+        report = self._loop.cycle(observations)
         assert not report.problem, report.problem
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:

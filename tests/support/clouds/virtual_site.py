@@ -27,14 +27,14 @@ from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
     Backoff,
     Limits,
-    Look,
     LossCause,
     Notice,
+    Observation,
+    ObservationFailed,
     OrphanLimits,
     PoolLimits,
     Snapshot,
     TemplateLimits,
-    Unobserved,
 )
 from provisioner.state import batched_writes
 from provisioner.state.directory import StateDir
@@ -63,7 +63,7 @@ EXACT = Timings(
 )
 """Timings that leave nothing to chance."""
 
-PATIENCE = ComputeTimes(call=10.0, look=60.0, admission=0.2, window=0.0)
+PATIENCE = ComputeTimes(call=10.0, observation=60.0, admission=0.2, window=0.0)
 """A call waits in the world's time; between two waits for an operation, and for all of them, real time passes. So does
 the window of the budget of calls, which would never end here."""
 
@@ -167,16 +167,18 @@ class VirtualSite:
     def cycle(self) -> CycleReport:
         """Look at every pool, then run one pass of the loop."""
         sought = self.reconciler.sought()
-        self.reports.append(self.reconciler.cycle({name: self.look(name, sought.get(name)) for name in self.backends}))
+        self.reports.append(
+            self.reconciler.cycle({name: self.observe(name, sought.get(name)) for name in self.backends})
+        )
         return self.reports[-1]
 
-    def look(self, pool: str, sought: Mapping[str, str] | None = None) -> Look:
+    def observe(self, pool: str, sought: Mapping[str, str] | None = None) -> Observation:
         """One look at a pool."""
         began = self.now()
         try:
             seen = replace(self.backends[pool].observe(began, sought or {}), asked=frozenset(sought or ()))
         except BackendError as error:
-            return Unobserved(pool, began, error.failure)
+            return ObservationFailed(pool, began, error.failure)
         return self._notices.added_to(seen, self.backends[pool].lag)
 
     def listen(self) -> Counter[Worth]:
@@ -206,7 +208,7 @@ class VirtualSite:
             self.cycle()
 
     def unseen(self, seconds: float) -> None:
-        """Let time pass without a look."""
+        """Let time pass without an observation."""
         self._wire.advance(seconds)
 
     def until(self, condition: Callable[[], object], seconds: float = 3600.0, what: str = "it") -> None:
@@ -273,7 +275,7 @@ class VirtualSite:
 
     def in_sight(self) -> bool:
         """True when every pool was seen completely in the last cycle."""
-        return all(isinstance(look, Snapshot) for look in self.reports[-1].looks.values())
+        return all(isinstance(observation, Snapshot) for observation in self.reports[-1].observations.values())
 
 
 def succeeded(answer: dict[str, Any]) -> list[str]:

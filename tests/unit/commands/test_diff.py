@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.commands.diff import SHOWN, diff_document, diff_lines
-from provisioner.model import Look, Phase, Slot, Verdict
+from provisioner.model import Observation, Phase, Slot, Verdict
 from tests.unit.core import PREFIX, machine, memory, name, record, running, slot, snapshot, unobserved
 
 NAME = name(0)
@@ -49,11 +49,11 @@ GONE = {"gone": True}
     ],
 )  # fmt: skip
 def test_a_view_of_a_machine_says_what_it_means(
-    listed: bool | None, one: Slot | None, look: Look, means: str, differs: bool
+    listed: bool | None, one: Slot | None, observation: Observation, means: str, differs: bool
 ) -> None:
     """``listed`` is None before HostFactory's first list."""
     names = None if listed is None else [FULL] * listed
-    document = diff_document(memory(*[record(one)] if one else []), names, {"a": look}, PREFIX)
+    document = diff_document(memory(*[record(one)] if one else []), names, {"a": observation}, PREFIX)
     [group] = document["groups"]
     assert (means in group["meaning"], group["differs"], group["machines"]) == (True, differs, [NAME])
 
@@ -73,7 +73,7 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
         "HostFactory lists 2, memory has 17, the clouds 2 machines.",
         "  pool b: UNSEEN, no route to host",
         "     15  not listed, memory succeeded, cloud absent: it vanished: HostFactory hears of it when a "
-        "second look lacks it",
+        "second observation lacks it",
         *(f"         {name(number)}" for number in range(2, 2 + SHOWN)),
         "         and 5 more: --machines names them",
         "      2  listed, memory succeeded, cloud running: all three agree",
@@ -92,8 +92,8 @@ def test_every_machine_of_the_three_stands_in_one_group(
     listed: set[int], slots: dict[int, tuple[Verdict, bool]], seen: set[int]
 ) -> None:
     known = [running(number, verdict, gone=gone) for number, (verdict, gone) in slots.items()]
-    looks = {"a": snapshot(*map(machine, seen))}
-    document: dict[str, Any] = diff_document(memory(record(*known)), names(listed), looks, PREFIX)
+    observations = {"a": snapshot(*map(machine, seen))}
+    document: dict[str, Any] = diff_document(memory(record(*known)), names(listed), observations, PREFIX)
     grouped = [one for group in document["groups"] for one in group["machines"]]
     living = {number for number, (_, gone) in slots.items() if not gone}
     assert sorted(grouped) == names(listed | living | seen)

@@ -11,8 +11,8 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.commands import observe_pools
-from provisioner.commands.observe_pools import all_at_once, look
-from provisioner.model import ErrorClass, Snapshot, Unobserved
+from provisioner.commands.observe_pools import all_at_once, observe
+from provisioner.model import ErrorClass, ObservationFailed, Snapshot
 from tests.support.slow_place import SlowPlace
 from tests.support.waiting import PATIENCE
 
@@ -52,15 +52,15 @@ def test_what_a_call_raises_is_raised() -> None:
 
 
 def test_a_pool_that_does_not_answer_in_time_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observe_pools, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(observe_pools, "OBSERVE_SECONDS", 0.5)
     quick, slow = SlowPlace(), SlowPlace()
     slow.slow.clear()
     try:
-        seen = look({"quick": quick, "slow": slow}, 0.0, seconds=0.5)
+        seen = observe({"quick": quick, "slow": slow}, 0.0, seconds=0.5)
     finally:
         slow.slow.set()
     assert isinstance(seen["quick"], Snapshot)
-    assert isinstance(seen["slow"], Unobserved)
+    assert isinstance(seen["slow"], ObservationFailed)
     assert seen["slow"].failure.error is ErrorClass.TIMEOUT
 
 
@@ -87,6 +87,6 @@ def test_a_standard_error_that_takes_nothing_costs_no_answer(
 def test_a_command_heeds_the_time_that_a_place_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SlowPlace()
     place.error = BackendError(ErrorClass.THROTTLED, "busy", 300.0)
-    seen = look({"a": place}, 0.0, seconds=30.0)
-    assert isinstance(seen["a"], Unobserved)
-    assert place.looks == 1
+    seen = observe({"a": place}, 0.0, seconds=30.0)
+    assert isinstance(seen["a"], ObservationFailed)
+    assert place.observations == 1

@@ -19,9 +19,9 @@ from provisioner.model import (
     Failure,
     Limits,
     Memory,
+    ObservationFailed,
     OrphanLimits,
     RequestRecord,
-    Unobserved,
     Verdict,
 )
 from provisioner.state.directory import StateDir
@@ -205,8 +205,8 @@ def test_it_shows_what_it_would_write_writes_it_when_told_to_and_leaves_the_brak
 def test_where_a_pool_cannot_be_seen(
     state: StateDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lost: list[str]
 ) -> None:
-    blind = Unobserved("gke-main", 0.0, Failure(ErrorClass.UNAVAILABLE, "no route"))
-    monkeypatch.setattr("provisioner.commands.recover.look_once", lambda *_: {"gke-main": blind})
+    blind = ObservationFailed("gke-main", 0.0, Failure(ErrorClass.UNAVAILABLE, "no route"))
+    monkeypatch.setattr("provisioner.commands.recover.observe_once", lambda *_: {"gke-main": blind})
     remember(state, replace(LATCHED, brake=None))
     for kind in lost:
         Path(state.path, f"{kind}.json").unlink()

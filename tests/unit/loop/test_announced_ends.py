@@ -1,4 +1,4 @@
-"""Early notices add to what a look shows, and only until a look can say better."""
+"""Early notices add to what an observation shows, and only until an observation can say better."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.loop.announced_ends import FORGOTTEN_AFTER, Notices
-from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase, Snapshot, Unobserved
+from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, ObservationFailed, Phase, Snapshot
 
 LAG = 30.0
 NOTICE = Notice(LossCause.PREEMPTED, 130.0)
@@ -29,18 +29,18 @@ def heard(*names: str) -> Notices:
     return notices
 
 
-def shown(notices: Notices, look: Snapshot) -> Mapping[str, Machine]:
-    after = notices.added_to(look, LAG)
+def shown(notices: Notices, observation: Snapshot) -> Mapping[str, Machine]:
+    after = notices.added_to(observation, LAG)
     assert isinstance(after, Snapshot)
     return after.machines
 
 
 def test_a_notice_is_added_to_the_machine_it_is_about_and_to_nothing_else() -> None:
-    look = snapshot(a=machine("a"), b=machine("b"))
-    machines = shown(heard("a", "elsewhere"), look)
+    observation = snapshot(a=machine("a"), b=machine("b"))
+    machines = shown(heard("a", "elsewhere"), observation)
     assert machines == {"a": machine("a", notice=NOTICE), "b": machine("b")}
-    assert machines["b"] is look.machines["b"]
-    assert look.machines["a"].notice is None, "the look itself stays as it was"
+    assert machines["b"] is observation.machines["b"]
+    assert observation.machines["a"].notice is None, "the observation itself stays as it was"
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_the_first_announcement_of_an_end_stands() -> None:
 
 
 def test_what_has_not_changed_is_the_same_object_so_that_nothing_is_planned_anew() -> None:
-    notices, look = heard("a"), snapshot(a=machine("a"), b=machine("b"))
-    first = shown(notices, look)
-    assert shown(notices, replace(look, began=110.0)) is first
+    notices, observation = heard("a"), snapshot(a=machine("a"), b=machine("b"))
+    first = shown(notices, observation)
+    assert shown(notices, replace(observation, began=110.0)) is first
     notices.hear("elsewhere", NOTICE, 110.0)
-    assert shown(notices, look) is first
+    assert shown(notices, observation) is first
     notices.hear("b", NOTICE, 110.0)
-    assert shown(notices, look)["b"].notice is NOTICE
-    assert shown(notices, replace(look, began=200.0)) is look.machines
+    assert shown(notices, observation)["b"].notice is NOTICE
+    assert shown(notices, replace(observation, began=200.0)) is observation.machines
 
 
 def test_a_look_that_failed_stays_one() -> None:
-    failed = Unobserved("mig", 100.0, Failure(ErrorClass.UNAVAILABLE, "no answer"))
+    failed = ObservationFailed("mig", 100.0, Failure(ErrorClass.UNAVAILABLE, "no answer"))
     assert heard("a").added_to(failed, LAG) is failed
 
 

@@ -66,9 +66,9 @@ def test_a_create_that_fails_does_not_stop_the_others(bench: Bench) -> None:
 
 def test_nothing_is_planned_when_nothing_changed_and_nothing_is_due(bench: Bench) -> None:
     bench.succeed(3)
-    looks = bench.at_rest()
+    observations = bench.at_rest()
     before = bench.state.memory.signature(), bench.state.status.signature()
-    assert bench.reconciler.cycle(looks).plan is None
+    assert bench.reconciler.cycle(observations).plan is None
     assert (bench.state.memory.signature(), bench.state.status.signature()) == before, "a quiet cycle writes nothing"
 
 
@@ -83,9 +83,9 @@ def test_the_reasons_of_unmet_machines_are_published_also_while_nothing_is_plann
 
 def test_that_a_machine_went_is_planned_for_although_no_look_showed_it(bench: Bench) -> None:
     bench.succeed(3)
-    looks = bench.at_rest()
-    told = replace(looks["pool"], causes={"hf-abcdefghij-000000": LossCause.DELETED})
-    assert bench.reconciler.cycle({**looks, "pool": told}).plan is not None
+    observations = bench.at_rest()
+    told = replace(observations["pool"], causes={"hf-abcdefghij-000000": LossCause.DELETED})
+    assert bench.reconciler.cycle({**observations, "pool": told}).plan is not None
 
 
 @pytest.mark.parametrize("intent_too", [False, True])
@@ -93,13 +93,13 @@ def test_a_memory_that_goes_while_the_loop_runs_is_written_again_although_nothin
     bench: Bench, intent_too: bool
 ) -> None:
     bench.succeed(3)
-    looks = bench.looks()
-    bench.reconciler.cycle(looks)
+    observations = bench.observations()
+    bench.reconciler.cycle(observations)
     before = bench.state.memory.read().requests
     Path(bench.state.memory.path).unlink()
     if intent_too:
         os.truncate(bench.state.intent.path, 100)
-    bench.reconciler.cycle(looks)
+    bench.reconciler.cycle(observations)
     assert bench.state.memory.read().requests == before, "`recover` makes intent again from it"
 
 
@@ -118,23 +118,23 @@ def test_a_loop_that_starts_without_intent_leaves_the_published_reasons_to_stand
 def test_what_falls_due_is_planned_for_although_every_look_says_the_same(bench: Bench) -> None:
     id_ = bench.request(1)
     bench.cycle(2)
-    looks = bench.looks()
+    observations = bench.observations()
     for _ in range(3):
-        bench.reconciler.cycle(looks)
+        bench.reconciler.cycle(observations)
     bench.clock.time += LIMITS.request_deadline
-    bench.reconciler.cycle(bench.anew(looks))
+    bench.reconciler.cycle(bench.anew(observations))
     assert json.loads(bench.answer(id_))["status"] == "complete_with_error"
 
 
 def test_what_waited_while_the_looks_were_too_old_is_done_when_a_new_one_says_the_same(bench: Bench) -> None:
     bench.succeed(3)
-    looks = bench.looks()
+    observations = bench.observations()
     bench.clock.time += max(pool.stale_after for pool in LIMITS.pools.values()) + 1.0
     bench.request(2)
-    bench.reconciler.cycle(looks)
-    waiting = bench.reconciler.cycle(looks)
-    made = bench.reconciler.cycle(bench.anew(looks))
-    assert waiting.plan is None, "nothing is done on an old look"
+    bench.reconciler.cycle(observations)
+    waiting = bench.reconciler.cycle(observations)
+    made = bench.reconciler.cycle(bench.anew(observations))
+    assert waiting.plan is None, "nothing is done on an old observation"
     assert made.plan is not None
     assert len(made.plan.creates) == 2
 
@@ -142,23 +142,23 @@ def test_what_waited_while_the_looks_were_too_old_is_done_when_a_new_one_says_th
 @pytest.mark.parametrize("news", ["limits", "a call of HF after minutes"])
 def test_what_no_look_and_no_request_says_is_planned_for_too(bench: Bench, news: str) -> None:
     id_ = bench.succeed(3)
-    looks = bench.at_rest()
+    observations = bench.at_rest()
     if news == "limits":
         bench.reconciler.limits = replace(LIMITS)
     else:
         bench.clock.time += NEWS_SECONDS
         os.utime(os.path.join(bench.state.path, "seen", id_), ns=(1, 1))
-    assert bench.reconciler.cycle(looks).plan is not None
+    assert bench.reconciler.cycle(observations).plan is not None
 
 
 def test_that_hf_goes_on_to_ask_for_the_same_is_no_news_within_minutes(bench: Bench) -> None:
     id_ = bench.succeed(3)
     bench.clock.time += NEWS_SECONDS - bench.clock.time % NEWS_SECONDS
-    looks = bench.looks()
+    observations = bench.observations()
     for second in range(0, int(NEWS_SECONDS), 5):
         bench.clock.time += 5.0 if second else 0.0
         os.utime(os.path.join(bench.state.path, "seen", id_), ns=(second, second))
-        report = bench.reconciler.cycle(bench.anew(looks))
+        report = bench.reconciler.cycle(bench.anew(observations))
         assert (report.plan is None) is (second > 0), f"second {second}"
 
 
@@ -200,11 +200,11 @@ def test_what_was_recorded_is_done_although_its_answers_could_not_be_published(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.request(2)
-    looks = bench.looks()
+    observations = bench.observations()
 
     def again() -> None:
         bench.clock.time += 5.0
-        bench.reconciler.cycle(bench.anew(looks))
+        bench.reconciler.cycle(bench.anew(observations))
 
     with monkeypatch.context() as refusing:
         refusing.setattr(type(bench.state.status), "write", lambda *_: raise_(StateUnwritable("no space")))
@@ -683,7 +683,7 @@ def test_what_one_part_of_a_list_names_stands_while_the_others_come(bench: Bench
 def test_preview_writes_nothing_and_says_what_the_next_cycle_would_do(bench: Bench) -> None:
     assert bench.reconciler.preview({}) is None, "without intent"
     bench.request(4)
-    plan = bench.reconciler.preview(bench.looks())
+    plan = bench.reconciler.preview(bench.observations())
     assert plan is not None
     assert len(plan.creates) == 4
     assert not bench.state.memory.exists()

@@ -151,23 +151,23 @@ def test_a_journal_that_cannot_be_written_stops_nothing_and_is_told(
 def test_a_hold_is_obeyed_although_nothing_else_has_changed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(3)
-    looks = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
-    while bench.reconciler.cycle(looks).plan is not None:
+    observations = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
+    while bench.reconciler.cycle(observations).plan is not None:
         pass
     pull(bench.state, STOP)
-    stopped = bench.reconciler.cycle(looks)
+    stopped = bench.reconciler.cycle(observations)
     assert (stopped.plan is not None, stopped.holds.stop) == (True, STOP)
-    assert bench.reconciler.cycle(looks).plan is None
+    assert bench.reconciler.cycle(observations).plan is None
     release(bench.state, HoldKind.STOP_ALL, target="")
-    assert bench.reconciler.cycle(looks).plan is not None
+    assert bench.reconciler.cycle(observations).plan is not None
 
 
 def test_a_preview_heeds_holds_and_tells_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path)
     bench.request(2)
     pull(bench.state, STOP)
-    looks = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
-    made = bench.reconciler.preview(looks)
+    observations = {name: place.observe(bench.clock.time, {}) for name, place in bench.places.items()}
+    made = bench.reconciler.preview(observations)
     assert made is not None
     assert made.creates == ()
     assert sum(made.deferred.values()) == 2

@@ -33,11 +33,11 @@ from provisioner.model import (
     Limits,
     LossCause,
     Memory,
+    ObservationFailed,
     Outcome,
     PoolLimits,
     Slot,
     TemplateLimits,
-    Unobserved,
 )
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
@@ -148,7 +148,7 @@ def test_a_slow_look_holds_up_nobody(tmp_path: Path) -> None:
     place.slow.clear()
     with Running(tmp_path, place) as running:
         until(lambda: len(running.reports) >= 3, 30, what="cycles go on")
-        assert isinstance(running.reports[-1].looks["pool"], Unobserved)
+        assert isinstance(running.reports[-1].observations["pool"], ObservationFailed)
         place.slow.set()
 
 
@@ -287,10 +287,14 @@ def test_a_hint_has_every_pool_looked_at_at_once(tmp_path: Path) -> None:
     for number, place in enumerate(places):
         place.pool, place.pace = f"pool-{number}", 600.0
     with Running(tmp_path, *places) as running:
-        until(lambda: running.reports and all(place.looks == 1 for place in places), 30, what="the first looks")
-        running.loop.look_now(Wake.PUBSUB)
-        until(lambda: all(place.looks > 1 for place in places), 30, what="another look at each")
-        assert [place.looks for place in places] == [2, 2]
+        until(
+            lambda: running.reports and all(place.observations == 1 for place in places),
+            30,
+            what="the first observations",
+        )
+        running.loop.observe_now(Wake.PUBSUB)
+        until(lambda: all(place.observations > 1 for place in places), 30, what="another look at each")
+        assert [place.observations for place in places] == [2, 2]
 
 
 def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> None:
@@ -302,7 +306,7 @@ def test_an_announced_end_is_told_before_any_look_shows_it(tmp_path: Path) -> No
         until(lambda: len(state.status.read_all()) == 1, 30)
         name = sorted(place.machines)[0]
         running.loop.announce(name, LossCause.PREEMPTED, 3000.0)
-        running.loop.look_now(Wake.PUBSUB)
+        running.loop.observe_now(Wake.PUBSUB)
         lost = until(state.status.read_lost, 30)
         assert set(lost) == {name}
         assert 2900 <= lost[name].grace <= 3000
@@ -332,7 +336,7 @@ def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, obj
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
-    """The longest of a group: a create, its result, which says that a name is taken, and a look for the names."""
+    """The longest of a group: a create, its result, which says that a name is taken, and an observation for the names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
     pod = KubeTimes().call
     kinds = {kind.name: kind.longest_call for kind in built_in()}

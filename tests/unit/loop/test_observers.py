@@ -17,8 +17,8 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import Observer
 from provisioner.model import (
     ErrorClass,
+    ObservationFailed,
     Snapshot,
-    Unobserved,
 )
 from tests.support.slow_place import SlowPlace
 from tests.support.waiting import PATIENCE, until
@@ -38,8 +38,8 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
     place, wakes = SlowPlace(), []
     place.error = BackendError(ErrorClass.DENIED, "no rights")
     with observing(place, lambda: wakes.append(1)) as observer:
-        blind = until(lambda: place.looks >= 2 and observer.latest({}), 30)
-        assert isinstance(blind, Unobserved)
+        blind = until(lambda: place.observations >= 2 and observer.latest({}), 30)
+        assert isinstance(blind, ObservationFailed)
         assert blind.failure.text == "no rights"
         place.error = None
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
@@ -58,15 +58,15 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
 def test_why_a_pool_cannot_be_seen_is_logged_once(
     error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From the first look on; as an error where no other look will mend it."""
+    """From the first observation on; as an error where no other look will mend it."""
     place = SlowPlace()
     place.error = BackendError(error, "why")
     with caplog.at_level("WARNING", "provisioner"), observing(place) as observer:
-        until(lambda: place.looks >= 3, 30)
+        until(lambda: place.observations >= 3, 30)
         place.error = None
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         place.error = BackendError(error, "again")
-        until(lambda: isinstance(observer.latest({}), Unobserved), 30)
+        until(lambda: isinstance(observer.latest({}), ObservationFailed), 30)
     told = [(record.levelname, getattr(record, "text", "")) for record in caplog.records]
     assert told == [(level, "why"), (level, "again")]
 
@@ -80,22 +80,22 @@ def test_a_pool_is_looked_at_again_at_once_when_strangers_are_asked_about() -> N
         until(
             lambda: getattr(observer.latest(asked), "asked", None) == asked.keys(),
             30,
-            what="a look that asks about them",
+            what="an observation that asks about them",
         )
-        assert place.looks == 2
+        assert place.observations == 2
 
 
 def test_a_hint_that_comes_during_a_look_is_not_lost() -> None:
-    """What it is about may have happened after the look began."""
+    """What it is about may have happened after the observation began."""
     place = SlowPlace()
     place.pace = 600.0
     place.slow.clear()
     with observing(place):
-        until(lambda: place.looks, 30, what="a look under way")
+        until(lambda: place.observations, 30, what="an observation under way")
         place.hint()
         place.slow.set()
-        until(lambda: place.looks > 1, 30, what="another look")
-        assert place.looks == 2
+        until(lambda: place.observations > 1, 30, what="another observation")
+        assert place.observations == 2
 
 
 def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_a_hint_waits_for_others_before_it_causes_a_look(monkeypatch: pytest.Mon
     with observing(place) as observer:
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
         place.hint()
-        until(lambda: place.looks == 2, 30, what="another look")
+        until(lambda: place.observations == 2, 30, what="another observation")
         assert slept == [observers.GATHER]
 
 
@@ -143,7 +143,7 @@ def test_a_look_that_the_end_breaks_off_is_no_news(caplog: pytest.LogCaptureFixt
     place.error = error
     observer = Observer(place, LoopClock(), lambda: None)
     observer.start()
-    until(lambda: place.looks, 30, what="a look under way")
+    until(lambda: place.observations, 30, what="an observation under way")
     observer.stop(0.0)
     place.slow.set()
     observer.stop()
@@ -154,9 +154,9 @@ def test_a_backend_that_breaks_blinds_its_pool_only() -> None:
     place = SlowPlace()
     place.error = ZeroDivisionError("a bug")
     with observing(place) as observer:
-        look = until(lambda: place.looks >= 2 and observer.latest({}), 30)
-        assert isinstance(look, Unobserved)
-        assert "a bug" in look.failure.text
+        observation = until(lambda: place.observations >= 2 and observer.latest({}), 30)
+        assert isinstance(observation, ObservationFailed)
+        assert "a bug" in observation.failure.text
 
 
 def test_a_place_that_asks_to_be_left_alone_is_not_looked_at_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_a_place_that_asks_to_be_left_alone_is_not_looked_at_before(monkeypatch:
     place.error = BackendError(ErrorClass.UNAVAILABLE, "busy", 30.0)
     with observing(place) as observer:
         until(lambda: len(began) >= 3, 30)
-        observer.look_now()
+        observer.observe_now()
         place.error = None
         until(lambda: isinstance(observer.latest({}), Snapshot), 30)
     pauses = [later - earlier for earlier, later in pairwise(began)]

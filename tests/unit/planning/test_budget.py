@@ -52,8 +52,8 @@ def planned(count: int, there: int = 0, *, by: Limits, now: float = NOW, **chang
     """A plan for a request of so many, of which some run in pool a."""
     slots = [running(number) for number in range(there)]
     held = memory(record(*slots, count=count, read=now, deadline=now + 3600), **changes)
-    looks = snapshot(*map(machine, range(there)), began=now - 1), snapshot(pool="b", began=now - 1)
-    return plan(held, *looks, limits=by, now=now)
+    observations = snapshot(*map(machine, range(there)), began=now - 1), snapshot(pool="b", began=now - 1)
+    return plan(held, *observations, limits=by, now=now)
 
 
 def made(decided: Plan) -> dict[str, int]:
@@ -89,8 +89,8 @@ def test_the_price_of_a_template_wins() -> None:
 
 def test_a_machine_that_nobody_asked_for_counts_by_the_price_of_its_pool() -> None:
     held = memory(record(count=10, read=NOW, deadline=NOW + 3600))
-    looks = snapshot(machine(0, request=OTHER)), snapshot(pool="b")
-    assert made(plan(held, *looks, limits=allowed(2.0, 2.0, per_hour=7.0))) == {"a": 2, "b": 0}
+    observations = snapshot(machine(0, request=OTHER)), snapshot(pool="b")
+    assert made(plan(held, *observations, limits=allowed(2.0, 2.0, per_hour=7.0))) == {"a": 2, "b": 0}
 
 
 def test_a_budget_that_was_lowered_deletes_nothing() -> None:

@@ -75,7 +75,7 @@ def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contac
         cancel_unpolled(draft, contact)
         announced = cancelling and brake is None
         assert (draft.requests[REQUEST].cancelling, draft.closes) == (announced, [])
-        assert not announced or draft.due < NOW + 1, "the second look comes by itself"
+        assert not announced or draft.due < NOW + 1, "the second observation comes by itself"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from provisioner.model import (
     ErrorClass,
     Failure,
     Limits,
-    Look,
     Machine,
     Memory,
+    Observation,
     PendingReason,
     Phase,
     RequestRecord,
@@ -82,8 +82,8 @@ def late(number: int = 9, **changes: Any) -> Slot:
 THERE = snapshot(*(machine(number) for number in range(9)))
 
 
-def ended(known: Memory, *looks: Look, limits: Limits) -> RequestRecord:
-    return plan(known, *(looks or (THERE,)), limits=limits).memory.requests[REQUEST]
+def ended(known: Memory, *observations: Observation, limits: Limits) -> RequestRecord:
+    return plan(known, *(observations or (THERE,)), limits=limits).memory.requests[REQUEST]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_hf_hears_why(last: Slot | None, learned: Failure | None, failure: Failu
     block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=learned)} if learned else {}
     known = replace(nine_run(last, count=TEN), pressures=block)
     seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.observed.seen else None
-    look = snapshot(*THERE.machines.values(), *([seen] if seen else []))
-    end = ended(known, look, limits=impatient(max_machines=10 if last else 9))
+    observation = snapshot(*THERE.machines.values(), *([seen] if seen else []))
+    end = ended(known, observation, limits=impatient(max_machines=10 if last else 9))
     assert end.ended is GIVEN_UP
     answer = request_answer(end).text
     assert answer.count('"result":"fail"') == 1
@@ -189,15 +189,15 @@ def test_what_is_merely_held_back_counts_as_a_straggler_too() -> None:
 def test_a_machine_that_comes_late_is_deleted() -> None:
     known, patient = nine_run(late()), impatient()
     known = plan(known, THERE, limits=patient).memory
-    look = snapshot(*THERE.machines.values(), machine(9), began=NOW + 4)
-    made = plan(known, look, limits=patient, now=NOW + 5)
+    observation = snapshot(*THERE.machines.values(), machine(9), began=NOW + 4)
+    made = plan(known, observation, limits=patient, now=NOW + 5)
     assert made.deletes == (Delete(name(9), "a", DeleteReason.TIMED_OUT, "uid-9"),)
     assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.FAILED
 
 
 def test_a_machine_that_runs_in_the_same_look_is_no_straggler() -> None:
-    look = snapshot(*THERE.machines.values(), machine(9))
-    end = ended(nine_run(late()), look, limits=impatient())
+    observation = snapshot(*THERE.machines.values(), machine(9))
+    end = ended(nine_run(late()), observation, limits=impatient())
     assert end.ended is RequestStatus.COMPLETE
 
 

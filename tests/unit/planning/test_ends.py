@@ -60,21 +60,21 @@ STOPS = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
 
 
 def at(seconds: float, *machines: Machine, **changes: Any) -> Snapshot:
-    """A look so long after the machines of these tests were first seen running."""
+    """An observation so long after the machines of these tests were first seen running."""
     return snapshot(*machines, began=BEFORE + seconds, **changes)
 
 
-def seen(known: Memory, *looks: Snapshot, limits: Limits = ONE) -> Memory:
+def seen(known: Memory, *observations: Snapshot, limits: Limits = ONE) -> Memory:
     """As one look after the other leaves it."""
-    for look in looks:
-        draft = draft_of(known, look, limits=limits, now=look.began + 1)
+    for observation in observations:
+        draft = draft_of(known, observation, limits=limits, now=observation.began + 1)
         reflect(draft)
         known = draft.memory()
     return known
 
 
-def after(one: Slot, *looks: Snapshot, limits: Limits = ONE) -> Slot:
-    return seen(memory(record(one, **ENDED)), *looks, limits=limits).requests[REQUEST].slots[0]
+def after(one: Slot, *observations: Snapshot, limits: Limits = ONE) -> Slot:
+    return seen(memory(record(one, **ENDED)), *observations, limits=limits).requests[REQUEST].slots[0]
 
 
 def learned(known: Memory) -> Window:
@@ -114,8 +114,8 @@ def learned(known: Memory) -> Window:
         pytest.param(SUCCEEDED, [at(0.5, machine()), at(600), at(601)], False, id="it vanished in a pause"),
     ],
 )  # fmt: skip
-def test_what_counts_as_an_early_loss(one: Slot, looks: list[Snapshot], early: bool) -> None:
-    assert after(one, *looks).life.early is early
+def test_what_counts_as_an_early_loss(one: Slot, observations: list[Snapshot], early: bool) -> None:
+    assert after(one, *observations).life.early is early
 
 
 def test_where_no_time_is_asked_for_no_loss_is_early() -> None:
@@ -139,7 +139,7 @@ def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_be
 def test_a_machine_that_stops_and_is_lost_counts_once_whatever_was_known_of_it_before() -> None:
     first = seen(memory(record(running(0, Verdict.SUCCEEDED, cause=LossCause.UNKNOWN), **ENDED)), at(30, STOPS))
     assert (first.requests[REQUEST].slots[0].life.early, learned(first).window) == (True, 2)
-    assert seen(first, at(31, STOPS)) is first, "a look that says no more"
+    assert seen(first, at(31, STOPS)) is first, "an observation that says no more"
     known = seen(first, at(40, replace(STOPS, failure=BROKEN)), at(50, machine(**DEAD)))
     one = known.requests[REQUEST].slots[0]
     assert (one.verdict, one.failure, learned(known).window) == (Verdict.LOST, WHY, 2)
@@ -153,8 +153,8 @@ def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
     """What is learned when of machines that ran one after the other some die at once: the oldest, or the newest."""
     slots = [running(number, Verdict.SUCCEEDED, ran=BEFORE + number) for number in range(alive + dead)]
     gone = range(dead) if first else range(alive, alive + dead)
-    look = at(60, *(machine(number, **(DEAD if number in gone else {})) for number in range(alive + dead)))
-    return learned(seen(memory(record(*slots, **ENDED), pressures=narrow(window)), look))
+    observation = at(60, *(machine(number, **(DEAD if number in gone else {})) for number in range(alive + dead)))
+    return learned(seen(memory(record(*slots, **ENDED), pressures=narrow(window)), observation))
 
 
 @pytest.mark.parametrize(
@@ -193,26 +193,26 @@ TRIED = Window(8, level=3, blocked_at=BEFORE - 50, retry_at=BEFORE - 20, probing
                boot=True)  # fmt: skip
 
 
-def trial(*slots: Slot, look: Snapshot, limits: Limits = ONE, **changes: Any) -> Plan:
+def trial(*slots: Slot, observation: Snapshot, limits: Limits = ONE, **changes: Any) -> Plan:
     """The plan for a request of ten that has these machines, where early losses closed the window."""
     known = memory(record(*slots, count=10), pressures={("a", TEMPLATE): replace(TRIED, **changes)})
-    looks = (look, snapshot(pool="b", began=look.began)) if "b" in limits.pools else (look,)
-    return plan(known, *looks, limits=limits, now=look.began + 1)
+    observations = (observation, snapshot(pool="b", began=observation.began)) if "b" in limits.pools else (observation,)
+    return plan(known, *observations, limits=limits, now=observation.began + 1)
 
 
 def test_a_machine_that_runs_ends_no_back_off_and_is_the_only_one_while_it_is_on_trial() -> None:
-    tried = trial(slot(seen=True), look=at(10, machine()))
+    tried = trial(slot(seen=True), observation=at(10, machine()))
     assert tried.memory.requests[REQUEST].slots[0].ran is not None
     assert (learned(tried.memory).level, learned(tried.memory).early_loss) == (3, WHY)
     assert (tried.creates, tried.deferred) == ((), {("a", TEMPLATE, PendingReason.WINDOW): 9})
-    still = trial(running(), look=at(299, machine()))
+    still = trial(running(), observation=at(299, machine()))
     assert still.creates == ()
     assert still.due == pytest.approx(BEFORE + 300, abs=0.01), "when it has outlived its first minutes"
-    assert len(trial(running(set_aside=True), look=at(30)).creates) == 1, "one that was set aside is no probe"
+    assert len(trial(running(set_aside=True), observation=at(30)).creates) == 1, "one that was set aside is no probe"
 
 
 def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
-    proven = trial(running(submitted=TRIED.blocked_at), look=at(300, machine()))
+    proven = trial(running(submitted=TRIED.blocked_at), observation=at(300, machine()))
     known = learned(proven.memory)
     assert (known.window, known.level, known.probing, known.retry_at) == (8, 0, False, 0.0)
     assert (known.failure, known.early_loss) == (None, None)
@@ -229,11 +229,11 @@ def test_a_machine_that_outlives_its_first_minutes_opens_the_window() -> None:
     ],
 )
 def test_a_machine_that_is_no_proof_however_long_it_is_there(one: Slot, seen: Machine) -> None:
-    assert learned(trial(one, look=at(400, seen)).memory).early_loss == WHY
+    assert learned(trial(one, observation=at(400, seen)).memory).early_loss == WHY
 
 
 def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
-    tried = trial(running(), look=at(30, machine(**DEAD)))
+    tried = trial(running(), observation=at(30, machine(**DEAD)))
     known = learned(tried.memory)
     assert (known.level, known.blocked_at, known.early_loss) == (4, BEFORE + 31, WHY)
     assert known.retry_at > BEFORE + 31
@@ -242,26 +242,26 @@ def test_a_probe_that_dies_early_backs_off_for_longer() -> None:
 
 def test_a_probe_that_dies_together_with_older_machines_is_a_probe_that_died() -> None:
     old = running(1, submitted=TRIED.blocked_at - 1)
-    known = learned(trial(running(), old, look=at(30, machine(0, **DEAD), machine(1, **DEAD))).memory)
+    known = learned(trial(running(), old, observation=at(30, machine(0, **DEAD), machine(1, **DEAD))).memory)
     assert (known.level, known.window) == (4, 4)
 
 
 def test_a_probe_that_is_preempted_says_nothing_and_the_next_one_is_tried() -> None:
-    tried = trial(running(), look=at(30, machine(**DEAD | {"cause": LossCause.PREEMPTED})))
+    tried = trial(running(), observation=at(30, machine(**DEAD | {"cause": LossCause.PREEMPTED})))
     assert learned(tried.memory).level == 3
     assert len(tried.creates) == 1
 
 
 def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
-    tried = trial(running(), look=at(30, machine()), limits=TWO)
+    tried = trial(running(), observation=at(30, machine()), limits=TWO)
     assert [create.pool for create in tried.creates] == ["b"] * 9
-    assert [create.pool for create in trial(look=at(30), limits=TWO).creates] == ["a", *["b"] * 9]
+    assert [create.pool for create in trial(observation=at(30), limits=TWO).creates] == ["a", *["b"] * 9]
 
 
 def test_machines_on_trial_do_not_count_as_probes_of_another_back_off() -> None:
     """Where a pool has no stock, what runs has proven what it can."""
     known = {"early_loss": None, "boot": False, "failure": STOCKOUT}
-    assert len(trial(running(ran=BEFORE - 10), look=at(30, machine()), **known).creates) == 1
+    assert len(trial(running(ran=BEFORE - 10), observation=at(30, machine()), **known).creates) == 1
 
 
 def test_what_a_request_misses_at_its_deadline_fails_as_its_machines_did() -> None:

@@ -107,13 +107,13 @@ LISTS = Contact(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
 
 @pytest.mark.parametrize("case", ACTS)
 def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_over(case: str) -> None:
-    known, look, settings = ACTS[case]
+    known, observation, settings = ACTS[case]
     usual = alter(ONE, **settings)
-    stopped = plan(known, look, **held(usual, STOP), contact=LISTS)
+    stopped = plan(known, observation, **held(usual, STOP), contact=LISTS)
     assert (stopped.creates, stopped.deletes) == ((), ())
     assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
     assert stopped.memory.orphans.deletes == (), "an orphan that is kept spends nothing of the cap"
-    after = plan(stopped.memory, look, limits=usual, contact=LISTS)
+    after = plan(stopped.memory, observation, limits=usual, contact=LISTS)
     assert after.creates or after.deletes, "the hold alone held it back"
 
 
@@ -125,28 +125,28 @@ def test_verdicts_and_answers_go_on_while_all_is_stopped() -> None:
 
 
 def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
-    known, look, _ = ACTS["a machine that is returned"]
-    stopped = plan(known, look, **held(ONE, STOP)).memory
+    known, observation, _ = ACTS["a machine that is returned"]
+    stopped = plan(known, observation, **held(ONE, STOP)).memory
     (back,) = stopped.returns.values()
     entry = json.loads(return_answer(back, stopped, PREFIX).text)
     assert entry["status"] == "running"
     assert entry["message"] == "Nothing is deleted now (stop-all by ann: cloud is down)."
     assert entry["machines"][0]["result"] == "executing"
-    (on,) = plan(stopped, look, limits=ONE).memory.returns.values()
+    (on,) = plan(stopped, observation, limits=ONE).memory.returns.values()
     assert on.message == ""
 
 
 def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machine_goes_later() -> None:
-    known, look, _ = ACTS["a machine that is returned"]
+    known, observation, _ = ACTS["a machine that is returned"]
     (back,) = known.returns.values()
     late = replace(known, returns={back.id: replace(back, deadline=NOW - 1)})
-    stopped = plan(late, look, **held(ONE, STOP)).memory
+    stopped = plan(late, observation, **held(ONE, STOP)).memory
     (ended,) = stopped.returns.values()
     entry = json.loads(return_answer(ended, stopped, PREFIX).text)
     assert (entry["status"], ended.results) == ("complete_with_error", {name(): ReturnResult.STUCK})
     assert "stop-all by ann" in entry["message"]
     assert entry["machines"][0]["message"] == STUCK
-    after = plan(stopped, look, limits=ONE)
+    after = plan(stopped, observation, limits=ONE)
     assert [delete.name for delete in after.deletes] == [name()]
     assert after.memory.returns[ended.id] == ended, "what HF was told stays"
 
@@ -248,8 +248,8 @@ def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(hold: Hold) -> No
 
 def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
     known = memory(record(running(0), slot(1, seen=True), unsent(2), count=4))
-    look = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = plan(known, look, **held(ONE, cancel(REQUEST)))
+    observation = snapshot(machine(0), machine(1, Phase.PENDING))
+    told = plan(known, observation, **held(ONE, cancel(REQUEST)))
     ended = told.memory.requests[REQUEST]
     assert (told.creates, [delete.name for delete in told.deletes]) == ((), [name(1)])
     assert (ended.ended, ended.slots[0].verdict) == (RequestStatus.COMPLETE_WITH_ERROR, Verdict.SUCCEEDED)
@@ -285,9 +285,9 @@ def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> No
 
 def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
     known = memory(record(running(0), slot(1, seen=True), count=3))
-    look = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = request_answer(plan(known, look, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
-    evidence = Evidence(intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": look}, 0.0)
+    observation = snapshot(machine(0), machine(1, Phase.PENDING))
+    told = request_answer(plan(known, observation, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
+    evidence = Evidence(intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": observation}, 0.0)
     assert request_answer(rebuild(evidence, ONE, NOW, 0.0).requests[REQUEST]) == told
 
 

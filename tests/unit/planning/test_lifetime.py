@@ -69,7 +69,7 @@ def aged(number: int = 0, **changes: Any) -> Slot:
     return running(number, Verdict.SUCCEEDED, **({"ran": OLD} | changes))
 
 
-def look(count: int = 1) -> Any:
+def observe(count: int = 1) -> Any:
     return snapshot(*(machine(number) for number in range(count)))
 
 
@@ -101,14 +101,14 @@ def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -
 
 
 def test_hf_is_offered_only_what_it_knows_of() -> None:
-    untold = plan(grid(aged(), told_at=None), look(), limits=mortal())
+    untold = plan(grid(aged(), told_at=None), observe(), limits=mortal())
     assert offered(untold.memory) == []
     one_runs = memory(record(running(0, ran=OLD), running(1, ran=OLD), count=3))
-    assert offered(plan(one_runs, look(2), limits=mortal()).memory) == []
+    assert offered(plan(one_runs, observe(2), limits=mortal()).memory) == []
 
 
 def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
-    made = plan(grid(aged(ran=OLD + 50), aged(1, ran=OLD + 70)), look(2), limits=mortal())
+    made = plan(grid(aged(ran=OLD + 50), aged(1, ran=OLD + 70)), observe(2), limits=mortal())
     assert (made.due, offered(made.memory)) == (NOW + 50, [])
 
 
@@ -123,19 +123,19 @@ def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
 )
 def test_a_share_is_offered_at_a_time_the_oldest_first(machines: int, most: int) -> None:
     slots = [aged(number, ran=OLD - number) for number in range(machines)]
-    known = plan(grid(*slots), look(machines), limits=mortal()).memory
+    known = plan(grid(*slots), observe(machines), limits=mortal()).memory
     assert most == max(1, int(OFFERED_SHARE * machines))
     assert offered(known) == sorted(name(number) for number in range(machines)[-most:])
-    again = plan(known, look(machines), limits=mortal(), now=NOW + 9)
+    again = plan(known, observe(machines), limits=mortal(), now=NOW + 9)
     assert again.memory is known, "those that are offered and not given back count"
 
 
 def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_is_deleted() -> None:
     slots = [aged(number, ran=OLD - number) for number in range(3)]
-    known = plan(grid(*slots), look(3), limits=mortal()).memory
+    known = plan(grid(*slots), observe(3), limits=mortal()).memory
     assert offered(known) == [name(2)]
     back = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
-    made = plan(known, look(3), limits=mortal(), intent=back)
+    made = plan(known, observe(3), limits=mortal(), intent=back)
     assert [(delete.name, delete.reason) for delete in made.deletes] == [(name(2), DeleteReason.RETURNED)]
     assert made.memory.requests[REQUEST].slots[2].verdict is Verdict.RETURNED
     assert offered(made.memory) == [name(1)]
@@ -174,7 +174,7 @@ def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
     known = grid(*(aged(number) for number in range(30)))
     if waiting:
         known = replace(known, requests=known.requests | {OTHER: record(id_=OTHER, count=1)})
-    made = plan(replace(known, pressures=learned), look(30), limits=mortal(paused=paused))
+    made = plan(replace(known, pressures=learned), observe(30), limits=mortal(paused=paused))
     assert len(offered(made.memory)) == expected
 
 
@@ -185,7 +185,7 @@ def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
 # --- ends that the place has told -------------------------------------------------------------------------------------
 
 EPOCH, ANNOUNCE = 1_700_000_000.0, 3600.0
-"""The place's clock at the begin of a look, and the seconds before an end from which it is reported."""
+"""The place's clock at the begin of an observation, and the seconds before an end from which it is reported."""
 
 
 def told(left: float, number: int = 0) -> Machine:

@@ -63,9 +63,11 @@ def noted(count: int = 1, since: float = RIPE) -> dict[str, float]:
     return {name(number, OTHER): since for number in range(count)}
 
 
-def kept(remembered: Memory, *looks: Snapshot, busy: Iterable[str] = (), contact: Contact | None = None) -> Draft:
-    """The draft after the slots were brought in line with the looks and orphans were looked for."""
-    draft = draft_of(remembered, *looks, limits=LIMITS)
+def kept(
+    remembered: Memory, *observations: Snapshot, busy: Iterable[str] = (), contact: Contact | None = None
+) -> Draft:
+    """The draft after the slots were brought in line with the observations and orphans were looked for."""
+    draft = draft_of(remembered, *observations, limits=LIMITS)
     reflect(draft)
     find_orphans(draft, contact or Contact(), frozenset(busy))
     return draft
@@ -80,7 +82,7 @@ def kept(remembered: Memory, *looks: Snapshot, busy: Iterable[str] = (), contact
         pytest.param(None, SEEN, (), False, id="new: noted, not deleted"),
         pytest.param(RIPE + 1, SEEN, (), False, id="within the grace period: kept"),
         pytest.param(RIPE, SEEN, (), True, id="after the grace period: deleted"),
-        pytest.param(RIPE, RIPE, (), False, id="after the grace period, by the same look: kept"),
+        pytest.param(RIPE, RIPE, (), False, id="after the grace period, by the same observation: kept"),
         pytest.param(RIPE, SEEN, ("a",), False, id="its pool is busy: kept"),
     ],
 )
@@ -130,8 +132,8 @@ def test_an_orphan_that_stays_is_deleted_again_and_counts_again() -> None:
         pytest.param([snapshot(*orphans()), snapshot(pool="b")], True, id="it is there: remembered"),
     ],
 )
-def test_what_is_remembered_of_an_orphan(looks: list[Snapshot], remembered: bool) -> None:
-    assert kept(memory(orphans=noted(since=NOW - 5)), *looks).orphans.since == (
+def test_what_is_remembered_of_an_orphan(observations: list[Snapshot], remembered: bool) -> None:
+    assert kept(memory(orphans=noted(since=NOW - 5)), *observations).orphans.since == (
         noted(since=NOW - 5) if remembered else {}
     )
 
@@ -178,8 +180,8 @@ def test_too_many_orphans_latch_the_brake(
     strange: int, explained: int, accepted: tuple[str, ...], latched: bool
 ) -> None:
     known = record(*(running(number, Verdict.SUCCEEDED) for number in range(explained)))
-    looks = snapshot(*orphans(strange), *(machine(number) for number in range(explained))), snapshot(pool="b")
-    draft = kept(memory(known, orphans=noted(strange), accepted=accepted), *looks)
+    observations = snapshot(*orphans(strange), *(machine(number) for number in range(explained))), snapshot(pool="b")
+    draft = kept(memory(known, orphans=noted(strange), accepted=accepted), *observations)
     text = f"{strange} of {strange + explained} machines have no request."
     assert draft.brake == (Brake(BrakeReason.TOO_MANY_ORPHANS, NOW, text, "a") if latched else None)
     assert len(draft.deletes) == (0 if latched else 3)
@@ -279,9 +281,11 @@ def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
     ],
 )
 def test_a_host_of_our_shape_that_nobody_knows(
-    first: dict[str, float], looks: str, fields: dict[str, object], lost: bool
+    first: dict[str, float], observations: str, fields: dict[str, object], lost: bool
 ) -> None:
-    seen = [snapshot(*(orphans() if looks == "there" else [])), snapshot(pool="b")][: 1 if looks == "blind" else 2]
+    seen = [snapshot(*(orphans() if observations == "there" else [])), snapshot(pool="b")][
+        : 1 if observations == "blind" else 2
+    ]
     draft = kept(memory(unknown=first, **fields), *seen, contact=Contact(inventory=frozenset({ORPHAN})))
     assert draft.memory().hosts.lost == ((ORPHAN,) if lost else ())
 
@@ -298,8 +302,8 @@ def test_a_host_of_our_shape_that_nobody_knows(
     ],
 )  # fmt: skip
 def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
-    looks = [snapshot(), snapshot(pool="b", foreign=frozenset(foreign))]
-    after = kept(remembered, *looks, contact=Contact(inventory=frozenset({host} - {""}))).memory()
+    observations = [snapshot(), snapshot(pool="b", foreign=frozenset(foreign))]
+    after = kept(remembered, *observations, contact=Contact(inventory=frozenset({host} - {""}))).memory()
     assert (after.hosts.unknown, after.hosts.lost) == ({}, ())
 
 
@@ -320,8 +324,8 @@ def lists(last: float = NOW, **changes: object) -> Contact:
     return Contact(**({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes))  # type: ignore[arg-type]
 
 
-def forgotten(remembered: Memory, contact: Contact, *looks: Snapshot, after: float | None = None) -> Draft:
-    draft = draft_of(remembered, *(looks or (snapshot(machine()), snapshot(pool="b"))), limits=limits(
+def forgotten(remembered: Memory, contact: Contact, *observations: Snapshot, after: float | None = None) -> Draft:
+    draft = draft_of(remembered, *(observations or (snapshot(machine()), snapshot(pool="b"))), limits=limits(
         pool("a"), pool("b"), orphan_cap_per_hour=3, delete_unlisted_after=after
     ))  # fmt: skip
     find_unlisted(draft, contact)
@@ -377,10 +381,15 @@ def test_a_machine_that_no_list_names_is_noted(remembered: Memory, contact: Cont
     ],
 )  # fmt: skip
 def test_an_unlisted_machine_is_deleted_only_if_configured(
-    after: int | None, since: int, contact: Contact, brake: Brake | None, looks: tuple[Snapshot, ...], deleted: bool
+    after: int | None,
+    since: int,
+    contact: Contact,
+    brake: Brake | None,
+    observations: tuple[Snapshot, ...],
+    deleted: bool,
 ) -> None:
     known = used(GIVEN, unlisted={name(0): NOW - since * HOUR}, brake=brake)
-    draft = forgotten(known, contact, *looks, after=after and after * HOUR)
+    draft = forgotten(known, contact, *observations, after=after and after * HOUR)
     slots = draft.memory().requests[REQUEST].slots
     expected = (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
     assert (slots[0].verdict, slots[0].deletion.reason, len(draft.closes)) == (*expected, deleted)
@@ -389,11 +398,11 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
 def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:
     many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
     notes = {one.name: NOW - 50 * HOUR for one in many}
-    look = snapshot(*(machine(number) for number in range(8)))
-    held = forgotten(used(*many, unlisted=notes), lists(), look, after=48 * HOUR)
+    observation = snapshot(*(machine(number) for number in range(8)))
+    held = forgotten(used(*many, unlisted=notes), lists(), observation, after=48 * HOUR)
     assert held.brake is not None
     assert held.brake.reason is BrakeReason.TOO_MANY_ORPHANS
     assert held.closes == []
-    seen = forgotten(used(*many, unlisted=notes, accepted=tuple(notes)), lists(), look, after=48 * HOUR)
+    seen = forgotten(used(*many, unlisted=notes, accepted=tuple(notes)), lists(), observation, after=48 * HOUR)
     assert seen.brake is None
     assert len(seen.closes) == 3, "the cap of an hour"

@@ -19,10 +19,10 @@ from provisioner.model import (
     Failure,
     Fingerprint,
     Limits,
-    Look,
     LossCause,
     Machine,
     Memory,
+    Observation,
     PendingReason,
     Phase,
     Plan,
@@ -115,8 +115,8 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
         pytest.param(slot(submitted=NOW - 600, set_aside=True), EMPTY, False, id="set aside: nobody touches it"),
     ],
 )
-def test_a_boot_deadline(one: Slot, looks: tuple[Look, ...], timed_out: bool) -> None:
-    made = plan(memory(record(one)), *looks, limits=ONE)
+def test_a_boot_deadline(one: Slot, observations: tuple[Observation, ...], timed_out: bool) -> None:
+    made = plan(memory(record(one)), *observations, limits=ONE)
     ended = after(made).slots[0]
     assert (ended.verdict is Verdict.FAILED) is timed_out
     if timed_out:
@@ -181,8 +181,8 @@ def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitt
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
     late = slot(submitted=NOW - 600, seen=True, failure=STOCKOUT)
-    looks = (snapshot(machine(0, Phase.PENDING, failure=STOCKOUT)), snapshot(pool="b"))
-    made = plan(memory(record(late)), *looks, limits=ONE)
+    observations = (snapshot(machine(0, Phase.PENDING, failure=STOCKOUT)), snapshot(pool="b"))
+    made = plan(memory(record(late)), *observations, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
     assert window.blocked(made.memory.pressures["a", TEMPLATE], NOW)
@@ -205,10 +205,14 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     ],
 )  # fmt: skip
 def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
-    one: Slot, look: Look, learned: Window | None, failure: Failure
+    one: Slot, observation: Observation, learned: Window | None, failure: Failure
 ) -> None:
     held = record(one, running(1), count=3, deadline=NOW)
-    seen = replace(look, machines=look.machines | {name(1): machine(1)}) if isinstance(look, Snapshot) else look
+    seen = (
+        replace(observation, machines=observation.machines | {name(1): machine(1)})
+        if isinstance(observation, Snapshot)
+        else observation
+    )
     made = plan(memory(held, pressures={("a", TEMPLATE): learned} if learned else {}), seen, limits=ONE)
     ended = after(made)
     assert (ended.ended, ended.ended_at, made.creates) == (WITH_ERROR, NOW, ())
@@ -271,11 +275,11 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
         pytest.param([unobserved()], id="its pool is blind"),
     ],
 )
-def test_a_terminal_answer_stays_and_nothing_is_created_for_it(looks: list[Look]) -> None:
+def test_a_terminal_answer_stays_and_nothing_is_created_for_it(observations: list[Observation]) -> None:
     for ended in (DONE, WITH_ERROR):
         remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, told_at=BEFORE))
-        for look in looks:
-            made = plan(remembered, look, limits=ONE)
+        for observation in observations:
+            made = plan(remembered, observation, limits=ONE)
             assert made.creates == ()
             remembered = made.memory
         kept = remembered.requests[REQUEST]
@@ -302,10 +306,10 @@ def test_a_terminal_answer_stays_and_nothing_is_created_for_it(looks: list[Look]
     ],
 )  # fmt: skip
 def test_when_a_closed_slots_machine_is_deleted(
-    changes: dict[str, Any], looks: tuple[Look, ...], busy: tuple[str, ...], deleted: bool
+    changes: dict[str, Any], observations: tuple[Observation, ...], busy: tuple[str, ...], deleted: bool
 ) -> None:
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, **changes)
-    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), *looks, limits=ONE, busy=busy)
+    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), *observations, limits=ONE, busy=busy)
     assert made.deletes == ((Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),) if deleted else ())
     assert after(made).slots[0].deletion.sent == (NOW if deleted else closed.deletion.sent)
 
@@ -350,7 +354,7 @@ def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, w
 
 
 def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
-    """The memory after empty looks that all say the same: a plan is made only when one falls due."""
+    """The memory after empty observations that all say the same: a plan is made only when one falls due."""
     due = now = NOW
     while now <= NOW + seconds:
         if now >= due:
@@ -364,8 +368,10 @@ def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
     "one",
     [
         pytest.param(running(0, Verdict.SUCCEEDED), id="a machine that vanished unnoticed"),
-        pytest.param(running(0, Verdict.SUCCEEDED, absent=SEEN - 5), id="a machine that one look lacked before"),
-        pytest.param(running(0, Verdict.RETURNED, closed=NOW), id="a machine closed after the newest look began"),
+        pytest.param(running(0, Verdict.SUCCEEDED, absent=SEEN - 5), id="a machine that one observation lacked before"),
+        pytest.param(
+            running(0, Verdict.RETURNED, closed=NOW), id="a machine closed after the newest observation began"
+        ),
     ],
 )
 @pytest.mark.parametrize("lag", [0.0, 30.0])
@@ -383,7 +389,7 @@ def test_a_create_that_never_showed_up_frees_its_place_although_nothing_else_hap
 
 
 def test_a_create_without_an_answer_is_sent_again_although_nothing_else_happens() -> None:
-    remembered = memory(record(slot(submitted=NOW - 0.5, accepted=False)))  # since the newest look began
+    remembered = memory(record(slot(submitted=NOW - 0.5, accepted=False)))  # since the newest observation began
     again = quiet(remembered, 30.0).requests[REQUEST].slots[0]
     assert again.submitted is not None
     assert again.submitted > NOW
@@ -406,8 +412,8 @@ def test_room_that_a_later_request_frees_is_used_although_nothing_else_happens()
 
 @pytest.mark.parametrize("there", [[], [running(0)]], ids=["nothing runs yet", "a part runs"])
 def test_a_request_goes_on_while_what_is_missing_is_held_back(there: list[Slot]) -> None:
-    looks = snapshot(*(machine(one.number) for one in there))
-    made = plan(memory(record(*there, count=3)), looks, limits=limits(pool("a", paused=True)))
+    observations = snapshot(*(machine(one.number) for one in there))
+    made = plan(memory(record(*there, count=3)), observations, limits=limits(pool("a", paused=True)))
     assert after(made).ended is None
     assert sum(made.deferred.values()) == 3 - len(there)
     assert made.due == BEFORE + 3600.0, "that alone is no reason to plan again at once"

@@ -72,8 +72,8 @@ def rebuilt(
     told: Mapping[str, Answer] | None = None,
     heard: Mapping[str, bool] | None = None,
 ) -> Memory:
-    looks = {"a": snapshot(*machines), "b": snapshot(pool="b")}
-    return rebuild(Evidence(wanted, told or {}, heard or {}, looks, WALL), LIMITS, NOW, WALL)
+    observations = {"a": snapshot(*machines), "b": snapshot(pool="b")}
+    return rebuild(Evidence(wanted, told or {}, heard or {}, observations, WALL), LIMITS, NOW, WALL)
 
 
 def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
@@ -88,7 +88,7 @@ def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
     assert remembered == alter(Memory("demo"), time=NOW, time_wall=WALL, unseen=("a", "b"), usage_since_wall=WALL)
 
 
-# --- when the looks are believed --------------------------------------------------------------------------------------
+# --- when the observations are believed --------------------------------------------------------------------------------------
 
 
 def doubted(
@@ -97,8 +97,8 @@ def doubted(
     """Of memories that were missed at ``NOW``, with so many machines that HF has and no pool shows."""
     told = what_was_told(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
     seen = [machine(number) for number in range(missing, missing + there)]
-    looks = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
-    evidence = Evidence(intent(*back), told, {}, looks, WALL)
+    observations = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
+    evidence = Evidence(intent(*back), told, {}, observations, WALL)
     return distrusted(evidence, limits(pool("a", mass_loss=wait), pool("b")), NOW)
 
 
@@ -136,8 +136,8 @@ def test_no_slot_number_is_used_again() -> None:
 
 @pytest.mark.parametrize(("life", "block"), [(1, 1), (2, 2), (9, 9), (10, 1)])
 def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(life: int, block: int) -> None:
-    looks = {"a": snapshot(), "b": snapshot(pool="b")}
-    remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
+    observations = {"a": snapshot(), "b": snapshot(pool="b")}
+    remembered = rebuild(Evidence(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
     assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
@@ -153,8 +153,8 @@ def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(
 )
 def test_slot_numbers_go_on_in_a_free_block_after_the_last(life: int, used: list[int], block: int) -> None:
     there = [machine(one * SLOT_BLOCK + 4) for one in used]
-    looks = {"a": snapshot(*there), "b": snapshot(pool="b")}
-    remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL, life), LIMITS, NOW, WALL)
+    observations = {"a": snapshot(*there), "b": snapshot(pool="b")}
+    remembered = rebuild(Evidence(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
     assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
@@ -178,8 +178,8 @@ def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> N
 
 @pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
 def test_the_brake_is_latched(reason: BrakeReason) -> None:
-    looks: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
-    remembered = rebuild(Evidence(intent(), {}, {}, looks, WALL), LIMITS, NOW, WALL, reason)
+    observations: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
+    remembered = rebuild(Evidence(intent(), {}, {}, observations, WALL), LIMITS, NOW, WALL, reason)
     assert remembered.brake is not None
     assert (remembered.brake.reason, remembered.brake.since) == (reason, NOW)
     assert remembered.places.unseen == ()

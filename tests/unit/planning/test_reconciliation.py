@@ -60,17 +60,17 @@ ANOTHER = machine(fingerprint=Fingerprint(uid="x"))
 BROKE = replace(WAITS, failure=BROKEN)
 
 
-def drafted(remembered: Memory, look: Snapshot, limits: Limits = LIMITS) -> Draft:
-    draft = draft_of(remembered, look, limits=limits, now=max(NOW, look.began + 1))
+def drafted(remembered: Memory, observation: Snapshot, limits: Limits = LIMITS) -> Draft:
+    draft = draft_of(remembered, observation, limits=limits, now=max(NOW, observation.began + 1))
     reflect(draft)
     return draft
 
 
-def reflected(one: Slot, *looks: Snapshot, limits: Limits = LIMITS) -> Slot:
+def reflected(one: Slot, *observations: Snapshot, limits: Limits = LIMITS) -> Slot:
     """The slot as one look after the other leaves it."""
     remembered = memory(record(one))
-    for look in looks:
-        remembered = drafted(remembered, look, limits).memory()
+    for observation in observations:
+        remembered = drafted(remembered, observation, limits).memory()
     return remembered.requests[REQUEST].slots[one.number]
 
 
@@ -144,8 +144,8 @@ def test_what_hf_was_told_of_a_machine_that_runs_is_never_told_differently() -> 
     ],
 )
 def test_why_a_machine_does_not_run(before: Slot, seen: list[Machine], failure: Failure | None) -> None:
-    looks = [snapshot(one, began=SEEN + at) for at, one in enumerate(seen)]
-    assert reflected(before, *looks).failure == failure
+    observations = [snapshot(one, began=SEEN + at) for at, one in enumerate(seen)]
+    assert reflected(before, *observations).failure == failure
 
 
 def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
@@ -170,7 +170,7 @@ def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its
     ],
 )
 def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Notice | None) -> None:
-    """A loop that starts reckons the grace of what stops from its first look."""
+    """A loop that starts reckons the grace of what stops from its first observation."""
     noticed = reflected(SUCCEEDED, snapshot(machine(notice=Notice(LossCause.PREEMPTED, NOW + 30))))
     assert noticed.observed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
     assert reflected(noticed, snapshot(machine(notice=seen))).observed.notice == kept
@@ -195,8 +195,8 @@ def test_the_same_machine_or_another_of_its_name(before: Fingerprint, seen: Fing
 
 def test_what_comes_before_a_machine_runs_may_be_one_attempt_after_the_other() -> None:
     attempts = [machine(phase=Phase.PENDING, fingerprint=Fingerprint(uid=uid)) for uid in ("1", "", "2")]
-    looks = [snapshot(attempt, began=SEEN + at) for at, attempt in enumerate(attempts)]
-    trying = reflected(slot(), *looks)
+    observations = [snapshot(attempt, began=SEEN + at) for at, attempt in enumerate(attempts)]
+    trying = reflected(slot(), *observations)
     assert (trying.verdict, trying.observed.fingerprint) == (Verdict.OPEN, Fingerprint(uid="2"))
     ran = reflected(trying, snapshot(machine(fingerprint=Fingerprint(uid="3", ip="10.0.0.3")), began=SEEN + 5))
     assert (ran.ran is not None, ran.observed.fingerprint) == (True, Fingerprint(uid="3", ip="10.0.0.3"))
@@ -245,12 +245,12 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
 @pytest.mark.parametrize(
     ("before", "lag", "looks", "verdict", "gone"),
     [
-        pytest.param(SUCCEEDED, 0, [0], Verdict.SUCCEEDED, False, id="one look without it proves nothing"),
-        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same look twice is one look"),
-        pytest.param(SUCCEEDED, 0, [0, 1], Verdict.LOST, True, id="two looks prove it"),
-        pytest.param(SUCCEEDED, 30, [0, 29], Verdict.SUCCEEDED, False, id="two looks within the lag do not"),
-        pytest.param(SUCCEEDED, 30, [0, 30], Verdict.LOST, True, id="two looks the lag apart do"),
-        pytest.param(SUCCEEDED, 30, [0, 15, 30], Verdict.LOST, True, id="a look between changes nothing"),
+        pytest.param(SUCCEEDED, 0, [0], Verdict.SUCCEEDED, False, id="one observation without it proves nothing"),
+        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same observation twice is one observation"),
+        pytest.param(SUCCEEDED, 0, [0, 1], Verdict.LOST, True, id="two observations prove it"),
+        pytest.param(SUCCEEDED, 30, [0, 29], Verdict.SUCCEEDED, False, id="two observations within the lag do not"),
+        pytest.param(SUCCEEDED, 30, [0, 30], Verdict.LOST, True, id="two observations the lag apart do"),
+        pytest.param(SUCCEEDED, 30, [0, 15, 30], Verdict.LOST, True, id="an observation between changes nothing"),
         pytest.param(running(), 0, [0, 1], Verdict.FAILED, True, id="before the terminal answer it failed"),
         pytest.param(slot(), 0, [0, 1, 600], Verdict.OPEN, False, id="accepted and never seen: pending"),
         pytest.param(slot(0, seen=True), 0, [0, 1], Verdict.FAILED, True, id="seen pending, then vanished"),
@@ -261,9 +261,9 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
     ],
 )  # fmt: skip
 def test_a_machine_that_is_not_there(
-    before: Slot, lag: float, looks: list[float], verdict: Verdict, gone: bool
+    before: Slot, lag: float, observations: list[float], verdict: Verdict, gone: bool
 ) -> None:
-    empty = (snapshot(began=SEEN + at) for at in looks)
+    empty = (snapshot(began=SEEN + at) for at in observations)
     after = reflected(before, *empty, limits=limits(pool("a", lag=lag, early_loss=0.0)))
     assert (after.verdict, after.deletion.gone) == (verdict, gone)
     assert (after.failure == VANISHED) is (before.verdict is not after.verdict)
@@ -304,9 +304,9 @@ def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, said: LossCau
 
 
 def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> None:
-    looks = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
-    assert reflected(slot(), looks[0]).verdict is Verdict.OPEN
-    after = reflected(slot(), *looks)
+    observations = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
+    assert reflected(slot(), observations[0]).verdict is Verdict.OPEN
+    after = reflected(slot(), *observations)
     assert (after.verdict, after.deletion.gone, after.failure, after.observed.cause) == (
         Verdict.FAILED, True, VANISHED, LossCause.DELETED
     )  # fmt: skip
@@ -315,14 +315,14 @@ def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> 
 def test_why_a_closed_slots_machine_does_not_go_is_what_its_place_said_last() -> None:
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, hindrance=STOCKOUT)
     other = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
-    looks = [snapshot(machine(phase=Phase.STOPPING)), snapshot(machine(phase=Phase.STOPPING, hindrance=other))]
-    assert reflected(closed, looks[0]).deletion.hindrance == STOCKOUT
-    assert reflected(closed, looks[1]).deletion.hindrance == other
+    observations = [snapshot(machine(phase=Phase.STOPPING)), snapshot(machine(phase=Phase.STOPPING, hindrance=other))]
+    assert reflected(closed, observations[0]).deletion.hindrance == STOCKOUT
+    assert reflected(closed, observations[1]).deletion.hindrance == other
 
 
 def test_a_machine_that_reappears_was_never_absent() -> None:
-    looks = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
-    after = reflected(SUCCEEDED, *looks)
+    observations = [snapshot(), snapshot(machine(), began=SEEN + 1), snapshot(began=SEEN + 2)]
+    after = reflected(SUCCEEDED, *observations)
     assert (after.verdict, after.observed.absent) == (Verdict.SUCCEEDED, SEEN + 2)
 
 
@@ -346,8 +346,8 @@ def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_an
         pytest.param(memory(record(SUCCEEDED, running(1))), snapshot(machine(0), machine(1)), id="it runs as before"),
     ],
 )  # fmt: skip
-def test_what_is_no_news_changes_nothing(remembered: Memory, look: Snapshot) -> None:
-    draft = drafted(remembered, look)
+def test_what_is_no_news_changes_nothing(remembered: Memory, observation: Snapshot) -> None:
+    draft = drafted(remembered, observation)
     assert draft.memory() is remembered
     assert not any(draft.unknown.values())
 

@@ -50,7 +50,7 @@ STRANGER = name(0, OTHER)
 
 def settled(
     back: ReturnRecord,
-    *looks: Snapshot,
+    *observations: Snapshot,
     slots: Iterable[Slot] = (),
     told: bool = True,
     limits: Limits = LIMITS,
@@ -59,7 +59,7 @@ def settled(
 ) -> Draft:
     ended = RequestStatus.COMPLETE
     held = record(*slots, ended=ended, told_at=BEFORE if told else None)
-    draft = draft_of(memory(held, back), *looks, limits=limits, now=now)
+    draft = draft_of(memory(held, back), *observations, limits=limits, now=now)
     settle_returns(draft, frozenset(busy))
     return draft
 
@@ -139,7 +139,7 @@ def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None
         pytest.param("alien", "foreign", (), None, ReturnResult.NOT_OURS, id="someone else's: left alone"),
         pytest.param("alien", "foreign", ("ali",), ("", True), None, id="someone else's of an adopted prefix: deleted"),
         pytest.param("alien", "foreign", ("zzz",), None, ReturnResult.NOT_OURS, id="another prefix is adopted: left"),
-        pytest.param(STRANGER, "", (), None, None, id="nowhere in one look: not yet known to be gone"),
+        pytest.param(STRANGER, "", (), None, None, id="nowhere in one observation: not yet known to be gone"),
         pytest.param("alien", "", ("ali",), None, None, id="nowhere, with an adopted prefix: nothing to delete"),
     ],
 )
@@ -165,8 +165,8 @@ def test_a_name_that_is_no_slot_of_ours(
     ],
 )
 def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str, ...], deletes: int) -> None:
-    looks = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
-    draft = settled(giving_back(STRANGER, sent=sent), *looks, busy=busy)
+    observations = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
+    draft = settled(giving_back(STRANGER, sent=sent), *observations, busy=busy)
     assert len(draft.deletes) == deletes
     assert draft.returns[RETURN].sent == (({STRANGER: NOW}) if deletes else sent)
 
@@ -174,25 +174,25 @@ def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str
 @pytest.mark.parametrize(
     ("first", "looks", "gone"),
     [
-        pytest.param({}, empty(), False, id="the first set of looks proves nothing"),
+        pytest.param({}, empty(), False, id="the first set of observations proves nothing"),
         pytest.param({STRANGER: SEEN - 30}, empty(), True, id="a second set the longest lag later does"),
         pytest.param({STRANGER: SEEN - 29}, empty(), False, id="a second set within the lag does not"),
         pytest.param({STRANGER: SEEN - 30}, empty()[:1], False, id="a pool is blind: not proven"),
-        pytest.param({STRANGER: SEEN - 30}, empty(asked=()), False, id="the looks did not ask about it: not proven"),
+        pytest.param({STRANGER: SEEN - 30}, empty(asked=()), False, id="the observations did not ask about it: not proven"),
         pytest.param({STRANGER: SEEN - 30}, [empty()[0], empty(SEEN - 5)[1]], False,
-                     id="the older of the looks counts"),
+                     id="the older of the observations counts"),
         pytest.param({STRANGER: SEEN - 30}, [snapshot(machine(0, request=OTHER)), snapshot(pool="b")], False,
                      id="it is there again: it was never absent"),
     ],
 )  # fmt: skip
-def test_when_a_stranger_is_gone(first: dict[str, float], looks: list[Snapshot], gone: bool) -> None:
+def test_when_a_stranger_is_gone(first: dict[str, float], observations: list[Snapshot], gone: bool) -> None:
     lagging = limits(pool("a"), pool("b", lag=30.0))
-    draft = settled(giving_back(STRANGER, absent=first), *looks, limits=lagging)
+    draft = settled(giving_back(STRANGER, absent=first), *observations, limits=lagging)
     assert (result(draft, STRANGER) is ReturnResult.GONE) is gone
-    if looks[0].machines:
+    if observations[0].machines:
         assert (draft.returns[RETURN].absent, draft.due) == ({}, NOW + DELETE_AGAIN)
-    same = settled(giving_back(STRANGER, absent=dict.fromkeys(first, SEEN)), *looks)
-    assert result(same, STRANGER) is None, "a look of the same moment is no second look even without lag"
+    same = settled(giving_back(STRANGER, absent=dict.fromkeys(first, SEEN)), *observations)
+    assert result(same, STRANGER) is None, "an observation of the same moment is no second observation even without lag"
 
 
 ASKED = {"pool": "b", "asked": frozenset({STRANGER})}

@@ -72,14 +72,14 @@ OVER = "before the request's deadline"
 
 def asked(
     known: Memory,
-    *looks: Snapshot,
+    *observations: Snapshot,
     limits: Limits,
     busy: Iterable[str] = (),
     unknown: dict[str, list[str]] | None = None,
     now: float = NOW,
 ) -> Draft:
     """Every request has asked, in order, seeing both pools empty unless told otherwise."""
-    draft = draft_of(known, *(looks or BOTH), limits=limits, now=now)
+    draft = draft_of(known, *(observations or BOTH), limits=limits, now=now)
     draft.unknown = unknown or {}
     capacity = capacity_of(draft, busy)
     for one in draft.records():
@@ -377,7 +377,7 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
     ("changes", "learned", "began", "repeated"),
     [
         pytest.param({}, None, NOW - 1, True, id="no answer, never seen: repeated"),
-        pytest.param({}, None, NOW - 30, False, id="no look since: not yet"),
+        pytest.param({}, None, NOW - 30, False, id="no observation since: not yet"),
         pytest.param({}, BACKING_OFF, NOW - 1, False, id="the pool backs off: not yet"),
         pytest.param({}, PROBING, NOW - 1, True, id="the pool is probed: it is the probe"),
         pytest.param({}, replace(PROBING, blocked_at=NOW - 30), NOW - 1, True, id="it was the probe already"),

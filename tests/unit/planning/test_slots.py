@@ -103,10 +103,10 @@ def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
     assert gap == Tries(0 if error in no_try else 1, Failure(error, "why"))
 
 
-def replaced(one: Slot, look: Machine | None = None, times: int = 3) -> tuple[RequestRecord, int]:
+def replaced(one: Slot, observation: Machine | None = None, times: int = 3) -> tuple[RequestRecord, int]:
     """The request after a plan, and how many creates the plan has. Two tries failed before ``one``."""
     known = memory(record(failed(0), failed(1, 1, REFUSED, BROKEN), one, count=1))
-    made = plan(known, snapshot(*([look] if look else [])), limits=tried(times))
+    made = plan(known, snapshot(*([observation] if observation else [])), limits=tried(times))
     return made.memory.requests[REQUEST], len(made.creates)
 
 
@@ -126,9 +126,9 @@ DEAD = Failure(ErrorClass.OTHER, "exit code 1")
     ],
 )  # fmt: skip
 def test_after_three_tries_a_machine_is_given_up_with_the_last_real_reason(
-    one: Slot, look: Machine | None, why: Failure
+    one: Slot, observation: Machine | None, why: Failure
 ) -> None:
-    known, creates = replaced(one, look)
+    known, creates = replaced(one, observation)
     assert (known.ended, creates) == (RequestStatus.COMPLETE_WITH_ERROR, 0)
     told = known.slots[3]
     assert (told.verdict, told.submitted, told.tries.failed) == (FAILED, None, 3)

@@ -1,4 +1,4 @@
-"""A look that lacks many machines at once is not believed before a second one says the same."""
+"""An observation that lacks many machines at once is not believed before a second one says the same."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from provisioner.model import (
     Distrusted,
     DistrustReason,
     Limits,
-    Look,
     LossCause,
     Memory,
     Notice,
+    Observation,
     Phase,
     Plan,
     RequestStatus,
@@ -63,14 +63,14 @@ def grid(count: int = 10, verdict: Verdict = Verdict.SUCCEEDED, **changes: objec
     return memory(record(*slots, ended=ended, told_at=NOW if ended else None))
 
 
-def look(there: Collection[int], began: float = SEEN, **changes: object) -> Snapshot:
-    """A look that shows these machines."""
+def observe(there: Collection[int], began: float = SEEN, **changes: object) -> Snapshot:
+    """An observation that shows these machines."""
     return snapshot(*(machine(number) for number in there), began=began, **changes)
 
 
-def planned(known: Memory, *looks: Snapshot, limits: Limits = LIMITS) -> Plan:
-    """The last plan, of one for each look."""
-    for one in looks:
+def planned(known: Memory, *observations: Snapshot, limits: Limits = LIMITS) -> Plan:
+    """The last plan, of one for each observation."""
+    for one in observations:
         last = plan(known, one, limits=limits, now=one.began + 1)
         known = last.memory
     return last
@@ -97,7 +97,7 @@ def test_many_machines_that_are_missing_at_once_raise_a_doubt(
     known: int, missing: int, changes: dict[str, float], doubted: bool
 ) -> None:
     later = 80 if "lag" in changes else 5
-    first, second = look(range(missing, known)), look(range(missing, known), SEEN + later)
+    first, second = observe(range(missing, known)), observe(range(missing, known), SEEN + later)
     last = planned(grid(known), first, second, limits=limits(pool("a", early_loss=0.0, **changes)))
     assert ("a" in last.distrusted) is doubted
     assert verdicts(last).count(Verdict.LOST) == (0 if doubted else missing)
@@ -105,13 +105,13 @@ def test_many_machines_that_are_missing_at_once_raise_a_doubt(
 
 def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
     slots = [running(number, Verdict.RETURNED) for number in range(8)] + [slot(number, seen=True) for number in (8, 9)]
-    last = planned(memory(record(*slots, count=2)), look(()), look((), SEEN + 5))
+    last = planned(memory(record(*slots, count=2)), observe(()), observe((), SEEN + 5))
     assert not last.distrusted
     assert verdicts(last)[8:10] == [Verdict.FAILED] * 2
 
 
 def test_machines_that_are_shown_as_gone_make_no_room_for_those_that_are_missing() -> None:
-    known = planned(grid(100), look(range(85))).memory
+    known = planned(grid(100), observe(range(85))).memory
     shown = [machine(number, Phase.GONE if number < 75 else Phase.RUNNING) for number in range(85)]
     last = planned(known, snapshot(*shown, began=SEEN + 5))
     assert (last.distrusted["a"].missing, last.distrusted["a"].expected) == (15, 25)
@@ -137,14 +137,14 @@ def gone_for(cause: LossCause) -> dict[str, Any]:
 def test_machines_whose_place_says_why_they_went_are_lost_at_once(
     known: dict[str, Any], said: dict[str, Any], at_once: bool
 ) -> None:
-    last = planned(grid(**known), look((), **said), look((), SEEN + 5, **said))
+    last = planned(grid(**known), observe((), **said), observe((), SEEN + 5, **said))
     assert verdicts(last) == [Verdict.LOST if at_once else Verdict.SUCCEEDED] * 10
     assert bool(last.distrusted) is not at_once
 
 
 def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() -> None:
     causes = {name(0): LossCause.PREEMPTED}
-    last = planned(grid(), look((), causes=causes), look((), SEEN + 5, causes=causes))
+    last = planned(grid(), observe((), causes=causes), observe((), SEEN + 5, causes=causes))
     assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]
     assert (last.distrusted["a"].missing, last.distrusted["a"].expected) == (9, 10)
 
@@ -162,7 +162,7 @@ def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
 def test_other_pools_go_on() -> None:
     known = memory(record(*(running(number) for number in ALL), count=12))
     both = limits(pool("a"), pool("b"))
-    last = plan(known, look(()), snapshot(pool="b"), limits=both)
+    last = plan(known, observe(()), snapshot(pool="b"), limits=both)
     assert {one.pool for one in last.creates} == {"b"}
     assert len(last.creates) == 2
 
@@ -171,57 +171,57 @@ def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> N
     slots = [running(number, Verdict.SUCCEEDED) for number in ALL]
     back = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
     known = memory(record(*slots, back, ended=RequestStatus.COMPLETE))
-    waiting = planned(known, look(()), look((), SEEN + 5))
+    waiting = planned(known, observe(()), observe((), SEEN + 5))
     assert not waiting.memory.requests[REQUEST].slots[10].deletion.gone
-    settled = planned(known, look(()), look((), SEEN + APART), look((), SEEN + APART + 5))
+    settled = planned(known, observe(()), observe((), SEEN + APART), observe((), SEEN + APART + 5))
     assert settled.memory.requests[REQUEST].slots[10].deletion.gone
 
 
 def test_a_second_look_that_is_independent_settles_it() -> None:
-    first = planned(grid(), look(()))
+    first = planned(grid(), observe(()))
     assert first.due <= SEEN + APART + 1, "the plan wakes the loop"
     loss = first.distrusted["a"]
     assert loss.reason is DistrustReason.MASS_LOSS
     assert (loss.missing, loss.expected, loss.since, loss.until) == (10, 10, SEEN, SEEN + APART)
-    assert verdicts(planned(first.memory, look((), SEEN + APART - 1))) == [Verdict.SUCCEEDED] * 10
-    last = planned(first.memory, look((), SEEN + APART))
+    assert verdicts(planned(first.memory, observe((), SEEN + APART - 1))) == [Verdict.SUCCEEDED] * 10
+    last = planned(first.memory, observe((), SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10
     assert not last.distrusted
 
 
 def test_a_look_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
-    """A watch goes on from one list: however late the look, it is the same list that says so."""
-    first = planned(grid(), look((), listed=SEEN - 1))
-    waiting = planned(first.memory, look((), SEEN + 2 * APART, listed=SEEN - 1))
+    """A watch goes on from one list: however late the observation, it is the same list that says so."""
+    first = planned(grid(), observe((), listed=SEEN - 1))
+    waiting = planned(first.memory, observe((), SEEN + 2 * APART, listed=SEEN - 1))
     assert verdicts(waiting) == [Verdict.SUCCEEDED] * 10
     assert waiting.distrusted["a"].until == SEEN + APART
-    last = planned(first.memory, look((), SEEN + 2 * APART, listed=SEEN + APART))
+    last = planned(first.memory, observe((), SEEN + 2 * APART, listed=SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10
 
 
 def test_machines_that_show_again_were_never_away() -> None:
-    last = planned(grid(), look(()), look(ALL, SEEN + 30))
+    last = planned(grid(), observe(()), observe(ALL, SEEN + 30))
     assert verdicts(last) == [Verdict.SUCCEEDED] * 10
     assert not last.distrusted
     assert all(one.observed.absent is None for one in last.memory.requests[REQUEST].slots.values())
-    later = planned(last.memory, look((), SEEN + APART))
+    later = planned(last.memory, observe((), SEEN + APART))
     assert later.distrusted["a"].since == SEEN + APART
 
 
 def test_open_machines_fail_and_are_replaced_once_it_is_settled() -> None:
     known = grid(verdict=Verdict.OPEN)
     known = replace(known, requests={REQUEST: replace(known.requests[REQUEST], count=11)})
-    last = planned(known, look(()), look((), SEEN + APART))
+    last = planned(known, observe(()), observe((), SEEN + APART))
     assert verdicts(last)[:10] == [Verdict.FAILED] * 10
     assert len(last.creates) == 11
 
 
 def test_a_loss_that_goes_on_is_told_in_parts_each_in_time() -> None:
     """Those that went first do not wait for those that went last."""
-    first, second = look(range(10, 30)), look((), SEEN + 30)
-    last = planned(grid(30), first, second, look((), SEEN + APART))
+    first, second = observe(range(10, 30)), observe((), SEEN + 30)
+    last = planned(grid(30), first, second, observe((), SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10 + [Verdict.SUCCEEDED] * 20
-    assert verdicts(planned(last.memory, look((), SEEN + 30 + APART)))[10:] == [Verdict.LOST] * 20
+    assert verdicts(planned(last.memory, observe((), SEEN + 30 + APART)))[10:] == [Verdict.LOST] * 20
 
 
 @given(
@@ -235,7 +235,7 @@ def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits
     for there, step in zip(shown, steps, strict=False):
         began += step
         before = known
-        last = plan(known, look(there, began), limits=LIMITS, now=began + 1)
+        last = plan(known, observe(there, began), limits=LIMITS, now=began + 1)
         known = last.memory
         for number, one in known.requests[REQUEST].slots.items():
             if number in there:
@@ -249,7 +249,7 @@ def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits
 
 
 def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
-    log, seen, blind = CycleLog(), look(()), unobserved("a")
+    log, seen, blind = CycleLog(), observe(()), unobserved("a")
     distrusted = planned(grid(), seen).distrusted
     caplog.set_level(logging.WARNING)
     for later in (0.0, 10.0):
@@ -257,7 +257,7 @@ def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(cap
         log.take(shown)
         assert shown.problems["a"] == (
             "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. Nothing is "
-            "made or deleted here and HostFactory is told nothing of them before a look 60 s later says the same.",
+            "made or deleted here and HostFactory is told nothing of them before an observation 60 s later says the same.",
         )
         assert (shown.unseen, shown.snapshots, shown.result) == ({}, {}, "partial")
     log.take(report({"a": blind}, SEEN + 15, {}))
@@ -268,13 +268,13 @@ def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(cap
     assert ended.getMessage() == "Pool is trusted again"
 
 
-def report(looks: Mapping[str, Look], now: float, distrusted: Mapping[str, Distrusted]) -> CycleReport:
+def report(observations: Mapping[str, Observation], now: float, distrusted: Mapping[str, Distrusted]) -> CycleReport:
     ahead = 1_700_000_000.0 - SEEN
-    return CycleReport(1, now, 0.0, looks, memory(), None, {}, distrusted=distrusted, ahead=ahead)
+    return CycleReport(1, now, 0.0, observations, memory(), None, {}, distrusted=distrusted, ahead=ahead)
 
 
 def test_looks_that_rest_on_different_lists_do_not_say_the_same() -> None:
-    seen = look(())
+    seen = observe(())
     assert _identity(replace(seen, listed=1.0)) != _identity(replace(seen, listed=2.0))
     assert _identity(replace(seen, began=1.0)) == _identity(replace(seen, began=2.0))
 
@@ -290,7 +290,7 @@ def vanish(bench: Bench) -> dict[str, Entry]:
     return there
 
 
-@pytest.mark.parametrize("back", [True, False], ids=["they show again", "a second look lacks them too"])
+@pytest.mark.parametrize("back", [True, False], ids=["they show again", "a second observation lacks them too"])
 def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench: Bench, back: bool) -> None:
     bench.succeed(12)
     there = vanish(bench)

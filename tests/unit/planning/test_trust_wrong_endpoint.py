@@ -54,13 +54,15 @@ def grid(count: int = 10, **changes: object) -> Memory:
     return memory(record(*slots, ended=RequestStatus.COMPLETE, told_at=NOW), **changes)
 
 
-def look(ours: Collection[int] = (), others: Collection[int] = (), began: float = SEEN, **changes: object) -> Snapshot:
+def observe(
+    ours: Collection[int] = (), others: Collection[int] = (), began: float = SEEN, **changes: object
+) -> Snapshot:
     machines = [machine(number) for number in ours] + [machine(number, request=ELSEWHERE) for number in others]
     return snapshot(*machines, began=began, **changes)
 
 
-def planned(known: Memory, *looks: Snapshot) -> Plan:
-    for one in looks:
+def planned(known: Memory, *observations: Snapshot) -> Plan:
+    for one in observations:
         last = plan(known, one, snapshot(pool="b", began=one.began), limits=LIMITS, now=one.began + 1)
         known = last.memory
     return last
@@ -71,7 +73,7 @@ def lost(last: Plan) -> int:
 
 
 def test_another_world_is_never_believed_however_often_it_shows() -> None:
-    last = planned(grid(), *(look(others=range(3), began=SEEN + 100 * times) for times in range(20)))
+    last = planned(grid(), *(observe(others=range(3), began=SEEN + 100 * times) for times in range(20)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     distrusted = last.distrusted["a"]
     assert distrusted.reason is DistrustReason.WRONG_ENDPOINT
@@ -84,20 +86,22 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
         "To release the brake is to say that they are lost."
     )
     causes = {name(number): LossCause.DELETED for number in range(10)}
-    said = [look((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
+    said = [observe((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
     assert lost(planned(last.memory, *said)) == 0, "nor what it says of machines that have gone"
     blind = plan(last.memory, snapshot(pool="b"), limits=LIMITS)
-    assert blind.memory.places.wrong_since == last.memory.places.wrong_since, "a look that fails changes nothing"
+    assert blind.memory.places.wrong_since == last.memory.places.wrong_since, (
+        "an observation that fails changes nothing"
+    )
 
 
 @pytest.mark.parametrize(
     ("known", "seen", "gone"),
     [
-        pytest.param(grid(), look(), 10, id="nothing at all"),
-        pytest.param(grid(), look([9], range(3)), 9, id="one of its own"),
-        pytest.param(grid(5), look(others=range(3)), 5, id="only a few were there"),
+        pytest.param(grid(), observe(), 10, id="nothing at all"),
+        pytest.param(grid(), observe([9], range(3)), 9, id="one of its own"),
+        pytest.param(grid(5), observe(others=range(3)), 5, id="only a few were there"),
         pytest.param(
-            grid(orphans={name(0, ELSEWHERE): SEEN - 60}), look(others=[0]), 10, id="an orphan that was known"
+            grid(orphans={name(0, ELSEWHERE): SEEN - 60}), observe(others=[0]), 10, id="an orphan that was known"
         ),
     ],
 )
@@ -109,7 +113,7 @@ def test_what_is_no_other_world(known: Memory, seen: Snapshot, gone: int) -> Non
 
 
 def test_one_of_its_own_machines_brings_it_back() -> None:
-    last = planned(grid(), look(others=range(3)), look(range(10), began=SEEN + HOUR))
+    last = planned(grid(), observe(others=range(3)), observe(range(10), began=SEEN + HOUR))
     assert not last.distrusted
     assert not last.memory.places.wrong_since
     assert last.memory.brake is not None, "a person looks at it all the same"
@@ -120,12 +124,12 @@ def test_one_of_its_own_machines_brings_it_back() -> None:
 @pytest.mark.parametrize("count", [1, 10])
 def test_another_place_of_the_same_name_is_never_believed(count: int, others: Collection[int]) -> None:
     known = grid(count, endpoints={"a": "one"})
-    last = planned(known, *(look((), others, SEEN + 100 * times, answered_by="two") for times in range(5)))
+    last = planned(known, *(observe((), others, SEEN + 100 * times, answered_by="two") for times in range(5)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     assert last.memory.places.endpoints == {"a": "one"}
     assert last.memory.brake is not None
     assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
-    back = planned(last.memory, look(range(count), began=SEEN + HOUR, answered_by="one"))
+    back = planned(last.memory, observe(range(count), began=SEEN + HOUR, answered_by="one"))
     assert not back.distrusted
     assert not back.memory.places.wrong_since
 
@@ -140,7 +144,7 @@ def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown:
     last = planned(known, snapshot(*machines, answered_by="two"))
     assert last.distrusted["a"].reason is DistrustReason.WRONG_ENDPOINT
     assert lost(last) == 0
-    back = planned(last.memory, look(range(10), began=SEEN + 5, answered_by="one"))
+    back = planned(last.memory, observe(range(10), began=SEEN + 5, answered_by="one"))
     assert (lost(back), back.deletes, back.distrusted) == (0, (), {})
 
 
@@ -151,27 +155,27 @@ def test_a_look_from_elsewhere_ends_no_open_request() -> None:
 
 
 def test_a_pool_without_machines_may_move() -> None:
-    last = planned(memory(endpoints={"a": "one"}), look(others=range(3), answered_by="two"))
+    last = planned(memory(endpoints={"a": "one"}), observe(others=range(3), answered_by="two"))
     assert last.memory.places.endpoints == {"a": "two"}
     assert not last.distrusted
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
     """It is a mass loss, and what is left is orphans."""
-    looks = [look((), range(3), SEEN + later, answered_by="one") for later in (0, 60, 65)]
-    last = planned(grid(endpoints={"a": "one"}), *looks)
+    observations = [observe((), range(3), SEEN + later, answered_by="one") for later in (0, 60, 65)]
+    last = planned(grid(endpoints={"a": "one"}), *observations)
     assert (lost(last), last.memory.places.wrong_since) == (10, {})
 
 
 def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
-    known = planned(grid(), look(range(10), answered_by="one")).memory
+    known = planned(grid(), observe(range(10), answered_by="one")).memory
     assert known.places.endpoints == {"a": "one"}
-    assert not planned(known, look(range(10), began=SEEN + 1)).distrusted
-    assert planned(known, look(others=range(3), began=SEEN + 1)).memory.places.wrong_since
+    assert not planned(known, observe(range(10), began=SEEN + 1)).distrusted
+    assert planned(known, observe(others=range(3), began=SEEN + 1)).memory.places.wrong_since
 
 
 def test_operators_are_asked_to_check_the_place() -> None:
-    distrusted = planned(grid(), look(others=range(3))).distrusted["a"]
+    distrusted = planned(grid(), observe(others=range(3))).distrusted["a"]
     assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
         "pools.a shows none of its 10 machines but 3 that nobody asked for (since 2023-11-14T22:13:20Z): does another "
         "cluster or project answer in its place? Put back what it is reached by and start again; or, if its machines "
@@ -202,12 +206,12 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     """Nor does that of one pool say anything of another's: each has its own word."""
     held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"})
-    first = planned(held, look(answered_by="two"))
+    first = planned(held, observe(answered_by="two"))
     assert first.memory.brake is held.brake
-    again = planned(without_brake(first.memory), look(answered_by="two", began=SEEN + 100))
+    again = planned(without_brake(first.memory), observe(answered_by="two", began=SEEN + 100))
     assert lost(again) == 0
     assert again.memory.brake is not None
     assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     free = without_brake(again.memory)
     assert (free.brake, free.places.wrong_since, free.places.endpoints) == (None, {}, {"b": "three"})
-    assert lost(planned(free, *(look(answered_by="two", began=SEEN + later) for later in (200, 205)))) == 10
+    assert lost(planned(free, *(observe(answered_by="two", began=SEEN + later) for later in (200, 205)))) == 10

@@ -289,10 +289,10 @@ def test_the_plan_defers_and_asks_for_the_machines_that_it_names(
 ) -> None:
     held, allowed, unseen = world
     allowed = replace(allowed, pools={name: replace(one, stale_after=NOW) for name, one in allowed.pools.items()})
-    looks = [
+    observations = [
         unobserved(name) if name in unseen else snapshot(*_machines(held, name), pool=name, began=SEEN) for name in "ab"
     ]
-    planned = plan(held, *looks, limits=allowed)
+    planned = plan(held, *observations, limits=allowed)
     deferred, asked = Counter[tuple[str, str]](), Counter[str]()
     for one in (one for ones in planned.unmet.values() for one in ones):
         if one.reason is PendingReason.UNANSWERED:

@@ -331,7 +331,7 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
     ("learned", "spec", "expected"),
     [
         pytest.param(PROBING, "s", PROBING, id="the same spec: remembered"),
-        pytest.param(PROBING, "", PROBING, id="a look that does not know the spec: remembered"),
+        pytest.param(PROBING, "", PROBING, id="an observation that does not know the spec: remembered"),
         pytest.param(PROBING, "t", Window(window=100, spec="t"), id="another spec: forgotten"),
         pytest.param(replace(TRIED, spec="s"), "t", Window(window=100, spec="t"), id="early losses: forgotten too"),
         pytest.param(Window(window=3), "s", Window(window=3, spec="s"), id="the first spec seen: noted"),

@@ -112,7 +112,7 @@ LIMITS_OF_POOLS = {
     "without gates it is an hour": ("mig-a", {}, "gated_deadline", 3600),
     "a window never begins above max_pending": ("mig-a", {"max_pending": 10}, "initial_window", 10),
     "a pod cache does not lag": ("gke-main", {}, "lag", 0),
-    "a look at a MIG lags half a minute": ("mig-a", {}, "lag", 30),
+    "an observation at a MIG lags half a minute": ("mig-a", {}, "lag", 30),
     "a pod is stuck after a minute": ("gke-main", {}, "stuck_after", 60.0),
     "so is an instance": ("mig-a", {}, "stuck_after", 60.0),
     "a pod is not forced": ("gke-main", {}, "force_after", None),

@@ -33,7 +33,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become a
         pytest.param(lambda state: state.intent.read(), id="read"),
         pytest.param(lambda state: state.intent.find(["a"]), id="find"),
         pytest.param(lambda state: state.intent.remove(["a"]), id="trim"),
-        pytest.param(lambda state: state.intent.read_newest(), id="the loop's look"),
+        pytest.param(lambda state: state.intent.read_newest(), id="the loop's observation"),
     ],
 )
 def test_each_use_of_a_new_directory_says_what_makes_its_first_file(

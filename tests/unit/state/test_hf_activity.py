@@ -371,11 +371,11 @@ def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
     site.nearly_forgotten()
     for _ in range(before):
         half(site)
-    read, looks = StatusStore.read_answers, itertools.count(1)
+    read, observations = StatusStore.read_answers, itertools.count(1)
 
     def slow(store: StatusStore, ids: Iterable[str]) -> dict[str, Answer]:
         answers = read(store, ids)
-        for _ in range(during if next(looks) == nth else 0):
+        for _ in range(during if next(observations) == nth else 0):
             half(site)
         return answers
 

@@ -171,7 +171,7 @@ def put_old_copy_back(state: StateDir) -> bytes:
 
 
 class Pauses:
-    """What happens in each pause of a look at a cached file; other sleeps are as ever."""
+    """What happens in each pause of an observation at a cached file; other sleeps are as ever."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
         self.taken: list[float] = []

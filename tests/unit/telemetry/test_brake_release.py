@@ -59,8 +59,8 @@ def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
     there = [machine(number, request=OTHER) for number in range(3)]
     gone: dict[str, float] = {}
     for now in sorted({at for at in told.values() if at is not None} | {NOW + 1.0, NOW + 99.0, NOW + 2000.0}):
-        look: Snapshot = snapshot(*(one for one in there if one.name not in gone), began=now)
-        made = plan(held, look, limits=single, contact=Contact(since=now, active=now), now=now)
+        observation: Snapshot = snapshot(*(one for one in there if one.name not in gone), began=now)
+        made = plan(held, observation, limits=single, contact=Contact(since=now, active=now), now=now)
         held = made.memory
         gone |= {each.name: now for each in made.deletes if isinstance(each, Delete)}
     assert gone == told

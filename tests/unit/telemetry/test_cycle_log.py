@@ -35,7 +35,7 @@ CREATE = Create(name(0), "a", TEMPLATE, "aaaaaaaaaa")
 DELETE = Delete(name(1), "a", DeleteReason.RETURNED)
 DEFERRED = {("a", TEMPLATE, PendingReason.BACKOFF): 7}
 QUIET = CycleReport(1, NOW, 0.0, {"a": snapshot()}, memory(), None, {})
-BLIND = replace(QUIET, looks={"a": unobserved()})
+BLIND = replace(QUIET, observations={"a": unobserved()})
 
 
 def ended(*outcomes: Outcome, unsent: Sequence[Action] = ()) -> CycleReport:

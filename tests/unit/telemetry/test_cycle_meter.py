@@ -22,10 +22,10 @@ from provisioner.model import (
     HoldKind,
     Holds,
     Limits,
-    Look,
     LossCause,
     Memory,
     Notice,
+    Observation,
     Outcome,
     PendingReason,
     Phase,
@@ -68,8 +68,8 @@ Series = dict[str, float | None]
 """Values by metric and labels, as ``machines pool=a template=T``; None: there is no such series."""
 
 
-def report(held: Memory | None, *looks: Look, now: float = NOW) -> CycleReport:
-    return CycleReport(1, now, 0.5, {look.pool: look for look in looks}, held, None, {})
+def report(held: Memory | None, *observations: Observation, now: float = NOW) -> CycleReport:
+    return CycleReport(1, now, 0.5, {observation.pool: observation for observation in observations}, held, None, {})
 
 
 def metered(directory: Path, reports: Sequence[CycleReport], allowed: Limits = LIMITS) -> Metrics:
@@ -147,7 +147,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         [report(memory(record()), snapshot(machine(0, Phase.STOPPING))), report(memory(record()), snapshot())],
         {f"machines {PAIR} phase=stopping": None},
     ),
-    "a blind pool is not an empty one, and keeps the time of its last look": (
+    "a blind pool is not an empty one, and keeps the time of its last observation": (
         [report(memory(record()), snapshot(machine(0), began=NOW - 10)), BLIND],
         {
             "observation_timestamp_seconds pool=a": WALL - 10,

@@ -17,8 +17,8 @@ from provisioner.model import (
     DeleteReason,
     ErrorClass,
     Failure,
-    Look,
     Memory,
+    Observation,
     OrphanLimits,
     Outcome,
     PendingReason,
@@ -47,7 +47,7 @@ class Desk:
 
     def cycle(
         self,
-        *looks: Look,
+        *observations: Observation,
         held: Memory | None = None,
         problem: str = "",
         outcomes: tuple[Outcome, ...] = (),
@@ -55,7 +55,7 @@ class Desk:
     ) -> Notes:
         """What stands in the file after another cycle."""
         results = (Results("a", outcomes, ()),) if outcomes else ()
-        seen = {look.pool: look for look in looks}
+        seen = {observation.pool: observation for observation in observations}
         report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem, unmet=unmet)
         self.wall += 1.0
         self.notebook.take(report, self.limits, self.wall)
@@ -183,7 +183,7 @@ def test_a_pool_refuses_deletes_until_it_takes_one(desk: Desk) -> None:
 def test_no_delete_is_refused_of_machines_that_are_gone_or_where_it_failed_otherwise(desk: Desk) -> None:
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, Failure(ErrorClass.TIMEOUT, "slow")),))) == []
     desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1, DENIED)))
-    assert refused(desk.cycle(unobserved("a"))), "a failed look is no empty one"
+    assert refused(desk.cycle(unobserved("a"))), "a failed observation is no empty one"
     assert refused(desk.cycle(snapshot(machine(1))))
     assert refused(desk.cycle(snapshot())) == []
 

@@ -213,18 +213,18 @@ def test_status_json_is_what_its_schema_says_and_what_status_prints(shown: Statu
 
 
 def test_many_who_look_at_once_cost_one_look(shown: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[object] = []
+    observations: list[object] = []
     whole = pages.read_facts
 
     def counted(state: StateDir, held: Memory | None) -> object:
-        looks.append(held)
+        observations.append(held)
         return whole(state, held)
 
     monkeypatch.setattr(pages, "read_facts", counted)
     monkeypatch.setattr(pages, "FRESH", 60.0)
     for path in PATHS:
         text_of(shown, path)
-    assert len(looks) == 1
+    assert len(observations) == 1
 
 
 def test_what_happened_is_told_of_a_pool_a_request_and_a_machine(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import (
     ErrorClass,
     Failure,
-    Look,
     Machine,
     Memory,
+    Observation,
+    ObservationFailed,
     PendingReason,
     Phase,
     Plan,
     Slot,
     Snapshot,
-    Unobserved,
     Verdict,
     Window,
 )
@@ -57,7 +57,7 @@ class Told:
         *,
         planned: bool = True,
         deferred: int = 0,
-        looks: Mapping[str, Look] | None = None,
+        observations: Mapping[str, Observation] | None = None,
     ) -> None:
         changed, self._held = transitions(self._held, held), held or self._held
         self._refusals.take(
@@ -65,7 +65,7 @@ class Told:
                 number=1,
                 now=NOW + at,
                 seconds=0.1,
-                looks=seen(slot(0), slot(1), slot(2)) if looks is None else looks,
+                observations=seen(slot(0), slot(1), slot(2)) if observations is None else observations,
                 memory=held,
                 plan=Plan(held) if planned and held else None,
                 deferred={("a", TEMPLATE, PendingReason.BACKOFF): deferred} if deferred else {},
@@ -115,8 +115,8 @@ def test_what_waits_is_shown_until_it_is_over(told: Told) -> None:
 def test_what_waits_in_a_pool_that_cannot_be_seen_goes_on_waiting(told: Told) -> None:
     told.cycle(memory(record(ASKED)))
     told.cycle(REFUSED_ONE)
-    blind = {"a": Unobserved("a", NOW, Failure(ErrorClass.TIMEOUT, "slow"))}
-    told.cycle(REFUSED_ONE, 5.0, looks=blind)
+    blind = {"a": ObservationFailed("a", NOW, Failure(ErrorClass.TIMEOUT, "slow"))}
+    told.cycle(REFUSED_ONE, 5.0, observations=blind)
     told.cycle(REFUSED_ONE, 10.0)
 
     assert told.value("machines_refused", template=TEMPLATE, error="stockout") == 1

@@ -29,9 +29,9 @@ class Meter:
 
     def take(self, held: Memory | None, began: float | None = None, *, later: float = 0.0, problem: str = "") -> None:
         """Take in a cycle; ``began``: when its look at pool ``a`` began, None where it cannot be seen."""
-        looks = {} if began is None else {"a": snapshot(began=began)}
+        observations = {} if began is None else {"a": snapshot(began=began)}
         self._meter.take(
-            CycleReport(1, NOW + later, 0.5, looks, held, None, {}, problem=problem), self.limits, NOW + later
+            CycleReport(1, NOW + later, 0.5, observations, held, None, {}, problem=problem), self.limits, NOW + later
         )
 
     def value(self, name: str, **labels: str) -> float | None:

@@ -9,7 +9,7 @@ from provisioner.lab.cloud.kubernetes.pod_steps import Steps
 from provisioner.lab.cloud.kubernetes.store import Stored
 
 STUCK_LOOK = 5.0
-"""Seconds between two looks whether a stuck pod may end at last."""
+"""Seconds between two observations whether a stuck pod may end at last."""
 
 
 class PodEnd:

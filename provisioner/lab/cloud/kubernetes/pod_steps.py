@@ -1,4 +1,4 @@
-"""The steps of pods' lives: their pod, their time, and chance. Each step is an event in the world and looks its pod up
+"""The steps of pods' lives: their pod, their time, and chance. Each step is an event in the world and observations its pod up
 again, so that a pod that was deleted or made anew is left alone.
 """
 

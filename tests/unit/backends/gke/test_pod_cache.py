@@ -361,7 +361,7 @@ def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cach
 
 
 def test_the_end_of_a_pod_that_strayed_does_not_move(cache: PodCache) -> None:
-    """Or it would never be stuck, and each look would be news."""
+    """Or it would never be stuck, and each observation would be news."""
     ending = {**pod(1, 5, deletionTimestamp="2025-01-01T01:00:30Z", deletionGracePeriodSeconds=30)}
     ending["metadata"]["labels"] = {}
     first = cache.with_strayed({name(1): ending}, {name(1): "u1"}, 100.0)

@@ -445,7 +445,7 @@ def test_a_label_names_the_slot() -> None:
     ],
 )
 def test_a_pod_that_cannot_be_read_is_a_failed_look(broken: Pod) -> None:
-    """``understood`` is about each look, list and watch."""
+    """``understood`` is about each observation, list and watch."""
     with pytest.raises(BackendError), understood():
         IDENTITY.read(broken)
 

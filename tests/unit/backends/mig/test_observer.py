@@ -30,7 +30,7 @@ class Watch:
         self.backend = MigBackend(settings, Projects("hf"))
         self.backend.create(creates(1, 2), lambda: True)
         self.settle()
-        assert [one.phase for one in self.look().machines.values()] == [Phase.RUNNING] * 2
+        assert [one.phase for one in self.observe().machines.values()] == [Phase.RUNNING] * 2
 
     def pass_time(self, seconds: float) -> None:
         self._wire.advance(seconds)
@@ -39,7 +39,7 @@ class Watch:
         """Let all that was begun come to its end."""
         self.pass_time(60.0)
 
-    def look(self) -> Snapshot:
+    def observe(self) -> Snapshot:
         return self.backend.observe(1000.0 + self.cloud.world.now, {})
 
 
@@ -62,9 +62,9 @@ class Moved(MigSpec):
 
 def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -> None:
     """What was learnt of a pool is forgotten with the template it was learnt of."""
-    before = watch.look()
+    before = watch.observe()
     watch.cloud.mig.spec = Moved(project=SPEC.project, zone=SPEC.zone, name=SPEC.name)
-    after = watch.look()
+    after = watch.observe()
     assert after.spec == f"{before.spec}-2"
     assert after.machines is before.machines
 
@@ -72,7 +72,7 @@ def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -
 def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(watch: Watch) -> None:
     watch.cloud.mig.resize(3)
     watch.settle()
-    assert watch.look().problems[0].startswith("1 members are not ours")
+    assert watch.observe().problems[0].startswith("1 members are not ours")
 
 
 def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
@@ -84,51 +84,51 @@ def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
     watch.cloud.mig.resize(2)
     watch.settle()
     monkeypatch.setattr(observer, "MEMBERS_SECONDS", 0.0)
-    assert list(watch.look().machines) == [TWO]
+    assert list(watch.observe().machines) == [TWO]
 
 
 def test_a_member_that_was_taken_out_of_the_group_is_told_while_it_runs(watch: Watch) -> None:
     told = f"1 members were taken out of the group and run on, e.g. {ONE}: nobody deletes them"
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.settle()
-    assert watch.look().problems == (told,)
+    assert watch.observe().problems == (told,)
     watch.cloud.mig.resize(2)  # has the members listed again, as does the next one
     watch.settle()
-    assert told in watch.look().problems
+    assert told in watch.observe().problems
     watch.cloud.groups.vms.delete(*watch.cloud.groups.vms.named(ONE))
     watch.cloud.mig.resize(3)
     watch.settle()
-    assert told not in watch.look().problems
+    assert told not in watch.observe().problems
 
 
 def test_a_member_that_was_seen_on_its_way_out_of_the_group_is_told_of_as_well(watch: Watch) -> None:
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.pass_time(1.1)
-    assert (leaves := watch.look().machines[ONE]).strayed
+    assert (leaves := watch.observe().machines[ONE]).strayed
     assert leaves.phase is Phase.RUNNING
     watch.settle()
-    assert "taken out of the group and run on" in str(watch.look().problems)
+    assert "taken out of the group and run on" in str(watch.observe().problems)
 
 
 def test_a_member_that_the_group_deleted_is_no_stray_although_its_instance_is_still_listed(watch: Watch) -> None:
     """The two lists are read one after the other, and each may be late."""
     watch.cloud.delete(ONE)
     watch.pass_time(1.1)
-    assert watch.look().machines[ONE].phase is Phase.STOPPING
+    assert watch.observe().machines[ONE].phase is Phase.STOPPING
     watch.settle()
     watch.cloud.faults(Fault("list_lag", ".*instances.list", params={"seconds": 90.0}))
-    look = watch.look()
-    assert list(look.machines) == [TWO]
-    assert look.problems == ()
+    observation = watch.observe()
+    assert list(observation.machines) == [TWO]
+    assert observation.problems == ()
 
 
 def test_a_shrunk_group_is_told_of_once_its_members_are_gone_no_more(watch: Watch) -> None:
     watch.cloud.mig.resize(1)
     watch.pass_time(1.1)
-    (told,) = watch.look().problems
+    (told,) = watch.observe().problems
     assert told.startswith("1 members that ran are being deleted, not by us")
     watch.settle()
-    assert watch.look().problems == ()
+    assert watch.observe().problems == ()
 
 
 def test_a_machine_is_looked_at_until_it_runs_although_the_shared_lists_say_that_all_is_done(watch: Watch) -> None:
@@ -136,9 +136,9 @@ def test_a_machine_is_looked_at_until_it_runs_although_the_shared_lists_say_that
     watch.cloud.faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 30.0}))
     watch.backend.create(creates(3), lambda: True)
     watch.pass_time(35.0)
-    assert watch.look().machines[name(3)].phase is Phase.PENDING
+    assert watch.observe().machines[name(3)].phase is Phase.PENDING
     watch.settle()
-    assert watch.look().machines[name(3)].phase is Phase.RUNNING
+    assert watch.observe().machines[name(3)].phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,13 @@ class Spot:
         self.wire, self.cloud = wire, cloud
         self.backend = MigBackend(pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001), Projects("hf"))
         self.backend.create(creates(1, 2), lambda: True)
-        self.look(60.0)
+        self.observe(60.0)
 
-    def look(self, seconds: float = 0.0) -> dict[str, LossCause | None]:
+    def observe(self, seconds: float = 0.0) -> dict[str, LossCause | None]:
         """The causes of all machines, so much later."""
         self.wire.advance(seconds)
-        look = self.backend.observe(1000.0 + self.cloud.world.now, {})
-        return {**{one.name: one.cause for one in look.machines.values()}, **look.causes}
+        observation = self.backend.observe(1000.0 + self.cloud.world.now, {})
+        return {**{one.name: one.cause for one in observation.machines.values()}, **observation.causes}
 
     @property
     def asked(self) -> int:
@@ -128,11 +128,11 @@ def test_operations_are_read_once_for_an_instance_that_went_unseen_and_only_wher
     spot = group.cloud.mig.spec.provisioning_model == "SPOT"
     expected = LossCause.PREEMPTED if spot else LossCause.DELETED
     for _ in range(3):
-        assert group.look(40.0) == {name(1): expected, name(2): None}
+        assert group.observe(40.0) == {name(1): expected, name(2): None}
     assert group.asked == int(spot)
 
 
 def test_what_we_delete_ourselves_is_not_asked_about(group: Spot) -> None:
     group.backend.delete([Delete(name(1), "m", DeleteReason.RETURNED)], lambda: True)
-    assert group.look(200.0) == {name(2): None}
+    assert group.observe(200.0) == {name(2): None}
     assert group.asked == 0

@@ -134,7 +134,7 @@ def test_a_project_has_one_budget_of_calls_whoever_makes_them() -> None:
 def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
     server: Server, shared: SharedList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other they would come too late for their own looks."""
+    """One after the other they would come too late for their own observations."""
     times = [0.0]
 
     def clock() -> float:

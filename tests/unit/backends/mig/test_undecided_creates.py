@@ -87,7 +87,7 @@ def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_response_that_is_not_understood_is_not_asked_for_again(waiting: Admissions) -> None:
-    """It would fail each look from then on; what became of the names, the lists show."""
+    """It would fail each observation from then on; what became of the names, the lists show."""
     with pytest.raises(AttributeError):
         asked(waiting, {**DONE, "error": "No."})
     assert asked(waiting, DONE) == []

@@ -136,7 +136,7 @@ def test_a_request_that_does_not_end_is_told_once(world: World) -> None:
         ({}, 4500.0),
         ({"events": [{"at_minutes": 1, "do": "pause", "for_minutes": 10}]}, 5100.0),
         ({"events": [{"at_minutes": 1, "do": "lose_memory"}]}, 8100.0),
-        ({"events": [{"at_minutes": 1, "do": "lose_memory"}], "pools": {"a": {"looks": "failed"}}}, None),
+        ({"events": [{"at_minutes": 1, "do": "lose_memory"}], "pools": {"a": {"observations": "failed"}}}, None),
     ],
     ids=["its deadline and a quarter", "and a pause", "anew when memory is lost", "never if that lasts"],
 )
@@ -148,8 +148,8 @@ def test_how_long_a_request_may_take(more: dict[str, object], within: float | No
     ("pool", "truly"),
     [
         ({}, True),
-        ({"looks": "failed"}, True),
-        ({"looks": "empty"}, False),
+        ({"observations": "failed"}, True),
+        ({"observations": "empty"}, False),
         ({"appears_seconds": 10, "lag_seconds": 10}, True),
         ({"appears_seconds": 10}, False),
     ],
