@@ -90,7 +90,7 @@ def prospects(sources: Sources, subject: Subject) -> Iterator[str]:
 def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
     slots = record.slots.values()
     if record.ended is not None:
-        heard = "" if record.told_at is not None else "; HostFactory has not heard of it yet"
+        heard = "" if record.reported_at is not None else "; HostFactory has not heard of it yet"
         yield f"It ended as {record.ended} at {sources.local(record.ended_at or sources.memory.written.time)}{heard}."
         kept = sum(slot.verdict in DESIRED for slot in slots)
         leaving = sum(slot.verdict not in DESIRED and not slot.deletion.gone for slot in slots)

@@ -45,28 +45,28 @@ class Contacts:
     def read(self, now: float, intent: Intent) -> Contact:
         """What is known of HF's calls now; the same object when nothing is new. Raises StateError."""
         marks = self._state.polls()
-        told = self._state.told.ids()
+        reported = self._state.terminal_answers.ids()
         names, listed = self._read_inventory()
         if self._marks is None:
-            started = Contact(since=now, active=now, told=told, started=now)
+            started = Contact(since=now, active=now, reported=reported, started=now)
             self.latest = _with_list(started, names, now) if listed else started
         else:
             polled = {id_ for id_, mark in marks.items() if self._marks.get(id_) != mark}
             new_list = listed != self._inventory[1]
             called = polled or new_list or self._asks(intent)
-            if called or told != self.latest.told:
+            if called or reported != self.latest.reported:
                 times = {id_: at for id_, at in self.latest.polled.items() if id_ in marks} | dict.fromkeys(polled, now)
                 active = now if called else self.latest.active
                 # After a silence it was HF that was away: it gets its time to ask for each request anew.
                 since = now if active - self.latest.active > HF_AWAY else self.latest.since
-                heard = replace(self.latest, polled=times, since=since, active=active, told=told)
+                heard = replace(self.latest, polled=times, since=since, active=active, reported=reported)
                 self.latest = _with_list(heard, names, now) if new_list else heard
         self._marks, self._inventory, self._intent = marks, (names, listed), intent
         return self.latest
 
-    def hear(self, told: Set[str]) -> Contact:
+    def hear(self, reported: Set[str]) -> Contact:
         """HF was told of these just now; what is known with that."""
-        self.latest = replace(self.latest, told=self.latest.told | told)
+        self.latest = replace(self.latest, reported=self.latest.reported | reported)
         return self.latest
 
     def _asks(self, intent: Intent) -> bool:

@@ -270,12 +270,16 @@ def _reported(reported: Reported) -> Iterator[Line]:
         words = _words(record)
         former = _words(before) if before else dict.fromkeys(words, 0) | {"answer": RequestStatus.RUNNING}
         if words != former:  # HF takes for granted that a new request runs, without any machine
-            yield {"event": "told", "request" if isinstance(record, RequestRecord) else "return": record.id, **words}
+            yield {
+                "event": "reported",
+                "request" if isinstance(record, RequestRecord) else "return": record.id,
+                **words,
+            }
     groups = defaultdict[tuple[str, int], list[str]](list)
     for name, loss in reported.lost.items():
         groups[loss.cause, loss.grace].append(name)
     for (cause, grace), names in groups.items():
-        line: Line = {"event": "told", "answer": "lost", "cause": cause, "machines": sorted(names)}
+        line: Line = {"event": "reported", "answer": "lost", "cause": cause, "machines": sorted(names)}
         yield line | {"seconds": grace} if grace else line
 
 

@@ -106,4 +106,4 @@ class Publisher:
         revised = answers.revised(before, draft)
         if revised:
             self._check()
-        return {id_ for id_, new in revised.items() if not self._state.told.claim(id_, new.text)}
+        return {id_ for id_, new in revised.items() if not self._state.terminal_answers.claim(id_, new.text)}

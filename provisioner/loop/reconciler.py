@@ -232,7 +232,7 @@ class Reconciler:
             return None
         world = World(intent, observations, contact, busy, self._clock.wall(), holds)
         draft = perceive(world, self.memory, self.limits, now)
-        if told := self._publisher.superseded(self.memory, draft) - contact.told:
+        if told := self._publisher.superseded(self.memory, draft) - contact.reported:
             contact = self._contacts.hear(told)
             world = replace(world, contact=contact)
             draft = perceive(world, self.memory, self.limits, now)
@@ -282,4 +282,4 @@ def _identity(observation: Observation) -> tuple[object, ...]:
 def _heard(contact: Contact, memory: Memory) -> object:
     """What matters of HF's calls: each of them while it has still to hear of an end, else only what is new in them."""
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
-    return contact if None in [record.told_at for record in records] else contact.news
+    return contact if None in [record.reported_at for record in records] else contact.news

@@ -193,23 +193,23 @@ class Startup:
 
     def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
         """HF was told how a request ended, and memory does not know that it has: it is an old one."""
-        told = self._state.told.ids()
+        told = self._state.terminal_answers.ids()
         for id_ in (told - self._agreed) & intent.requests.keys():
             record = memory.requests.get(id_)
-            if (record is None or record.ended is None) and self._state.told.settled(id_) is not None:
+            if (record is None or record.ended is None) and self._state.terminal_answers.settled(id_) is not None:
                 return True
         self._agreed = told
         return False
 
     def _taken_up(self, memory: Memory, limits: Limits, now: float) -> Memory:
         """A memory as it was recorded, with the answers that were settled after that."""
-        unheard = [record.id for record in memory.requests.values() if record.ended and record.told_at is None]
-        settled = {id_: answer for id_ in unheard if (answer := self._state.told.settled(id_)) is not None}
+        unheard = [record.id for record in memory.requests.values() if record.ended and record.reported_at is None]
+        settled = {id_: answer for id_ in unheard if (answer := self._state.terminal_answers.settled(id_)) is not None}
         return recover_answers(memory, settled, limits, now)
 
     def _is_first(self, intent: Intent, limits: Limits) -> bool:
         """No trace of an earlier memory, and every request is within its deadline."""
-        if self._state.memory.existed() or self._state.status.exists() or self._state.told.ids():
+        if self._state.memory.existed() or self._state.status.exists() or self._state.terminal_answers.ids():
             return False
         served = {request_of(limits.prefix, name) for back in intent.returns.values() for name in back.names}
         if served & intent.requests.keys() or self._state.intent.condition() is Condition.ALONE:
@@ -248,7 +248,7 @@ class Startup:
                 f"until then nothing is planned. Not seen yet: {', '.join(missing)}. A pool that is gone for ever: "
                 "take it out of provisioner.yaml and start again; its machines then count as lost."
             )
-        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.told.ids(), True)
+        heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
         evidence = Evidence(inputs.intent, self._told(), heard, snapshots, self._scripts_clock(inputs.intent))
         self.distrusted = distrusted(evidence, inputs.limits, self._missed)
         if self.distrusted:
@@ -268,4 +268,4 @@ class Startup:
             published = self._state.status.read_all()
         except (StateMissing, StateUnreadable):
             published = {}
-        return published | self._state.told.answers()
+        return published | self._state.terminal_answers.answers()

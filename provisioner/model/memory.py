@@ -160,7 +160,7 @@ class RequestRecord:
     ended_at: float | None = None
     message: str = ""
     rc_account: str = ""
-    told_at: float | None = None
+    reported_at: float | None = None
     """When it was noticed that HF knows the terminal answer."""
     cancelling: bool = False
     """First half of a cancel: the answer says so; machines go only if HF still does not poll."""
@@ -193,7 +193,7 @@ class ReturnRecord:
     """Names that are no slot of ours: when their delete was last recorded."""
     ended: RequestStatus | None = None
     ended_at: float | None = None
-    told_at: float | None = None
+    reported_at: float | None = None
     trimmed: bool = False
     message: str = ""
     """Why its machines are not deleted, while a hold holds that back or held it back when its time was over."""

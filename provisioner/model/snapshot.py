@@ -143,7 +143,7 @@ class Contact:
     """Since when HF's calls have been noticed: silence before it proves nothing."""
     active: float = 0.0
     """When any call of HF was last noticed."""
-    told: frozenset[str] = frozenset()
+    reported: frozenset[str] = frozenset()
     """Ids whose terminal answer a script has read."""
     inventory: frozenset[str] = frozenset()
     """The hosts that HF's latest lists name, by short name: one list may be a part of the whole."""
@@ -158,4 +158,4 @@ class Contact:
     def news(self) -> tuple[object, ...]:
         """A key that changes when HF tells something new; the same list repeated within ``NEWS_SECONDS`` leaves it
         as it is."""
-        return self.told, self.inventory, self.since, self.started, len(self.polled), self.active // NEWS_SECONDS
+        return self.reported, self.inventory, self.since, self.started, len(self.polled), self.active // NEWS_SECONDS

@@ -18,7 +18,7 @@ from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlis
 from provisioner.planning.collect.records import ingest, trim
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.usage import count_usage
-from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpolled, note_told
+from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpolled, note_reported
 from provisioner.planning.finish.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.finish.lifetime import offer_ending
 from provisioner.planning.finish.returns import settle_returns
@@ -64,7 +64,7 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     reflect(draft)
     adopt(draft)
     # First what HF knew, then what it gave back: it may know of a machine only through the terminal answer.
-    note_told(draft, world.contact)
+    note_reported(draft, world.contact)
     settle_returns(draft, world.busy | draft.stopped)
     cancel_unpolled(draft, world.contact)
     cancel_asked(draft)
@@ -110,7 +110,7 @@ def decide(draft: Draft, world: World) -> Plan:
 def make_trim(intent: Intent, contact: Contact, memory: Memory, limits: Limits, now: float) -> Plan:
     """What may leave the files, and nothing else: no pool is seen, nothing is asked of any."""
     draft = Draft(memory, {}, limits, now)
-    note_told(draft, contact)
+    note_reported(draft, contact)
     trim(draft, intent, contact)
     return Plan(memory=draft.memory(), forget=tuple(draft.forget))
 

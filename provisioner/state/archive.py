@@ -28,8 +28,8 @@ UNPACKED_BYTES = 512 * 1024 * 1024
 """Bytes of a dump's files together at most: the journal has 60 MB, a hundred thousand machines have 100 MB."""
 
 MANIFEST = "manifest.json"
-TOLD = "seen/"
-SAVED = rf"(intent|memory|status|holds|announced)\.json|journal\.jsonl(\.[0-9]+)?|{TOLD}{ENTRY}"
+REPORTED = "seen/"
+SAVED = rf"(intent|memory|status|holds|announced)\.json|journal\.jsonl(\.[0-9]+)?|{REPORTED}{ENTRY}"
 """Names of the files that are saved. A dump that holds another is none of ours: nothing leads out of the directory."""
 
 MODE = 0o600
@@ -81,7 +81,7 @@ class Dump:
 
     def told(self) -> dict[str, Saved]:
         """The entries of what HF was told."""
-        return {name: saved for name, saved in self.files.items() if name.startswith(TOLD)}
+        return {name: saved for name, saved in self.files.items() if name.startswith(REPORTED)}
 
 
 ADVICE = "Nothing was changed. Take an earlier or a later dump."

@@ -19,7 +19,7 @@ from provisioner.state.errors import StateMissing
 if TYPE_CHECKING:
     from provisioner.hostfactory.instance import Digests
     from provisioner.model import Holds
-    from provisioner.state.hf_activity import Announced, Inventory, Seen, Told
+    from provisioner.state.hf_activity import Announced, Inventory, ReportedAnswers, Seen
     from provisioner.state.holds import Change, HoldStore
     from provisioner.state.intent import IntentStore
     from provisioner.state.journal import Excerpt, Journal
@@ -70,7 +70,7 @@ class StateFiles:
     status: StatusStore = _part("status", "StatusStore")
     notes: PoolNotes = _part("status", "PoolNotes", NOTES_FILE)
     seen: Seen = _part("hf_activity", "Seen", "seen")
-    told: Told = _part("hf_activity", "Told", "seen")
+    terminal_answers: ReportedAnswers = _part("hf_activity", "ReportedAnswers", "seen")
     inventory: Inventory = _part("hf_activity", "Inventory", INVENTORY_FILE)
     announced: Announced = _part("hf_activity", "Announced", ANNOUNCED_FILE)
     heartbeat: Heartbeat = _part("markers", "Heartbeat", "heartbeat")
@@ -181,8 +181,8 @@ class StateDir(StateFiles):
         return self.inventory.read()
 
     def forget_polls(self, ids: Iterable[str]) -> None:
-        """Raises as ``Told.forget``."""
-        self.told.forget(ids)
+        """Raises as ``ReportedAnswers.forget``."""
+        self.terminal_answers.forget(ids)
 
     def ask_recovery(self) -> None:
         """A person has looked: the loop may release the brake. Raises StateUnwritable."""
@@ -217,7 +217,7 @@ class StateDir(StateFiles):
         return Recorded(id_, self.heartbeat.age_against(self.intent.path))
 
     def poll(self, ids: Iterable[str]) -> Polled:
-        """Raises as ``Told.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``.
+        """Raises as ``ReportedAnswers.tell``, ``StatusStore.read_answers`` and ``IntentStore.find``.
 
         Each answer is read after its ``seen`` was touched, as the loop looks at ``seen`` once it has published that it
         cancels: one of the two notices the other.
@@ -236,7 +236,7 @@ class StateDir(StateFiles):
         for id_, answer in answers.items():
             if answer is not None and answer.ended:
                 # Before it is printed: whatever becomes of the other files, no later call says anything else.
-                answers[id_] = Answer(self.told.tell(id_, answer.text), ended=True)
+                answers[id_] = Answer(self.terminal_answers.tell(id_, answer.text), ended=True)
         return Polled(answers, self.heartbeat.loop_silent_for(touched) if touched else None)
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
@@ -244,7 +244,7 @@ class StateDir(StateFiles):
         answers: dict[str, Answer | None] = {}
         unsettled = []
         for id_ in ids:
-            if settled := self.told.settled(id_):
+            if settled := self.terminal_answers.settled(id_):
                 answers[id_] = settled
             else:
                 unsettled.append(id_)

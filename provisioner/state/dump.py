@@ -14,7 +14,7 @@ from contextvars import copy_context
 
 from provisioner import __version__
 from provisioner.files.safe_open import HARD_LINK, READS_LINKED, refusal_message
-from provisioner.state.archive import FORMAT, TOLD, Manifest, Saved, pack
+from provisioner.state.archive import FORMAT, REPORTED, Manifest, Saved, pack
 from provisioner.state.atomic import facts_of, read_if_present
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import Condition, StateUnreadable
@@ -49,7 +49,9 @@ def _take(state: StateDir) -> tuple[Manifest, bytes]:
             _check(file)
         # What HF was told comes last: an answer is published before it is settled.
         held = dict(_read(state, ["intent.json", "memory.json", "holds.json", "status.json", ANNOUNCED_FILE]))
-        held |= _read(state, [TOLD + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)])
+        held |= _read(
+            state, [REPORTED + name for name in sorted(names_in(state.seen.path)) if re.fullmatch(ENTRY, name)]
+        )
     facts = Manifest(FORMAT, __version__, intent.provisioner, format_utc(time.time()))
     return facts, pack(facts, held | dict(_read(state, state.journal.files())))
 

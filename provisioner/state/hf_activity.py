@@ -1,6 +1,6 @@
 """What HF's calls leave: which requests it polled, the terminal answers it was given, its hosts, the maxNumbers shown.
 
-* ``seen/<id>.told-<n>`` is what is settled of an id's terminal answer. Each entry is written whole under another name
+* ``seen/<id>.answer-<n>`` is what is settled of an id's terminal answer. Each entry is written whole under another name
   and linked into the next free place, and never changed; the last one counts (law: a terminal answer stays).
 * A script settles the answer that it is about to print; from then on every call prints those bytes.
 * The loop settles what it will say in place of an answer that it has published, before it acts on it.
@@ -130,11 +130,11 @@ class Announced:
         replace(self.path, json.dumps(numbers).encode())
 
 
-TOLD, CLAIMED, PRESUMED = b"told", b"claimed", b"presumed"
+REPORTED, CLAIMED, PRESUMED = b"reported", b"claimed", b"presumed"
 """Whose entry it is: of a script that prints it; of the loop, which may claim otherwise until a script tells it; of a
 recovery, after which HF counts as told in words that nobody knows. It is the entry's first line."""
 
-ENTRY = rf"({ID_PATTERN})\.told-[0-9]+"
+ENTRY = rf"({ID_PATTERN})\.answer-[0-9]+"
 ADVICE = "Restore it from a backup; without it HF is told what the loop published last."
 
 
@@ -147,7 +147,7 @@ class Entry(NamedTuple):
     """How many entries stand before it."""
 
 
-class Told:
+class ReportedAnswers:
     """The entries of all ids in one directory."""
 
     def __init__(self, path: str) -> None:
@@ -171,10 +171,10 @@ class Told:
         Durable when it returns. Raises StateUnreadable, StateUnwritable or StateStale.
         """
         for last in self._tries(id_):
-            if last is not None and last.kind == TOLD:
+            if last is not None and last.kind == REPORTED:
                 return last.text
             text = last.text if last is not None and last.text else text
-            if self._add(id_, last, TOLD, text):
+            if self._add(id_, last, REPORTED, text):
                 return text
         raise AssertionError("unreachable: the tries end with an error")
 
@@ -202,7 +202,7 @@ class Told:
             entries = filter(_id_of, listed)
             self._kinds = {name: self._kinds.get(name) or self._kind(name) for name in entries}
             self._listed = listed
-        return frozenset(_id_of(name) for name, kind in self._kinds.items() if kind in (TOLD, PRESUMED))
+        return frozenset(_id_of(name) for name, kind in self._kinds.items() if kind in (REPORTED, PRESUMED))
 
     def answers(self) -> dict[str, Answer]:
         """Every settled answer. Raises StateUnreadable."""
@@ -240,7 +240,7 @@ class Told:
         if (content := read_if_present(path, ADVICE)) is None:
             return None
         kind, _, text = content.partition(b"\n")
-        if kind not in (TOLD, CLAIMED, PRESUMED):
+        if kind not in (REPORTED, CLAIMED, PRESUMED):
             raise StateUnreadable(f"{path}: begins with {kind[:20]!r}, not with a word of ours. {ADVICE}")
         return Entry(kind, text.decode("utf-8", "surrogateescape"), position)
 
@@ -257,7 +257,7 @@ class Told:
 
     def _path(self, id_: str, position: int) -> str:
         check_id(id_)
-        return os.path.join(self.path, f"{id_}.told-{position}")
+        return os.path.join(self.path, f"{id_}.answer-{position}")
 
 
 def _id_of(name: str) -> str:

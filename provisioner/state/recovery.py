@@ -131,9 +131,11 @@ def _read_files(state: StateDir) -> Files:
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
     lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
-    if memory is None and not (state.memory.existed() or state.status.exists() or state.told.ids()):
+    if memory is None and not (state.memory.existed() or state.status.exists() or state.terminal_answers.ids()):
         conditions |= {"memory": Condition.NEW, "status": Condition.NEW}
-    return Files(conditions, intent, memory, {**(answers or {}), **state.told.answers()}, newest, lost, reasons)
+    return Files(
+        conditions, intent, memory, {**(answers or {}), **state.terminal_answers.answers()}, newest, lost, reasons
+    )
 
 
 def _read(
@@ -295,7 +297,7 @@ def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:
     moved = [name for kind in plan.unreadable if (name := _make_room(stores[kind]))]
     if plan.intent is not None:
         for id_ in plan.kept:  # HF may have had these machines for long, and will not ask for them again
-            state.told.presume(id_)
+            state.terminal_answers.presume(id_)
         kept = state.intent.restore(plan.intent)
         moved += [kept] if kept else []
     return tuple(moved)

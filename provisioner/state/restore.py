@@ -160,7 +160,7 @@ def _present(state: StateDir) -> Iterator[str]:
 def _set_aside(state: StateDir, *, replaces: bool) -> str:
     """Copy the files that will be replaced; returns the directory of the copies."""
     present = list(_present(state))
-    if not replaces and (present or state.told.ids() or state.intent.existed()):
+    if not replaces and (present or state.terminal_answers.ids() or state.intent.existed()):
         what = ", ".join(present) or "what HF was told, or locks of files that are lost"
         raise StateExists(
             f"{state.path}: is not empty ({what}); nothing was changed. With --yes the files are moved aside, and what "
@@ -203,7 +203,7 @@ def _readable(file: StateFile) -> Tables | None:
 
 def _restore_told(state: StateDir, dump: Dump) -> int:
     """Put back the entries that are missing; one that is there, or another in its place, HF was told later."""
-    make_shared_directory(state.told.path)
+    make_shared_directory(state.terminal_answers.path)
     return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.told().items()])
 
 

@@ -54,7 +54,7 @@ class ScriptCalls:
 
     polled: Mapping[str, float]
     """When HF last asked for each request."""
-    told: Set[str]
+    reported: Set[str]
     """Requests whose terminal answer HF has read."""
     last: float
     """When HF last called at all."""
@@ -70,7 +70,7 @@ def forgotten(memory: Memory, limits: Limits | None, calls: ScriptCalls, now: fl
     return tuple(
         record
         for record in memory.requests.values()
-        if record.id not in calls.told and is_forgotten(record, limits, _silence(record, calls, now))
+        if record.id not in calls.reported and is_forgotten(record, limits, _silence(record, calls, now))
     )
 
 

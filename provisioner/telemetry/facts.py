@@ -124,7 +124,9 @@ def script_calls(state: State) -> ScriptCalls:
     marks = state.polls()
     _, listed = state.listed_hosts() or ((), 0)
     return ScriptCalls(
-        {id_: mark / 1e9 for id_, mark in marks.items()}, state.told.ids(), max(0, listed, *marks.values()) / 1e9
+        {id_: mark / 1e9 for id_, mark in marks.items()},
+        state.terminal_answers.ids(),
+        max(0, listed, *marks.values()) / 1e9,
     )
 
 

@@ -195,7 +195,7 @@ def _of_machine(facts: list[Fact]) -> list[Fact]:
 def _first_told(facts: Sequence[Fact], own: Sequence[Fact]) -> list[Fact]:
     """The first answer that tells the machine as running, and the first that is terminal."""
     ran = min((fact.at for fact in own if fact.event == "running"), default=math.inf)
-    told = [fact for fact in facts if fact.event == "told" and not fact.machines]
+    told = [fact for fact in facts if fact.event == "reported" and not fact.machines]
     runs = [fact for fact in told if fact.number and fact.at >= ran][:1]
     ends = [fact for fact in told if fact.about != RequestStatus.RUNNING][:1]
     return runs if runs == ends else runs + ends
@@ -238,9 +238,9 @@ def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
 
 
 def _heard(memory: Memory | None, record: RequestRecord | ReturnRecord | None) -> list[Fact]:
-    if memory is None or record is None or record.told_at is None:
+    if memory is None or record is None or record.reported_at is None:
         return []
-    return [Fact(memory.wall_of(record.told_at), "heard", about=str(record.ended))]
+    return [Fact(memory.wall_of(record.reported_at), "heard", about=str(record.ended))]
 
 
 def machines_of(memory: Memory, request: str) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ def _answered(line: Line) -> dict[str, Any]:
     if answer != "lost":
         return {"about": answer, "number": line.get("running", 0)}
     ends = f"ends in {line['seconds']} s" if line.get("seconds") else "is gone"
-    return {"about": f"{ends} ({line.get('cause', 'unknown')})", "event": "told lost"}
+    return {"about": f"{ends} ({line.get('cause', 'unknown')})", "event": "reported lost"}
 
 
 def _learned(line: Line) -> dict[str, Any]:
@@ -128,7 +128,7 @@ _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "deferred": _waited,
     "delete": _called,
     "hold": _held,
-    "told": _answered,
+    "reported": _answered,
     "troubled": lambda line: {"about": line.get("error", "")},
     "window": _learned,
 }
@@ -163,7 +163,7 @@ def sentences(facts: Iterable[Fact]) -> list[Sentence]:
         if key in latest and fact.at - merged[latest[key]].until <= APART:
             place, before = latest[key], merged[latest[key]]
             names[place] += fact.machines
-            number = fact.number if fact.event in ("told", "deferred") else before.number + fact.number
+            number = fact.number if fact.event in ("reported", "deferred") else before.number + fact.number
             merged[place] = before._replace(until=until, number=number, words=fact.words or before.words)
         else:
             latest[key] = len(merged)
@@ -182,11 +182,11 @@ _SENTENCES: Mapping[str, str] = {
     "troubled": "The cloud says of {who}{in_pool}{because}.",
     "running": "{who} run{es}{in_pool}.",
     "milestone": "{words}: {about}.",
-    "told": "HostFactory is told the end: {about}{and_run}.",
-    "told running": "HostFactory is told that {n} machine{s} run{es}.",
+    "reported": "HostFactory is told the end: {about}{and_run}.",
+    "reported running": "HostFactory is told that {n} machine{s} run{es}.",
     "heard": "HostFactory has heard the end: {about}.",
     "lost": "{who} {were} lost{in_pool}{because}.",
-    "told lost": "HostFactory is told that {who} {about}.",
+    "reported lost": "HostFactory is told that {who} {about}.",
     "back": "HostFactory gave back {who} (return request {about}).",
     "failed": "{who} failed{in_pool}{because}.",
     "withdrawn": "{who} {were} withdrawn{in_pool}{because}.",
@@ -207,8 +207,8 @@ def _text(fact: Fact) -> str:
     n, s, es, were = f"{fact.number:,}", *(("", "s", "was") if fact.number == 1 else ("s", "", "were"))
     who = ", ".join(names) if 0 < len(names) <= FEW and fact.number == len(names) else f"{n} machine{s}"
     quoted = f": “{said}”" if said else ""
-    is_running = (fact.event, about) == ("told", RequestStatus.RUNNING)
-    form = _SENTENCES.get("told running" if is_running else fact.event, "{event}{of_who}{in_pool}{about}.")
+    is_running = (fact.event, about) == ("reported", RequestStatus.RUNNING)
+    form = _SENTENCES.get("reported running" if is_running else fact.event, "{event}{of_who}{in_pool}{about}.")
     return form.format(
         n=n,
         s=s,

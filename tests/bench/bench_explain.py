@@ -57,7 +57,7 @@ def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
     for machine in names:
         yield _line(wall, "create", machine=machine, pool="a", result="ok")
     yield _line(wall + 60, "running", request=id_, pool="a", machines=names)
-    yield _line(wall + 60, "told", request=id_, answer="complete", running=len(names))
+    yield _line(wall + 60, "reported", request=id_, answer="complete", running=len(names))
     for machine in names[1::2]:
         yield _line(wall + 600, "close", machine=machine, pool="a", template=TEMPLATE, verdict="returned")
         yield _line(wall + 601, "delete", machine=machine, pool="a", result="ok", reason="returned")

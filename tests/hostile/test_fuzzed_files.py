@@ -115,11 +115,11 @@ READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
     "hf-inventory.json": (lambda state: state.inventory.read(), lambda state: state.note_hosts({"a": None})),
     "pools.json": (lambda state: state.notes.read(),),
     "journal.jsonl": (journal_lines,),
-    f"seen/{ENDED}.told-0": (
-        lambda state: state.told.settled(ENDED),
-        lambda state: state.told.ids(),
-        lambda state: state.told.answers(),
-        lambda state: state.told.claim(ENDED, "{}"),
+    f"seen/{ENDED}.answer-0": (
+        lambda state: state.terminal_answers.settled(ENDED),
+        lambda state: state.terminal_answers.ids(),
+        lambda state: state.terminal_answers.answers(),
+        lambda state: state.terminal_answers.claim(ENDED, "{}"),
     ),
     "loop.lock": (lambda state: state.loop_lock.epoch(), lambda state: state.loop_lock.stopped()),
 }

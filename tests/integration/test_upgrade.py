@@ -63,7 +63,7 @@ def upgraded(tmp_path: Path) -> Iterator[Instance]:
 def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it(
     upgraded: Instance, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told = {id_: answer.text for id_, answer in upgraded.state.told.answers().items()}
+    told = {id_: answer.text for id_, answer in upgraded.state.terminal_answers.answers().items()}
     assert told.keys() == {SUCCEEDED, UNHEARD, BACK}
     assert upgraded.state.holds.read().released[0].kind is HoldKind.DRAIN
     upgraded.start_loop()
@@ -87,7 +87,7 @@ def test_the_state_of_the_release_before_is_worked_on_and_it_could_go_on_with_it
     said = status(upgraded, monkeypatch, capfd)
     assert re.search(r"PAUSED pool pool: .* by ann since .*: node upgrade", said)
     assert "1 in pool: paused since" in said, "that is why its request misses a machine"
-    assert {id_: upgraded.state.told.settled(id_).text for id_ in told} == told, "no told answer changed"
+    assert {id_: upgraded.state.terminal_answers.settled(id_).text for id_ in told} == told, "no told answer changed"
     assert [json.dumps(entry) for entry in upgraded.status(*sorted(told))] == [
         json.dumps(json.loads(told[id_])) for id_ in sorted(told)
     ]

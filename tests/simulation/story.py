@@ -54,7 +54,7 @@ from provisioner.state import batched_writes, recovery
 from provisioner.state import intent as intent_file
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable, StateUnwritable
-from provisioner.state.hf_activity import Told
+from provisioner.state.hf_activity import ReportedAnswers
 from provisioner.state.holds import let_go, pulled
 from tests.simulation.judge import Judge, TrueMachine, machines_of
 from tests.support.clouds.direct import Direct, DirectGke, DirectMig, Line
@@ -109,7 +109,7 @@ EXPECTED = ("no space left", "made again as soon as every pool was seen", "`prov
 REFUSED = (StateMissing, StateStale, StateUnreadable)
 """Why a script exits 1 while a file is lost, cut or an old copy: HF calls again."""
 
-WRITES = ("memory.write", "status.write", "intent.remove", "told.forget", "told.claim")
+WRITES = ("memory.write", "status.write", "intent.remove", "terminal_answers.forget", "terminal_answers.claim")
 
 
 def disk_is_full(where: str) -> None:
@@ -601,14 +601,14 @@ class Story:
 
         ``meanwhile`` happens once the script has read a terminal answer and not yet settled it.
         """
-        tell = Told.tell
+        tell = ReportedAnswers.tell
 
-        def slowly(told: Told, name: str, text: str) -> str:
+        def slowly(told: ReportedAnswers, name: str, text: str) -> str:
             meanwhile()
             return tell(told, name, text)
 
         try:
-            with patch.object(Told, "tell", slowly):
+            with patch.object(ReportedAnswers, "tell", slowly):
                 printed = self._call(commands.get_request_status, {"requests": [{"requestId": id_}]})
         except REFUSED:
             return

@@ -108,7 +108,7 @@ def any_record(draw: st.DrawFn, request: str) -> RequestRecord:
         count=draw(st.integers(1, 8)),
         ended=ended,
         ended_at=BEFORE if ended else None,
-        told_at=draw(st.sampled_from([None, BEFORE, NOW - 90_000])) if ended else None,
+        reported_at=draw(st.sampled_from([None, BEFORE, NOW - 90_000])) if ended else None,
         deadline=draw(st.sampled_from([NOW - 1, NOW, NOW + 500])),
         cancelling=draw(st.booleans()),
     )
@@ -237,7 +237,7 @@ def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: World, known: Me
     for id_, each in made.memory.requests.items():
         before = known.requests[id_]
         assert before.ended is None or each.ended is not None
-        assert before.ended is None or before.told_at is None or each.ended is before.ended
+        assert before.ended is None or before.reported_at is None or each.ended is before.ended
         assert set(before.slots) <= set(each.slots)
         assert all(number < each.next_slot for number in each.slots)
         for number, one in before.slots.items():

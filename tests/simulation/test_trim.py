@@ -61,7 +61,7 @@ def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]
             if not (ended := trimmed_but_for(before, at, end)):
                 break
             places |= ended
-    writes = ["memory.write", "status.write", "intent.remove", "told.forget"]
+    writes = ["memory.write", "status.write", "intent.remove", "terminal_answers.forget"]
     assert places >= {f"{when} {write}" for when in ("before", "after") for write in writes}
 
 

@@ -178,7 +178,7 @@ class VirtualAnswers:
         self.answers, self.losses = None, {}
 
 
-class VirtualTold:
+class VirtualTerminalAnswers:
     """What HF was told for good."""
 
     def __init__(self) -> None:
@@ -282,7 +282,7 @@ class VirtualState:
         self.intent = VirtualIntent()
         self.memory = VirtualMemory()
         self.status = VirtualAnswers()
-        self.told = VirtualTold()
+        self.terminal_answers = VirtualTerminalAnswers()
         self._polls: dict[str, int] = {}
         self._polled = 0
         self._listed: tuple[tuple[str, ...], int] | None = None
@@ -334,7 +334,7 @@ class VirtualState:
     def forget_polls(self, ids: Iterable[str]) -> None:
         for id_ in (left := tuple(ids)):
             self._polls.pop(id_, None)
-        self.told.forget(left)
+        self.terminal_answers.forget(left)
 
     def since_intent(self) -> float:
         return 0.0
@@ -378,12 +378,14 @@ class VirtualState:
     def poll(self, ids: Iterable[str]) -> Polled:
         answers = {}
         for id_ in ids:
-            answer = self.told.settled(id_) or (self.status.answers or {}).get(id_)
+            answer = self.terminal_answers.settled(id_) or (self.status.answers or {}).get(id_)
             if answer is None and not self._is_recorded(id_):
                 continue
             self._polled += 1
             self._polls[id_] = self._polled
-            answers[id_] = Answer(self.told.tell(id_, answer.text), True) if answer and answer.ended else answer
+            answers[id_] = (
+                Answer(self.terminal_answers.tell(id_, answer.text), True) if answer and answer.ended else answer
+            )
         self._changed()
         return Polled(answers, None)
 

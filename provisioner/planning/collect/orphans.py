@@ -187,7 +187,7 @@ def find_unlisted(draft: Draft, contact: Contact) -> None:
     before, fresh, inventory = draft.hosts.unlisted, contact.lists - LISTS_GATHER, contact.inventory
     unlisted: dict[str, float] = {}
     pools: dict[str, str] = {}
-    told = (record.slots.values() for record in draft.records() if record.told_at is not None)
+    told = (record.slots.values() for record in draft.records() if record.reported_at is not None)
     for slots in told:
         for slot in [slot for slot in slots if slot.name not in inventory and slot.verdict is Verdict.SUCCEEDED]:
             if contact.listed.get(slot.name, LONG_AGO) <= fresh:

@@ -72,7 +72,7 @@ def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
 def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
     """Its terminal answer was seen by HF (or HF has forgotten it), and was kept for the retention time since."""
     cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
-    since = record.ended_at if cancelled else record.told_at
+    since = record.ended_at if cancelled else record.reported_at
     if since is None:
         return False
     draft.wake_at(since + draft.limits.retention)

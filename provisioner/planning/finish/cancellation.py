@@ -25,17 +25,25 @@ from provisioner.planning.core.slots import BY_A_PERSON, CANCELLED_MESSAGE, down
 from provisioner.planning.finish.returns import revoke
 
 
-def note_told(draft: Draft, contact: Contact) -> None:
+def note_reported(draft: Draft, contact: Contact) -> None:
     """HF knows the terminal answer: a script read it, or HF lists a machine of the request.
 
     Or it will never ask for it: a script that was killed before it printed a return's id leaves one that nobody knows.
     """
     for record in list(draft.requests.values()):
-        if record.ended and record.told_at is None and (record.id in contact.told or _is_listed(record, contact)):
-            draft.update(record.id, told_at=draft.now)
+        if (
+            record.ended
+            and record.reported_at is None
+            and (record.id in contact.reported or _is_listed(record, contact))
+        ):
+            draft.update(record.id, reported_at=draft.now)
     for back in list(draft.returns.values()):
-        if back.ended and back.told_at is None and (back.id in contact.told or _forgotten(draft, contact, back)):
-            draft.returns[back.id] = replace(back, told_at=draft.now)
+        if (
+            back.ended
+            and back.reported_at is None
+            and (back.id in contact.reported or _forgotten(draft, contact, back))
+        ):
+            draft.returns[back.id] = replace(back, reported_at=draft.now)
 
 
 def _is_listed(record: RequestRecord, contact: Contact) -> bool:
@@ -69,7 +77,7 @@ def cancel_unpolled(draft: Draft, contact: Contact) -> None:
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
     """Return whether HF does not know how a request ended and has not asked for ``silence`` seconds of other calls."""
-    ours = record.told_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed
+    ours = record.reported_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed
     return not ours and silence >= limits.cancel_after
 
 

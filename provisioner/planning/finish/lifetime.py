@@ -51,7 +51,7 @@ def offer_ending(draft: Draft) -> None:
 
 def _offer(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float | None) -> None:
     """Offer those that are due first, as long as no more than ``most`` are offered and not given back."""
-    heard = [record for record in records if record.told_at is not None]
+    heard = [record for record in records if record.reported_at is not None]
     held = [slot for record in heard for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
     more = most - sum(slot.life.retiring_at is not None for slot in held)
     for at, latest, slot, ends in sorted(_offers(draft, held, lifetime)):

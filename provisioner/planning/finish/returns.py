@@ -79,7 +79,7 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
 
 
 def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
-    told = draft.requests[slot.request].told_at is not None
+    told = draft.requests[slot.request].reported_at is not None
     if slot.verdict is Verdict.OPEN:
         slot = draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
     elif slot.verdict is Verdict.SUCCEEDED and told:

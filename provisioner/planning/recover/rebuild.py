@@ -162,7 +162,7 @@ def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, tr
         ended_at=now if ended else None,
         message=answer["message"] if answer and tells_cancel(answer["message"]) else "",
         rc_account=request.rc_account,
-        told_at=now if ended and heard else None,
+        reported_at=now if ended and heard else None,
     )
 
 
@@ -286,7 +286,7 @@ def _return(id_: str, intent: Intent, told: Mapping[str, Answer], limits: Limits
         hindered=_hindered(answer["machines"]),
         ended=RequestStatus(answer["status"]),
         ended_at=now,
-        told_at=now,
+        reported_at=now,
     )
 
 

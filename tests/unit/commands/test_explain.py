@@ -381,7 +381,7 @@ def test_a_journal_of_somebody_else_is_searched_all_the_same(desk: Desk) -> None
 
 
 def test_memory_and_journal_tell_each_machine_once(desk: Desk) -> None:
-    desk.leave(memory(record(*[running(n) for n in range(3)], ended=RequestStatus.COMPLETE, told_at=BEFORE)))
+    desk.leave(memory(record(*[running(n) for n in range(3)], ended=RequestStatus.COMPLETE, reported_at=BEFORE)))
     desk.journal({"event": "running", "request": REQUEST, "pool": "a", "machines": [name(0), name(1)]}, ago=3.0)
     runs = [one for one in desk.told(REQUEST) if " run" in one]
     assert runs == [f"{name(2)}, {name(0)}, {name(1)} run in pool a."]

@@ -26,7 +26,7 @@ HELD = memory(
     record(running(0), slot(1), count=3),
     record(
         running(0, Verdict.SUCCEEDED, OTHER), running(1, Verdict.RETURNED, OTHER),
-        id_=OTHER, ended=RequestStatus.COMPLETE, told_at=BEFORE,
+        id_=OTHER, ended=RequestStatus.COMPLETE, reported_at=BEFORE,
     ),
 )  # fmt: skip
 UNUSED = "Nothing was recorded."

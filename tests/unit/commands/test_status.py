@@ -284,7 +284,7 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk)
 def test_machines_that_no_list_names_wait_where_they_are_to_be_deleted(desk: Desk, after: float | None) -> None:
     held = running(0, Verdict.SUCCEEDED)
     allowed = limits(pool("a"), delete_unlisted_after=after)
-    desk.leave(memory(record(held, told_at=1.0), unlisted={held.name: NOW - 5000.0}), allowed)
+    desk.leave(memory(record(held, reported_at=1.0), unlisted={held.name: NOW - 5000.0}), allowed)
     wall = desk.state.memory.read().written.wall
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall + 2_200))
     waits = {"machine": held.name, "pool": "a", "unlisted": True, "deleted_at": at}

@@ -44,7 +44,10 @@ USES: dict[str, list[Callable[[StateDir], object]]] = {
     "memory.json.lock": [lambda state: state.memory.write(Memory("inst"))],
     "status.json": [lambda state: state.status.write({}, {}), lambda state: state.status.read_all()],
     f"seen/{ID}": [lambda state: state.seen.touch(ID)],
-    f"seen/{ID}.told-0": [lambda state: state.told.tell(ID, "{}"), lambda state: state.told.settled(ID)],
+    f"seen/{ID}.answer-0": [
+        lambda state: state.terminal_answers.tell(ID, "{}"),
+        lambda state: state.terminal_answers.settled(ID),
+    ],
     "hf-inventory.json": [lambda state: state.inventory.write(["h"]), lambda state: state.inventory.read()],
     "announced.json": [lambda state: state.announced.write({"T": 1}), lambda state: state.announced.read()],
     "pools.json": [lambda state: state.notes.write({}), lambda state: state.notes.read()],
@@ -145,13 +148,13 @@ def test_what_mends_a_hard_link_is_what_the_message_says(state: StateDir, victim
 
 
 def test_the_second_name_that_a_killed_writer_left_is_ours(state: StateDir) -> None:
-    state.told.tell(ID, "{}")
-    path = Path(state.told.path) / f"{ID}.told-0"
+    state.terminal_answers.tell(ID, "{}")
+    path = Path(state.terminal_answers.path) / f"{ID}.answer-0"
     os.link(path, f"{path}.17-abcd.new")
-    assert state.told.settled(ID) is not None
+    assert state.terminal_answers.settled(ID) is not None
     os.link(path, path.with_name("other.new"))
     with pytest.raises(StateLinked):
-        state.told.settled(ID)
+        state.terminal_answers.settled(ID)
 
 
 def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> None:
@@ -256,11 +259,11 @@ def test_a_linked_directory_may_stay(tmp_path: Path) -> None:
     state.memory.write(Memory("inst"))
     state.status.write({ID: Answer("{}", True)}, {})
     state.seen.touch(ID)
-    state.told.tell(ID, "{}")
+    state.terminal_answers.tell(ID, "{}")
     state.journal.append([{"a": 1}])
     state.heartbeat.touch()
     assert state.loop_lock.acquire(0)
-    assert state.told.ids() == {ID}
+    assert state.terminal_answers.ids() == {ID}
     assert (tmp_path / "elsewhere" / "seen" / ID).is_file()
 
 

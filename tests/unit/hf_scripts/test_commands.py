@@ -408,7 +408,7 @@ def test_a_terminal_answer_is_noted_as_told_before_it_is_printed_and_no_other_is
 
     def printing(file: int, content: bytes) -> int:
         if file == 1:
-            told.append(hf.state.told.ids())
+            told.append(hf.state.terminal_answers.ids())
         return write(file, content)
 
     monkeypatch.setattr(os, "write", printing)

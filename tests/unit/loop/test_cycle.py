@@ -451,7 +451,7 @@ def test_an_intent_that_somebody_put_there_shows_that_there_was_a_memory(bench: 
     remembered = bench.state.memory.read()
     assert remembered.brake is not None
     assert remembered.brake.reason is BrakeReason.MEMORY_LOST
-    assert remembered.requests[id_].told_at is not None, "its machines count as HF's"
+    assert remembered.requests[id_].reported_at is not None, "its machines count as HF's"
 
 
 def test_the_brake_is_released_only_by_a_person(bench: Bench) -> None:

@@ -142,12 +142,12 @@ def test_a_request_is_asked_opened_running_told_and_gone(diary: Diary) -> None:
     assert diary.cycle(memory(record(running(0), slot(1, pool="b"), count=2))) == [
         {"event": "opened", "request": REQUEST, "pool": "b", "count": 1},
         {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(0)]},
-        {"event": "told", "request": REQUEST, "answer": "running", "running": 1},
+        {"event": "reported", "request": REQUEST, "answer": "running", "running": 1},
     ]
     both = [running(n, Verdict.SUCCEEDED) for n in (0, 1)]
     assert diary.cycle(memory(record(*both, ended=RequestStatus.COMPLETE))) == [
         {"event": "running", "request": REQUEST, "pool": "a", "machines": [name(1)]},
-        {"event": "told", "request": REQUEST, "answer": "complete", "running": 2},
+        {"event": "reported", "request": REQUEST, "answer": "complete", "running": 2},
     ]
     given = [running(n, Verdict.RETURNED, gone=True) for n in (0, 1)]
     ended, back = record(*given, ended=RequestStatus.COMPLETE), giving_back(name(0), name(1))
@@ -158,7 +158,7 @@ def test_a_request_is_asked_opened_running_told_and_gone(diary: Diary) -> None:
         {"event": "gone", "request": REQUEST, "pool": "a", "machines": [name(0), name(1)]},
     ]
     assert diary.cycle(memory(ended, replace(back, ended=RequestStatus.COMPLETE))) == [
-        {"event": "told", "return": back.id, "answer": "complete"}
+        {"event": "reported", "return": back.id, "answer": "complete"}
     ]
     assert diary.cycle() == []
 
@@ -179,8 +179,8 @@ def test_hf_is_told_of_a_loss_once(diary: Diary) -> None:
     held = memory(record(running(0, Verdict.LOST), running(1, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE))
     told = diary.cycle(held, reported=[Reported((), lost)], plan=Plan(held))
     assert sorted(told, key=str) == [
-        {"event": "told", "answer": "lost", "cause": "node", "machines": [name(1)], "seconds": 30},
-        {"event": "told", "answer": "lost", "cause": "preempted", "machines": [name(0)]},
+        {"event": "reported", "answer": "lost", "cause": "node", "machines": [name(1)], "seconds": 30},
+        {"event": "reported", "answer": "lost", "cause": "preempted", "machines": [name(0)]},
     ]
 
 
@@ -332,7 +332,7 @@ def test_a_hold_that_was_set_is_written_with_what_it_holds(diary: Diary, hold: H
 def test_what_is_not_published_is_not_told(diary: Diary) -> None:
     held = memory(record(running(0)))
     assert [line["event"] for line in diary.cycle(held, published=False)] == ["asked", "opened", "running"]
-    assert [line["event"] for line in diary.cycle()] == ["told"]
+    assert [line["event"] for line in diary.cycle()] == ["reported"]
 
 
 def test_a_restart_tells_only_what_is_new(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_restart_tells_only_what_is_new(tmp_path: Path) -> None:
     bench.place.place.crash(max(bench.place.machines))
     bench.cycle(3)
     events = [line["event"] for line in bench.state.journal.find(id_).lines[len(before) :]]
-    assert events == ["close", "told", "delete", "gone"]
+    assert events == ["close", "reported", "delete", "gone"]
 
 
 @pytest.mark.parametrize("published", [False, True], ids=["meanwhile", "before"])
@@ -391,13 +391,13 @@ def test_the_real_cycle_writes_each_event(tmp_path: Path) -> None:
         "opened": 1,
         "create": 2,
         "running": 1,
-        "told": 2,
+        "reported": 2,
         "back": 1,
         "close": 2,
         "delete": 2,
         "gone": 1,
     }
-    assert [line["answer"] for line in found.lines if line["event"] == "told"] == ["complete", "lost"]
+    assert [line["answer"] for line in found.lines if line["event"] == "reported"] == ["complete", "lost"]
 
 
 # --- what is counted --------------------------------------------------------------------------------------------------

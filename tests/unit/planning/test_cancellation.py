@@ -20,7 +20,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
-from provisioner.planning.finish.cancellation import cancel_unpolled, note_told
+from provisioner.planning.finish.cancellation import cancel_unpolled, note_reported
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -57,11 +57,11 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
         pytest.param({}, Contact(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves: nothing"),
         pytest.param({"read": NOW - 1799}, Contact(active=NOW), False, id="a young request: nothing"),
         pytest.param({"ended": DONE}, Contact(active=NOW), True, id="ended, and HF has not heard: announced"),
-        pytest.param({"ended": DONE, "told_at": BEFORE}, Contact(active=NOW), False, id="HF has heard: never"),
+        pytest.param({"ended": DONE, "reported_at": BEFORE}, Contact(active=NOW), False, id="HF has heard: never"),
         pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, Contact(active=NOW), False,
                      id="cancelled, and HF has not heard: its end is never taken back"),
         pytest.param({"cancelling": True}, Contact({REQUEST: NOW}, active=NOW), False, id="polled since: taken back"),
-        pytest.param({"cancelling": True, "ended": DONE, "told_at": BEFORE}, Contact(active=NOW), False,
+        pytest.param({"cancelling": True, "ended": DONE, "reported_at": BEFORE}, Contact(active=NOW), False,
                      id="heard since: taken back"),
     ],
 )  # fmt: skip
@@ -103,20 +103,20 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
 @pytest.mark.parametrize(
     ("ended", "contact", "told"),
     [
-        pytest.param(DONE, Contact(told=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
+        pytest.param(DONE, Contact(reported=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
         pytest.param(DONE, Contact(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
         pytest.param(DONE, Contact(inventory=frozenset({ORPHAN})), False, id="HF lists another machine"),
-        pytest.param(None, Contact(told=frozenset({REQUEST})), False, id="there is no terminal answer"),
+        pytest.param(None, Contact(reported=frozenset({REQUEST})), False, id="there is no terminal answer"),
     ],
 )
 def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, contact: Contact, told: bool) -> None:
     back = giving_back(name(0), ended=ended, id_="ret-1")
     draft = draft_of(memory(record(running(0), ended=ended), back), limits=LIMITS)
-    note_told(draft, contact)
-    assert draft.requests[REQUEST].told_at == (NOW if told else None)
-    assert draft.returns["ret-1"].told_at is None
-    note_told(draft, Contact(told=frozenset({"ret-1"})))
-    assert draft.returns["ret-1"].told_at == (NOW if ended else None), "a script printed the end of the return"
+    note_reported(draft, contact)
+    assert draft.requests[REQUEST].reported_at == (NOW if told else None)
+    assert draft.returns["ret-1"].reported_at is None
+    note_reported(draft, Contact(reported=frozenset({"ret-1"})))
+    assert draft.returns["ret-1"].reported_at == (NOW if ended else None), "a script printed the end of the return"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_a_return_that_hf_never_asks_for_has_been_forgotten(
     back = giving_back(name(0), **(old | changes))
     for brake in (None, LATCHED):
         draft = draft_of(memory(back, brake=brake), limits=LIMITS)
-        note_told(draft, contact)
-        assert draft.returns["ret-1"].told_at == (NOW if forgotten and brake is None else None)
+        note_reported(draft, contact)
+        assert draft.returns["ret-1"].reported_at == (NOW if forgotten and brake is None else None)
 
 
 def test_a_cancelled_request_does_not_wait_for_a_machine_that_is_down() -> None:

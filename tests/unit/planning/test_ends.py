@@ -52,7 +52,7 @@ from tests.unit.core import (
 EARLY = 300.0
 ONE = limits(pool("a", early_loss=EARLY, initial_window=4, spill_after=1e9))
 TWO = limits(pool("a", early_loss=EARLY, initial_window=4), pool("b"))
-ENDED = {"ended": RequestStatus.COMPLETE, "told_at": BEFORE}
+ENDED = {"ended": RequestStatus.COMPLETE, "reported_at": BEFORE}
 WHY = Failure(ErrorClass.OTHER, "Lost in its first 300 s: ImagePullBackOff")
 DEAD = {"phase": Phase.GONE, "failure": BROKEN, "cause": LossCause.EXITED}
 SUCCEEDED = running(0, Verdict.SUCCEEDED)

@@ -77,7 +77,7 @@ def held(limits: Limits, *holds: Hold) -> dict[str, Any]:
 
 
 def hf_has(*slots: Slot, **changes: Any) -> Memory:
-    return memory(record(*slots, **({"ended": DONE, "told_at": BEFORE} | changes)))
+    return memory(record(*slots, **({"ended": DONE, "reported_at": BEFORE} | changes)))
 
 
 def made(told: Plan) -> dict[str, int]:

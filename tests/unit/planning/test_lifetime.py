@@ -62,7 +62,7 @@ def mortal(lifetime: float | None = LIFE, **changes: Any) -> Limits:
 
 def grid(*slots: Slot, **changes: Any) -> Memory:
     """A request that has ended, and of which HF knows."""
-    return memory(record(*slots, **({"ended": DONE, "told_at": BEFORE} | changes)))
+    return memory(record(*slots, **({"ended": DONE, "reported_at": BEFORE} | changes)))
 
 
 def aged(number: int = 0, **changes: Any) -> Slot:
@@ -101,7 +101,7 @@ def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -
 
 
 def test_hf_is_offered_only_what_it_knows_of() -> None:
-    untold = plan(grid(aged(), told_at=None), observe(), limits=mortal())
+    untold = plan(grid(aged(), reported_at=None), observe(), limits=mortal())
     assert offered(untold.memory) == []
     one_runs = memory(record(running(0, ran=OLD), running(1, ran=OLD), count=3))
     assert offered(plan(one_runs, observe(2), limits=mortal()).memory) == []
@@ -145,7 +145,7 @@ def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
     numbers, other = {REQUEST: range(10), OTHER: range(10), "c" * 10: range(40)}, {"c" * 10: "U"}
     known = memory(*(
         record(*(running(number, Verdict.SUCCEEDED, id_, ran=OLD) for number in each), id_=id_, ended=DONE,
-               told_at=BEFORE, template=other.get(id_, TEMPLATE))
+               reported_at=BEFORE, template=other.get(id_, TEMPLATE))
         for id_, each in numbers.items()
     ))  # fmt: skip
     there = snapshot(*(machine(number, request=id_) for id_, each in numbers.items() for number in each))

@@ -316,7 +316,7 @@ GIVEN = running(0, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR)
 
 def used(*slots: Slot, **changes: object) -> Memory:
     """A request that HF heard the end of."""
-    return memory(record(*slots, ended=DONE, told_at=NOW - 99 * HOUR), **changes)
+    return memory(record(*slots, ended=DONE, reported_at=NOW - 99 * HOUR), **changes)
 
 
 def lists(last: float = NOW, **changes: object) -> Contact:

@@ -277,7 +277,7 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
 )
 def test_a_terminal_answer_stays_and_nothing_is_created_for_it(observations: list[Observation]) -> None:
     for ended in (DONE, WITH_ERROR):
-        remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, told_at=BEFORE))
+        remembered = memory(record(running(0, Verdict.SUCCEEDED), ended=ended, reported_at=BEFORE))
         for observation in observations:
             made = plan(remembered, observation, limits=ONE)
             assert made.creates == ()
@@ -309,20 +309,20 @@ def test_when_a_closed_slots_machine_is_deleted(
     changes: dict[str, Any], observations: tuple[Observation, ...], busy: tuple[str, ...], deleted: bool
 ) -> None:
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, **changes)
-    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), *observations, limits=ONE, busy=busy)
+    made = plan(memory(record(closed, ended=DONE, reported_at=BEFORE)), *observations, limits=ONE, busy=busy)
     assert made.deletes == ((Delete(name(0), "a", DeleteReason.RETURNED, "uid-0"),) if deleted else ())
     assert after(made).slots[0].deletion.sent == (NOW if deleted else closed.deletion.sent)
 
 
 def test_a_delete_not_yet_due_again_is_looked_at_when_it_is() -> None:
     closed = running(0, Verdict.RETURNED, delete_sent=NOW - 10)
-    made = plan(memory(record(closed, ended=DONE, told_at=BEFORE)), snapshot(machine()), limits=ONE)
+    made = plan(memory(record(closed, ended=DONE, reported_at=BEFORE)), snapshot(machine()), limits=ONE)
     assert made.due == NOW - 10 + DELETE_AGAIN
 
 
 def test_a_machine_that_is_returned_or_lost_is_closed_and_deleted_in_one_plan_and_no_other_one() -> None:
     remembered = memory(
-        record(*(running(number, Verdict.SUCCEEDED) for number in range(3)), ended=DONE, told_at=BEFORE),
+        record(*(running(number, Verdict.SUCCEEDED) for number in range(3)), ended=DONE, reported_at=BEFORE),
         giving_back(name(0)),
     )
     there = [machine(0), machine(1, Phase.GONE, cause=LossCause.EVICTED), machine(2)]
@@ -376,7 +376,7 @@ def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
 )
 @pytest.mark.parametrize("lag", [0.0, 30.0])
 def test_what_hf_gave_back_and_is_not_there_is_settled_although_nothing_else_happens(one: Slot, lag: float) -> None:
-    remembered = memory(record(one, ended=DONE, told_at=BEFORE), giving_back(name(0)))
+    remembered = memory(record(one, ended=DONE, reported_at=BEFORE), giving_back(name(0)))
     after_ = quiet(remembered, 120.0, limits(pool("a", lag=lag)))
     assert after_.requests[REQUEST].slots[0].deletion.gone
     assert after_.returns["ret-aaaaaaaaaa"].ended is DONE
@@ -450,7 +450,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
     opened = make_plan(World(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
     full = bench_plan.running(opened)
     settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
-    told = Contact(told=frozenset(intent.requests))
+    told = Contact(reported=frozenset(intent.requests))
     back = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 

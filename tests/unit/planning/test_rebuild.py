@@ -219,7 +219,7 @@ def test_a_terminal_answer_stays_byte_for_byte_however_often_memory_is_lost(reco
         again = rebuilt(intent(), *there, told=answer).requests[REQUEST]
         answer = {REQUEST: request_answer(again)}
         assert answer == told
-        assert (again.ended, again.told_at, again.message) == (recorded.ended, NOW, recorded.message)
+        assert (again.ended, again.reported_at, again.message) == (recorded.ended, NOW, recorded.message)
 
 
 HAD = running(0, Verdict.SUCCEEDED)
@@ -255,7 +255,7 @@ def test_a_slot_that_hf_was_told_of(
 @pytest.mark.parametrize("ended", [None, DONE])
 def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended: RequestStatus | None) -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
-    again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), told=told).requests[REQUEST]
+    again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), reported=told).requests[REQUEST]
     assert again.slots[0].ran == NOW
     (entry,) = json.loads(request_answer(again).text)["machines"]
     assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).observed.ip)
@@ -264,13 +264,13 @@ def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended
 def test_what_hf_was_told_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:
     back = return_answer(giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE), memory(), PREFIX)
     told = what_was_told(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE) | {RETURN: back}
-    slots = rebuilt(intent(), machine(1), told=told).requests[REQUEST].slots
+    slots = rebuilt(intent(), machine(1), reported=told).requests[REQUEST].slots
     assert [slots[0].verdict, slots[1].verdict] == [Verdict.RETURNED, Verdict.SUCCEEDED]
 
 
 def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    remembered = rebuilt(intent(), machine(0), machine(1), told=told)
+    remembered = rebuilt(intent(), machine(0), machine(1), reported=told)
     assert sorted(remembered.requests[REQUEST].slots) == [0]
     assert remembered.requests[REQUEST].next_slot == SLOT_BLOCK
 
@@ -279,21 +279,21 @@ def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "told_at"),
+    ("heard", "reported_at"),
     [
         pytest.param({REQUEST: True}, NOW, id="it read the terminal answer"),
         pytest.param({REQUEST: False}, None, id="it polled and did not read it"),
         pytest.param({}, NOW, id="nobody knows: it counts as heard, so that nothing of HF's is cancelled"),
     ],
 )
-def test_whether_hf_heard_the_terminal_answer(heard: dict[str, bool], told_at: float | None) -> None:
+def test_whether_hf_heard_the_terminal_answer(heard: dict[str, bool], reported_at: float | None) -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    assert rebuilt(intent(), machine(0), told=told, heard=heard).requests[REQUEST].told_at == told_at
+    assert rebuilt(intent(), machine(0), reported=told, heard=heard).requests[REQUEST].reported_at == reported_at
 
 
 def test_a_machine_given_back_before_hf_heard_of_it_is_left_to_the_plan() -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    again = rebuilt(intent(name(0)), machine(0), told=told, heard={REQUEST: False}).requests[REQUEST]
+    again = rebuilt(intent(name(0)), machine(0), reported=told, heard={REQUEST: False}).requests[REQUEST]
     assert again.slots[0].verdict is Verdict.SUCCEEDED
 
 
@@ -302,7 +302,7 @@ def test_of_a_heard_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothi
     machines = (machine(0), machine(1, Phase.PENDING), machine(2))
     remembered = rebuilt(wanted, *machines, heard={REQUEST: True})
     again = remembered.requests[REQUEST]
-    assert (again.ended, again.told_at) == (WITH_ERROR, NOW)
+    assert (again.ended, again.reported_at) == (WITH_ERROR, NOW)
     assert {one.number: one.verdict for one in again.slots.values()} == dict.fromkeys((0, 2), Verdict.SUCCEEDED)
     assert rebuilt(intent(count=1), machine(0), heard={REQUEST: True}).requests[REQUEST].ended is DONE
     made = plan(remembered, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
@@ -324,7 +324,7 @@ def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_heard(
     wanted = intent(*back)
     remembered = rebuilt(wanted, *there)
     again = remembered.requests[REQUEST]
-    assert (again.ended, again.told_at) == (ended, NOW)
+    assert (again.ended, again.reported_at) == (ended, NOW)
     made = plan(remembered, snapshot(*there), snapshot(pool="b"), limits=LIMITS, intent=wanted)
     assert (made.creates, made.deletes) == ((), ())
 
@@ -349,7 +349,7 @@ def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult, hind
     back = giving_back("x", results={"x": result}, hindered=hindered, ended=ended)
     answer = return_answer(back, memory(), PREFIX)
     again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
-    assert (again.results, again.ended, again.told_at) == ({"x": result}, ended, NOW)
+    assert (again.results, again.ended, again.reported_at) == ({"x": result}, ended, NOW)
     assert again.hindered == hindered
     assert return_answer(again, memory(), PREFIX) == answer
     message = json.loads(answer.text)["machines"][0]["message"]

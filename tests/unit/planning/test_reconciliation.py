@@ -466,7 +466,7 @@ def looked(known: Memory, *machines: Machine, at: float = 0.0, **changes: float)
 
 def grid(count: int = 1) -> Memory:
     slots = [running(number, Verdict.SUCCEEDED) for number in range(count)]
-    return memory(record(*slots, ended=RequestStatus.COMPLETE, told_at=BEFORE))
+    return memory(record(*slots, ended=RequestStatus.COMPLETE, reported_at=BEFORE))
 
 
 def test_a_machine_that_does_not_run_any_more_is_noted_with_the_reason_until_it_does() -> None:

@@ -35,7 +35,7 @@ LIMITS = limits(retention=86400.0)
 DONE = RequestStatus.COMPLETE
 LONG_AGO = NOW - 86400.0
 BYGONE = running(0, Verdict.RETURNED, gone=True)
-LEAVING = record(BYGONE, ended=DONE, told_at=LONG_AGO, trimmed=True)
+LEAVING = record(BYGONE, ended=DONE, reported_at=LONG_AGO, trimmed=True)
 
 
 def trimmed(remembered: Memory, intent: Intent | None = None, contact: Contact | None = None) -> Draft:
@@ -47,12 +47,12 @@ def trimmed(remembered: Memory, intent: Intent | None = None, contact: Contact |
 @pytest.mark.parametrize(
     ("one", "changes", "contact", "goes"),
     [
-        pytest.param(BYGONE, {"told_at": LONG_AGO}, Contact(), True, id="told long ago, nothing left: it goes"),
-        pytest.param(BYGONE, {"told_at": LONG_AGO + 1}, Contact(), False, id="told within the retention: stays"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO}, Contact(), True, id="told long ago, nothing left: it goes"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, Contact(), False, id="told within the retention: stays"),
         pytest.param(BYGONE, {}, Contact(), False, id="HF has not heard: stays"),
-        pytest.param(running(0, Verdict.RETURNED), {"told_at": LONG_AGO}, Contact(), False, id="a machine left: stays"),
-        pytest.param(running(0, Verdict.SUCCEEDED), {"told_at": LONG_AGO}, Contact(), False, id="in use: stays"),
-        pytest.param(BYGONE, {"told_at": LONG_AGO}, Contact(inventory=frozenset({name(0)})), False,
+        pytest.param(running(0, Verdict.RETURNED), {"reported_at": LONG_AGO}, Contact(), False, id="a machine left: stays"),
+        pytest.param(running(0, Verdict.SUCCEEDED), {"reported_at": LONG_AGO}, Contact(), False, id="in use: stays"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO}, Contact(inventory=frozenset({name(0)})), False,
                      id="HF lists its machine: stays"),
         pytest.param(BYGONE, {"message": CANCELLED_MESSAGE, "ended_at": LONG_AGO}, Contact(), True,
                      id="cancelled long ago, unheard: it goes"),
@@ -71,7 +71,7 @@ def test_nothing_leaves_by_an_intent_that_is_older_than_one_read_before() -> Non
 
 
 def test_a_request_leaves_in_three_steps() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO))
+    remembered = memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO))
     marked = trimmed(remembered)
     assert (marked.requests[REQUEST].trimmed, marked.forget) == (True, [REQUEST])
     recorded = marked.memory()
@@ -84,8 +84,8 @@ def test_a_request_leaves_in_three_steps() -> None:
 @pytest.mark.parametrize(
     ("back", "goes"),
     [
-        pytest.param(giving_back(name(0), ended=DONE, told_at=LONG_AGO), True, id="told long ago"),
-        pytest.param(giving_back(name(0), ended=DONE, told_at=LONG_AGO + 1), False, id="told within the retention"),
+        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO), True, id="told long ago"),
+        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO + 1), False, id="told within the retention"),
         pytest.param(giving_back(name(0), ended=DONE), False, id="HF has not heard"),
         pytest.param(giving_back(name(0)), False, id="still open"),
     ],
@@ -102,13 +102,15 @@ def test_a_request_that_is_leaving_leaves_whatever_is_said_of_its_machines_meanw
 
 
 def test_a_request_follows_the_return_request_that_named_its_machine_although_nothing_else_happens() -> None:
-    remembered = memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True))
+    remembered = memory(
+        record(BYGONE, ended=DONE, reported_at=LONG_AGO), giving_back(name(0), ended=DONE, trimmed=True)
+    )
     draft = trimmed(remembered, intent_of(remembered, returns={}))
     assert (draft.returns, draft.forget) == ({}, [])
     assert draft.due < NOW + 1
 
 
 def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
-    back = giving_back(name(0), ended=DONE, told_at=NOW)
-    draft = trimmed(memory(record(BYGONE, ended=DONE, told_at=LONG_AGO), back))
+    back = giving_back(name(0), ended=DONE, reported_at=NOW)
+    draft = trimmed(memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO), back))
     assert (draft.forget, draft.due) == ([], NOW + LIMITS.retention)

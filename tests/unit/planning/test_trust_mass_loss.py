@@ -60,7 +60,7 @@ def grid(count: int = 10, verdict: Verdict = Verdict.SUCCEEDED, **changes: objec
     """A request of machines that HF has, or, where they are open, was told to run."""
     ended = RequestStatus.COMPLETE if verdict is Verdict.SUCCEEDED else None
     slots = [running(number, verdict, **changes) for number in range(count)]
-    return memory(record(*slots, ended=ended, told_at=NOW if ended else None))
+    return memory(record(*slots, ended=ended, reported_at=NOW if ended else None))
 
 
 def observe(there: Collection[int], began: float = SEEN, **changes: object) -> Snapshot:

@@ -51,7 +51,7 @@ HOUR = 3600.0
 
 def grid(count: int = 10, **changes: object) -> Memory:
     slots = [running(number, Verdict.SUCCEEDED) for number in range(count)]
-    return memory(record(*slots, ended=RequestStatus.COMPLETE, told_at=NOW), **changes)
+    return memory(record(*slots, ended=RequestStatus.COMPLETE, reported_at=NOW), **changes)
 
 
 def observe(

@@ -42,10 +42,10 @@ def of_one(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Ca
 
 
 def test_what_was_packed_is_unpacked() -> None:
-    dump = unpack("stdin", packed(**{"journal.jsonl.1": b"x", "seen/a.told-0": b"told\n{}"}))
+    dump = unpack("stdin", packed(**{"journal.jsonl.1": b"x", "seen/a.answer-0": b"told\n{}"}))
     assert dump.manifest == Manifest(archive.FORMAT, "9.9", "demo", "then")
     assert dump.tables("intent")["meta"] == INTENT["meta"]
-    assert (dump.tables("memory"), dump.told()) == (None, {"seen/a.told-0": Saved(b"told\n{}", 5)})
+    assert (dump.tables("memory"), dump.told()) == (None, {"seen/a.answer-0": Saved(b"told\n{}", 5)})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_file_that_the_manifest_does_not_name_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["../intent.json", "seen/../x.told-0", "/etc/cron.d/x", "provisioner.yaml"])
+@pytest.mark.parametrize("name", ["../intent.json", "seen/../x.answer-0", "/etc/cron.d/x", "provisioner.yaml"])
 def test_nothing_is_unpacked_that_is_no_state(name: str) -> None:
     with pytest.raises(StateUnreadable, match="no file of a state directory"):
         unpack("stdin", packed(**{name: b"x"}))

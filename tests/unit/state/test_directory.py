@@ -66,7 +66,7 @@ def test_looking_at_signs_of_life_creates_nothing(state: StateDir) -> None:
     assert not state.memory.exists()
     assert not state.memory.existed()
     assert state.seen.marks() == {}
-    assert state.told.ids() == frozenset()
+    assert state.terminal_answers.ids() == frozenset()
     assert state.inventory.read() is None
     assert state.heartbeat.loop_silent_for(0) is None
     assert contents(Path(state.path)) == {}

@@ -22,7 +22,7 @@ def test_a_dump_holds_what_must_not_be_lost_and_nothing_that_would_lie_later(gol
     before = contents(golden.path)
     manifest, packed = take(golden)
     dump = unpack("dump", packed)
-    told = [f"seen/{id_}.told-0" for id_ in ("gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km")]
+    told = [f"seen/{id_}.answer-0" for id_ in ("gacmtgfnyp", "ihsc3p23q5", "ret-dsjn6l56km")]
     databases = ["intent.json", "memory.json", "holds.json", "status.json", "announced.json"]
     assert list(dump.files) == [*databases, *told, "journal.jsonl"]
     assert (manifest, manifest.instance) == (dump.manifest, "demo")
@@ -81,7 +81,7 @@ def test_a_copy_whose_files_have_other_names_is_dumped_and_not_written(linked_co
     before, held = facts(), contents(linked_copy.path)
     dump = unpack("dump", take(linked_copy)[1])
     assert {name: saved.content for name, saved in dump.files.items()}.items() <= held.items()
-    assert {"intent.json", "memory.json", "journal.jsonl", "seen/gacmtgfnyp.told-0"} <= {*dump.files}
+    assert {"intent.json", "memory.json", "journal.jsonl", "seen/gacmtgfnyp.answer-0"} <= {*dump.files}
     assert (facts(), contents(linked_copy.path)) == (before, held)
 
 

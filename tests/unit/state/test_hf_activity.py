@@ -21,7 +21,7 @@ from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.planning.report.answers import RETURNED_EARLY
 from provisioner.state import atomic
 from provisioner.state.errors import StateDenied, StateError, StateMissing, StateUnreadable, StateUnwritable
-from provisioner.state.hf_activity import Inventory, Seen, Told
+from provisioner.state.hf_activity import Inventory, ReportedAnswers, Seen
 from provisioner.state.status import StatusStore
 from tests.support.cycle_bench import LIMITS, Bench, hf_calls
 from tests.support.hostfactory.in_process import Here, asking, entry
@@ -47,14 +47,14 @@ def test_forgetting_removes_marks_and_skips_what_is_gone(seen: Seen, tmp_path: P
     (tmp_path / "precious").touch()
     seen.touch("abc")
     seen.touch("kept")
-    Told(seen.path).forget(["abc", "never", "../precious"])
+    ReportedAnswers(seen.path).forget(["abc", "never", "../precious"])
     assert set(seen.marks()) == {"kept"}
     assert (tmp_path / "precious").exists()
 
 
 @pytest.mark.parametrize("request_id", ["", "..", "../intent.json", "a.new", "ä", "a" * 65, "a\n", "a\0"])
 def test_an_id_that_could_lead_elsewhere_is_refused(seen: Seen, tmp_path: Path, request_id: str) -> None:
-    told = Told(seen.path)
+    told = ReportedAnswers(seen.path)
     settles = (told.settled, told.presume, lambda id_: told.tell(id_, "{}"), lambda id_: told.claim(id_, "{}"))
     for note in (seen.touch, *settles):
         with pytest.raises(StateError, match="is no request id"):
@@ -80,7 +80,7 @@ def test_refused_marks_are_reported(seen: Seen, monkeypatch) -> None:
     monkeypatch.setattr("provisioner.state.marker_files.os.listdir", listed)
     monkeypatch.setattr("provisioner.state.atomic.os.unlink", failing(os.unlink, errno.EACCES))
     with pytest.raises(StateUnwritable, match="abc"):
-        Told(seen.path).forget(["abc"])
+        ReportedAnswers(seen.path).forget(["abc"])
 
 
 def test_the_last_inventory_wins_and_the_same_list_again_is_noted_as_a_new_one(tmp_path: Path) -> None:
@@ -109,40 +109,40 @@ class Death(BaseException):
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
-    return Told(str(tmp_path / "seen"))
+def told(tmp_path: Path) -> ReportedAnswers:
+    return ReportedAnswers(str(tmp_path / "seen"))
 
 
-def files(told: Told) -> list[str]:
+def files(told: ReportedAnswers) -> list[str]:
     return sorted(os.listdir(told.path))
 
 
-def settled(told: Told) -> str | None:
+def settled(told: ReportedAnswers) -> str | None:
     """The text that is settled of a."""
     answer = told.settled("a")
     assert answer is None or answer.ended
     return answer and answer.text
 
 
-def test_what_was_told_first_is_told_by_every_later_call(told: Told) -> None:
+def test_what_was_told_first_is_told_by_every_later_call(told: ReportedAnswers) -> None:
     assert (settled(told), told.ids(), told.answers()) == (None, frozenset(), {})
     assert told.tell("a", ONE) == ONE
     assert told.tell("a", OTHER) == ONE
     assert [told.claim("a", text) for text in (OTHER, ONE)] == [False, False]
     assert (settled(told), told.ids(), told.answers()) == (ONE, {"a"}, {"a": told.settled("a")})
-    assert files(told) == ["a.told-0"]
+    assert files(told) == ["a.answer-0"]
 
 
 @pytest.mark.parametrize("text", ["", "told\nx", "ä\udcff", "x" * 100_000])
-def test_an_answer_is_kept_byte_for_byte(told: Told, text: str) -> None:
+def test_an_answer_is_kept_byte_for_byte(told: ReportedAnswers, text: str) -> None:
     told.tell("a", text)
     assert told.tell("a", OTHER) == text
 
 
-def test_what_the_loop_claimed_is_superseded_until_a_script_tells_it(told: Told) -> None:
+def test_what_the_loop_claimed_is_superseded_until_a_script_tells_it(told: ReportedAnswers) -> None:
     assert told.claim("a", ONE)
     assert told.claim("a", ONE)
-    assert files(told) == ["a.told-0"], "the same claim again is no other"
+    assert files(told) == ["a.answer-0"], "the same claim again is no other"
     assert told.claim("a", OTHER)
     assert (settled(told), told.ids()) == (OTHER, frozenset()), "HF has heard nothing yet"
     assert told.tell("a", ONE) == OTHER
@@ -150,7 +150,7 @@ def test_what_the_loop_claimed_is_superseded_until_a_script_tells_it(told: Told)
     assert told.claim("a", ONE) is False
 
 
-def test_who_counts_as_told_is_told_what_is_published_then(told: Told) -> None:
+def test_who_counts_as_told_is_told_what_is_published_then(told: ReportedAnswers) -> None:
     told.presume("a")
     told.presume("a")
     assert (told.ids(), settled(told), told.answers()) == ({"a"}, None, {})
@@ -159,18 +159,20 @@ def test_who_counts_as_told_is_told_what_is_published_then(told: Told) -> None:
     assert told.tell("a", OTHER) == ONE
 
 
-def test_forgetting_removes_all_of_an_id_with_the_mark_of_its_polls(told: Told) -> None:
+def test_forgetting_removes_all_of_an_id_with_the_mark_of_its_polls(told: ReportedAnswers) -> None:
     told.claim("a", ONE)
     told.tell("a", ONE)
     told.tell("ab", ONE)
     assert told.ids() == {"a", "ab"}
-    for name in ("a.told-2.17-abcd.new", "a"):
+    for name in ("a.answer-2.17-abcd.new", "a"):
         Path(told.path, name).touch()
     told.forget(["a", "never", "../seen"])
-    assert (files(told), told.ids()) == (["ab.told-0"], {"ab"})
+    assert (files(told), told.ids()) == (["ab.answer-0"], {"ab"})
 
 
-def test_an_interrupted_forgetting_leaves_what_once_stood_there(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_forgetting_leaves_what_once_stood_there(
+    told: ReportedAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told.claim("a", ONE)
     told.claim("a", OTHER)
     real, doomed = os.unlink, itertools.count()
@@ -181,7 +183,9 @@ def test_an_interrupted_forgetting_leaves_what_once_stood_there(told: Told, monk
 
 
 @pytest.mark.parametrize("step", ["os.fsync", "os.link", "os.fchmod"])
-def test_a_writer_that_dies_has_settled_nothing(told: Told, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_writer_that_dies_has_settled_nothing(
+    told: ReportedAnswers, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     def ends(*_: object, **__: object) -> None:
         raise Death
 
@@ -194,7 +198,7 @@ def test_a_writer_that_dies_has_settled_nothing(told: Told, monkeypatch: pytest.
     assert told.tell("a", OTHER) == OTHER
 
 
-def test_a_full_disk_settles_nothing_and_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_settles_nothing_and_leaves_nothing(told: ReportedAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic, "write_all", failing(atomic.write_all, errno.ENOSPC))
     with pytest.raises(StateUnwritable, match="No space left"):
         told.tell("a", ONE)
@@ -203,7 +207,7 @@ def test_a_full_disk_settles_nothing_and_leaves_nothing(told: Told, monkeypatch:
 
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("call", ["lstat", "open"])
-def test_an_entry_that_is_stale_once_is_read_again(told: Told, monkeypatch, call: str) -> None:
+def test_an_entry_that_is_stale_once_is_read_again(told: ReportedAnswers, monkeypatch, call: str) -> None:
     told.tell("a", ONE)
     monkeypatch.setattr(os, call, failing(getattr(os, call), errno.ESTALE))
     assert settled(told) == ONE
@@ -211,15 +215,15 @@ def test_an_entry_that_is_stale_once_is_read_again(told: Told, monkeypatch, call
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n"])
-def test_an_entry_that_is_none_is_named_and_nothing_is_said(told: Told, content: bytes) -> None:
+def test_an_entry_that_is_none_is_named_and_nothing_is_said(told: ReportedAnswers, content: bytes) -> None:
     told.tell("a", ONE)
-    Path(told.path, "a.told-0").write_bytes(content)
+    Path(told.path, "a.answer-0").write_bytes(content)
     for ask in (lambda: told.settled("a"), lambda: told.tell("a", OTHER), lambda: told.claim("a", OTHER)):
-        with pytest.raises(StateUnreadable, match=r"a\.told-0: begins with"):
+        with pytest.raises(StateUnreadable, match=r"a\.answer-0: begins with"):
             ask()
 
 
-def test_of_many_at_once_one_decides_for_all(told: Told) -> None:
+def test_of_many_at_once_one_decides_for_all(told: ReportedAnswers) -> None:
     """Scripts that tell one thing and a loop that claims another, time and again."""
     start = threading.Barrier(5)
 
@@ -283,7 +287,7 @@ class Site:
     @contextmanager
     def before_the_claim(self, act: Callable[[], object]) -> Iterator[None]:
         """Something happens when the loop has planned to say something else, and not yet settled it."""
-        with _once(self.bench.state.told, "claim", act):
+        with _once(self.bench.state.terminal_answers, "claim", act):
             yield
 
 
@@ -427,16 +431,16 @@ def test_a_poll_while_a_return_is_taken_in_is_told_what_every_later_one_is(site:
 def test_a_script_that_is_slow_says_what_the_loop_has_settled_meanwhile(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = Told.tell
+    tell = ReportedAnswers.tell
 
-    def slow(told: Told, id_: str, text: str) -> str:
+    def slow(told: ReportedAnswers, id_: str, text: str) -> str:
         assert "succeed" in text, "that is what it has read"
         site.bench.give_back(*site.machines)
         site.bench.cycle(2)
         return tell(told, id_, text)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Told, "tell", slow)
+        patched.setattr(ReportedAnswers, "tell", slow)
         assert site.results() == ["fail", "fail"]
     assert site.results() == ["fail", "fail"]
     assert site.lives() == []
@@ -545,7 +549,7 @@ def test_an_end_that_hf_was_told_from_an_old_copy_is_one_for_the_running_loop_to
     machine = {"machineId": first, "name": first, "result": "succeed", "status": "running", "message": ""}
     machine |= {"privateIpAddress": "10.0.0.9", "publicIpAddress": "", "launchtime": 7}
     text = entry(late, "complete_with_error", machines=[machine])
-    site.bench.state.told.tell(late, text)
+    site.bench.state.terminal_answers.tell(late, text)
     site.bench.place.place.boot()
     assert {first, second} <= set(site.lives()), "what nobody asked for any more waits for a person"
     record = site.bench.state.memory.read().requests[late]

@@ -51,7 +51,7 @@ def test_only_changed_records_are_encoded_again(state: StateDir) -> None:
     same, other = RequestRecord("a", "T", 1, 0.0, 9.0), RequestRecord("b", "T", 1, 0.0, 9.0)
     state.memory.write(Memory("demo", requests={"a": same, "b": other}))
     before = state.memory._codec._requests
-    changed = RequestRecord("b", "T", 1, 0.0, 9.0, told_at=3.0)
+    changed = RequestRecord("b", "T", 1, 0.0, 9.0, reported_at=3.0)
     state.memory.write(Memory("demo", requests={"a": same, "b": changed}))
     after = state.memory._codec._requests
     assert after["a"][1] is before["a"][1]

@@ -157,7 +157,7 @@ def test_without_memory_an_old_intent_what_hf_was_told_and_the_names_that_run_te
     assert requests == {old: (TEMPLATE, 9), REQUEST: (NO_TEMPLATE, 1), OTHER: (NO_TEMPLATE, 1), THIRD: (NO_TEMPLATE, 2)}
     assert returns == {RETURN: (name(0),)}
     assert state.intent.read().requests[THIRD].created_wall == UNKNOWN_MOMENT, "nothing is ever made for it"
-    assert THIRD in state.told.ids(), "HF counts as having its machines: they are not cancelled"
+    assert THIRD in state.terminal_answers.ids(), "HF counts as having its machines: they are not cancelled"
     assert not state.recovery_asked()
 
 
@@ -239,7 +239,7 @@ def test_what_hf_was_told_names_machines_where_no_other_file_is_left(state: Stat
     text = '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}'
     if settled:
         lose(state, "intent", "memory", "status")
-        state.told.tell(THIRD, text)
+        state.terminal_answers.tell(THIRD, text)
     else:
         lose(state, "intent", "memory")
         state.status.write({THIRD: Answer(text, True)}, {})

@@ -68,7 +68,7 @@ def but_locks(site: Site) -> dict[str, bytes]:
 
 
 def test_what_comes_back_and_that_it_is_an_old_copy(site: Site) -> None:
-    wanted, told = site.state.intent.read(), site.state.told.answers()
+    wanted, told = site.state.intent.read(), site.state.terminal_answers.answers()
     written = (site.work / "intent.json").stat().st_mtime_ns
     site.dump()
     site.lose()
@@ -78,7 +78,7 @@ def test_what_comes_back_and_that_it_is_an_old_copy(site: Site) -> None:
     restored = state.intent.read()
     assert (restored.requests, restored.returns) == (wanted.requests, wanted.returns)
     assert (state.intent.condition(), state.memory.condition()) == (Condition.FINE, Condition.OLDER)
-    assert state.told.answers() == told
+    assert state.terminal_answers.answers() == told
     assert (site.work / "intent.json").stat().st_mtime_ns == written, "by that requests are known whose time is over"
     assert state.announced.read() == {"T": 10}
     assert (state.seen.marks(), state.inventory.read()) == ({}, None)
@@ -97,8 +97,8 @@ def test_what_was_leaving_the_files_stays_away(site: Site) -> None:
 def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site: Site) -> None:
     site.dump()
     later = add_request(site.state, "T", 1, created_wall=0.0)
-    site.state.told.tell(later, "{}")
-    entry = site.work / "seen" / f"{UNHEARD}.told-0"
+    site.state.terminal_answers.tell(later, "{}")
+    entry = site.work / "seen" / f"{UNHEARD}.answer-0"
     entry.write_bytes(b"told\nlater")
     before = but_locks(site)
     with pytest.raises(StateExists, match="With --yes"):
@@ -109,7 +109,7 @@ def test_a_state_that_is_there_is_replaced_only_when_told_to_and_kept_aside(site
     assert later in json.loads(Path(kept, "intent.json").read_text())["requests"]
     state = site.state
     assert later not in state.intent.read().requests
-    assert later in state.told.ids(), "what HF was told stays"
+    assert later in state.terminal_answers.ids(), "what HF was told stays"
     assert entry.read_bytes() == b"told\nlater", "and what it was told later wins over the dump"
     assert (state.intent.condition(), state.memory.condition()) == (Condition.FINE, Condition.OLDER)
 

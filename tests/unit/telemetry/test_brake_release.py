@@ -86,7 +86,7 @@ def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> N
         pytest.param(ScriptCalls({SILENT.id: 5_001.0}, frozenset(), 6_800.0), {}, id="it asked within the time"),
         pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset(), 5_000.0), {}, id="it has not called since"),
         pytest.param(ScriptCalls({SILENT.id: 5_000.0}, frozenset({SILENT.id}), 6_800.0), {}, id="it read the answer"),
-        pytest.param(None, {"told_at": NOW - 10.0}, id="HF knows its answer"),
+        pytest.param(None, {"reported_at": NOW - 10.0}, id="HF knows its answer"),
         pytest.param(None, {"message": CANCELLED_MESSAGE}, id="it is cancelled already"),
         pytest.param(None, {"trimmed": True}, id="it leaves the files"),
     ],

@@ -1,6 +1,6 @@
 """What it costs to settle a terminal answer: the first call that prints one, beside a later call, and the entry's size.
 
-    python tests/bench/bench_told.py [--rounds N]
+    python tests/bench/bench_answers.py [--rounds N]
 
 The first call writes the answer, and makes it durable, before it prints it. The floor is a later call of the same run,
 which writes nothing; the bare writing of as many bytes stands beside it. Goal: at most twice a later call up to 1,000
@@ -44,11 +44,11 @@ def first_and_later(machines: int, rounds: int) -> tuple[float, float, float, in
         commands = {"status": call(hf, "getRequestStatus", {"requests": [{"requestId": id_}]})}
         first, later, bare = [], [], []
         for turn in range(rounds):
-            hf.state.told.forget([id_])
+            hf.state.terminal_answers.forget([id_])
             first.append(measure(hf, commands, 1)["status"].seconds)
             later.append(measure(hf, commands, 1)["status"].seconds)
             bare.append(_written(os.path.join(directory, f"floor-{turn}"), text.encode()))
-        size = sum(path.stat().st_size for path in Path(hf.state.seen.path).glob("*.told-*"))
+        size = sum(path.stat().st_size for path in Path(hf.state.seen.path).glob("*.answer-*"))
     return statistics.median(first), statistics.median(later), statistics.median(bare), size
 
 
