@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.hostfactory import Loss
-from provisioner.model import Contact, Holds, Limits, Memory, RequestRecord, ReturnRecord
+from provisioner.model import HfActivity, Holds, Limits, Memory, RequestRecord, ReturnRecord
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.report import answers
 from provisioner.state.errors import StateError
@@ -49,27 +49,27 @@ class Publisher:
         self.unpublished = False
         """A memory is recorded whose answers could not be published."""
 
-    def begin(self, memory: Memory, limits: Limits, contact: Contact, now: float) -> None:
+    def begin(self, memory: Memory, limits: Limits, activity: HfActivity, now: float) -> None:
         """Take the answers of memory and the losses in status.json as reported before. Later calls change nothing."""
         if self._status is None:
             try:
                 lost: Mapping[str, Loss] = self._state.status.read_lost()
             except StateError:  # the holds of now may be new: without them a loss is rather reported twice than never
-                lost = answers.losses(memory, contact, now)
+                lost = answers.losses(memory, activity, now)
             self._status = PublishedStatus(answers.render(memory, {}, limits.prefix), lost, {})
 
-    def publish(self, memory: Memory, limits: Limits, holds: Holds, contact: Contact, now: float) -> None:
+    def publish(self, memory: Memory, limits: Limits, holds: Holds, activity: HfActivity, now: float) -> None:
         """Render what HF is told, and write it if it changed. Raises StateError, SupersededError."""
-        self.begin(memory, limits, contact, now)
+        self.begin(memory, limits, activity, now)
         assert self._status is not None
-        inputs, before = (memory, limits, holds, contact.inventory), self._status
+        inputs, before = (memory, limits, holds, activity.inventory), self._status
         there = self._signature is not None and self._state.status.signature() == self._signature
         same = there and [*map(id, inputs)] == [*map(id, self._inputs)]
         if same and not any(loss.grace for loss in before.lost.values()):  # a grace period ends as time passes
             return
         status = PublishedStatus(
             answers.render(memory, before.rendered, limits.prefix),
-            answers.losses(memory, contact, now, holds),
+            answers.losses(memory, activity, now, holds),
             answers.available(memory, limits),
         )
         if not (there and status == before):

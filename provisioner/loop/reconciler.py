@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from provisioner.loop.actors import Actors, Results, batches
 from provisioner.loop.clock import CYCLE, Clock
-from provisioner.loop.contact import Contacts
 from provisioner.loop.cycle import Changes, CycleReport, Mandate
+from provisioner.loop.hf_activity import HfActivityReader
 from provisioner.loop.history import History
 from provisioner.loop.holds import CurrentHolds
 from provisioner.loop.publisher import Publisher
@@ -22,7 +22,7 @@ from provisioner.model import (
     LONG_AGO,
     Brake,
     BrakeReason,
-    Contact,
+    HfActivity,
     Intent,
     Limits,
     Memory,
@@ -77,7 +77,7 @@ class Reconciler:
         self._intent = CachedIntent(state, provisioner, mandate.check)
         self._memory_file = CachedMemory(state, clock, mandate.check)
         self._startup = Startup(state, clock, self._memory_file)
-        self._contacts = Contacts(state)
+        self._hf_activity = HfActivityReader(state)
         self._publisher = Publisher(state, mandate.check)
         self._history = History(state)
         self._planned = Planned()
@@ -98,7 +98,7 @@ class Reconciler:
             self._mandate.check()
             self._take_in(observations, now)
             if self.memory is not None:
-                self._publisher.begin(self.memory, self.limits, self._contacts.latest, now)
+                self._publisher.begin(self.memory, self.limits, self._hf_activity.latest, now)
                 if self._publisher.unpublished:
                     # A plan may rely on what the one before let HF know (a cancel does).
                     self._publish(self.memory, now)
@@ -156,7 +156,7 @@ class Reconciler:
         intent = self._load(observations, now)
         if self.memory is None or intent is None:
             return None
-        world = World(intent, observations, self._contacts.read(now, intent), wall=self._clock.wall(), holds=holds)
+        world = World(intent, observations, self._hf_activity.read(now, intent), wall=self._clock.wall(), holds=holds)
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Reconciler:
         now, left = self._clock.now(), dict[str, None]()
         self._holds.read()
         while (intent := self._load({}, now)) is not None and self.memory is not None:
-            plan = make_trim(intent, self._contacts.read(now, intent), self.memory, self.limits, now)
+            plan = make_trim(intent, self._hf_activity.read(now, intent), self.memory, self.limits, now)
             left |= dict.fromkeys(plan.forget)
             if dry_run or not (plan.forget or plan.memory is not self.memory):
                 break
@@ -225,25 +225,25 @@ class Reconciler:
         intent = self._intent.held
         assert self.memory is not None
         assert intent is not None
-        contact, busy, holds = self._contacts.read(now, intent), self._actors.busy(), self._holds.latest
+        activity, busy, holds = self._hf_activity.read(now, intent), self._actors.busy(), self._holds.latest
         rest = (intent.generation, id(self.limits), id(holds), busy, _seen(observations, self.limits, now))
-        inputs = (id(self.memory), _heard(contact, self.memory), *rest)
+        inputs = (id(self.memory), _heard(activity, self.memory), *rest)
         if inputs == self._planned.inputs and now < self._planned.plan.due:
             return None
-        world = World(intent, observations, contact, busy, self._clock.wall(), holds)
+        world = World(intent, observations, activity, busy, self._clock.wall(), holds)
         draft = perceive(world, self.memory, self.limits, now)
-        if told := self._publisher.superseded(self.memory, draft) - contact.reported:
-            contact = self._contacts.hear(told)
-            world = replace(world, contact=contact)
+        if told := self._publisher.superseded(self.memory, draft) - activity.reported:
+            activity = self._hf_activity.hear(told)
+            world = replace(world, activity=activity)
             draft = perceive(world, self.memory, self.limits, now)
         plan = decide(draft, world)
         # Next time the same memory is expected: the one this plan leaves.
-        inputs = (id(plan.memory), _heard(contact, plan.memory), *rest)
+        inputs = (id(plan.memory), _heard(activity, plan.memory), *rest)
         self._planned = Planned(inputs, (observations, self.limits, holds), plan)
         return plan
 
     def _publish(self, memory: Memory, now: float) -> None:
-        self._publisher.publish(memory, self.limits, self._holds.latest, self._contacts.latest, now)
+        self._publisher.publish(memory, self.limits, self._holds.latest, self._hf_activity.latest, now)
 
     def _record(self, memory: Memory, now: float) -> None:
         """Make a memory durable before anything is done about it (law: recorded before acted)."""
@@ -279,7 +279,7 @@ def _identity(observation: Observation) -> tuple[object, ...]:
     return (observation.pool,)
 
 
-def _heard(contact: Contact, memory: Memory) -> object:
+def _heard(activity: HfActivity, memory: Memory) -> object:
     """What matters of HF's calls: each of them while it has still to hear of an end, else only what is new in them."""
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
-    return contact if None in [record.reported_at for record in records] else contact.news
+    return activity if None in [record.reported_at for record in records] else activity.news

@@ -134,7 +134,7 @@ NEWS_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
+class HfActivity:
     """What was noticed of HF's calls. Kept in memory only: after a restart everything counts as just polled."""
 
     polled: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from provisioner.model import NO_HOLDS, Contact, Holds, Intent, Limits, Memory, Observation, Plan, Snapshot
+from provisioner.model import NO_HOLDS, HfActivity, Holds, Intent, Limits, Memory, Observation, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.allocate.fair_order import in_turn, turns
 from provisioner.planning.allocate.scheduling import ask
@@ -34,7 +34,7 @@ class World:
     intent: Intent
     observations: Mapping[str, Observation]
     """The newest look at each configured pool."""
-    contact: Contact = field(default_factory=Contact)
+    activity: HfActivity = field(default_factory=HfActivity)
     busy: Set[str] = frozenset()
     """Pools whose last actions are still under way: they get no new ones."""
     wall: float | None = None
@@ -64,9 +64,9 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     reflect(draft)
     adopt(draft)
     # First what HF knew, then what it gave back: it may know of a machine only through the terminal answer.
-    note_reported(draft, world.contact)
+    note_reported(draft, world.activity)
     settle_returns(draft, world.busy | draft.stopped)
-    cancel_unpolled(draft, world.contact)
+    cancel_unpolled(draft, world.activity)
     cancel_asked(draft)
     return draft
 
@@ -86,11 +86,11 @@ def decide(draft: Draft, world: World) -> Plan:
     offer_ending(draft)
     if draft.deferrals and draft.closes:  # what one request set free, another that was asked before it may take
         draft.wake_at(draft.now + SOON)
-    find_orphans(draft, world.contact, busy)
-    find_unlisted(draft, world.contact)
+    find_orphans(draft, world.activity, busy)
+    find_unlisted(draft, world.activity)
     delete_closed(draft, busy)
     count_usage(draft)
-    trim(draft, world.intent, world.contact)
+    trim(draft, world.intent, world.activity)
     return Plan(
         memory=draft.memory(),
         creates=in_turn(draft.creates),
@@ -107,11 +107,11 @@ def decide(draft: Draft, world: World) -> Plan:
     )
 
 
-def make_trim(intent: Intent, contact: Contact, memory: Memory, limits: Limits, now: float) -> Plan:
+def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limits, now: float) -> Plan:
     """What may leave the files, and nothing else: no pool is seen, nothing is asked of any."""
     draft = Draft(memory, {}, limits, now)
-    note_reported(draft, contact)
-    trim(draft, intent, contact)
+    note_reported(draft, activity)
+    trim(draft, intent, activity)
     return Plan(memory=draft.memory(), forget=tuple(draft.forget))
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from provisioner.model import (
     DESIRED,
-    Contact,
     DeleteReason,
     Fingerprint,
+    HfActivity,
     HoldKind,
     Holds,
     Machine,
@@ -160,13 +160,13 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
     observations = {
         where: observation for where in "abc" if (observation := draw(any_look(where, remembered))) is not None
     }
-    contact = Contact(
+    activity = HfActivity(
         polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
         active=draw(TIMES),
         told=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
         inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
     )
-    return World(intent_of(remembered), observations, contact, draw(st.frozensets(st.sampled_from("abc")))), remembered
+    return World(intent_of(remembered), observations, activity, draw(st.frozensets(st.sampled_from("abc")))), remembered
 
 
 def usable(world: World) -> set[str]:
@@ -337,6 +337,6 @@ def test_whatever_is_held_no_hold_deletes_and_none_is_overridden(situation: tupl
             alone = usual.memory.requests[id_].slots[number].verdict
             if before.ended or (one.ran is not None and id_ in cancelled):
                 assert told.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
-    for named, loss in losses(told.memory, world.contact, NOW, holds).items():
-        if named not in losses(told.memory, world.contact, NOW):
+    for named, loss in losses(told.memory, world.activity, NOW, holds).items():
+        if named not in losses(told.memory, world.activity, NOW):
             assert loss.grace > 0, "HF is never told that a machine is gone that is not"

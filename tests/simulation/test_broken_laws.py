@@ -21,9 +21,9 @@ from provisioner.loop import reconciler, startup
 from provisioner.loop.holds import CurrentHolds
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import (
-    Contact,
     Delete,
     DeleteReason,
+    HfActivity,
     HoldKind,
     Holds,
     LossCause,
@@ -219,9 +219,9 @@ def a_returned_machine_stays_in_a_running_answer() -> Break:
 def a_request_is_cancelled_unannounced() -> Break:
     cancel_unpolled = plan.cancel_unpolled
 
-    def abrupt(draft: Draft, contact: Any) -> None:
-        cancel_unpolled(draft, contact)
-        cancel_unpolled(draft, contact)
+    def abrupt(draft: Draft, activity: Any) -> None:
+        cancel_unpolled(draft, activity)
+        cancel_unpolled(draft, activity)
 
     return patch.object(plan, "cancel_unpolled", abrupt)
 
@@ -252,8 +252,8 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
 def what_hf_lists_may_be_an_orphan() -> Break:
     find_orphans = orphans.find_orphans
 
-    def deaf(draft: Draft, contact: Contact, busy: Collection[str]) -> None:
-        find_orphans(draft, replace(contact, listed={}), frozenset(busy))
+    def deaf(draft: Draft, activity: HfActivity, busy: Collection[str]) -> None:
+        find_orphans(draft, replace(activity, listed={}), frozenset(busy))
 
     return patch.object(plan, "find_orphans", deaf)
 

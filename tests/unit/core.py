@@ -9,11 +9,11 @@ from typing import Any
 from provisioner.model import (
     DESIRED,
     NO_HOLDS,
-    Contact,
     DeleteReason,
     ErrorClass,
     Failure,
     Fingerprint,
+    HfActivity,
     Holds,
     Intent,
     Limits,
@@ -221,7 +221,7 @@ def plan(
     *observations: Snapshot | ObservationFailed,
     limits: Limits,
     intent: Intent | None = None,
-    contact: Contact | None = None,
+    activity: HfActivity | None = None,
     busy: Iterable[str] = (),
     now: float = NOW,
     holds: Holds = NO_HOLDS,
@@ -230,7 +230,7 @@ def plan(
     world = World(
         intent or intent_of(remembered),
         {one.pool: one for one in observations},
-        contact or Contact(since=now, active=now),
+        activity or HfActivity(since=now, active=now),
         frozenset(busy),
         holds=holds,
     )

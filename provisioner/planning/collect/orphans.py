@@ -12,11 +12,11 @@ from provisioner.model import (
     LONG_AGO,
     NEVER,
     BrakeReason,
-    Contact,
     Delete,
     DeleteReason,
     ErrorClass,
     Failure,
+    HfActivity,
     Memory,
     Observed,
     OrphanLimits,
@@ -66,28 +66,28 @@ def adopt(draft: Draft) -> None:
             names.remove(name)
 
 
-def find_orphans(draft: Draft, contact: Contact, busy: Set[str]) -> None:
+def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
     """Note machines of ours without a request; delete them slowly, unless the brake holds (law: orphans go slowly)."""
     returned = {name for record in draft.returns.values() for name in record.names}
-    strange = _strange(draft, contact)
+    strange = _strange(draft, activity)
     _check_brake(draft, strange)
-    check_identity(draft, contact, strange)
+    check_identity(draft, activity, strange)
     kept = {name: at for name, at in draft.orphans.since.items() if name in strange or not _all_seen(draft)}
     since = kept | {name: draft.now for name in strange if name not in kept}
     draft.orphans = replace(draft.orphans, since=since)
     for name in sorted(strange, key=lambda name: (since[name], name)):  # the order that brake_release.py shows
         _delete_orphan(draft, name, strange[name], busy)
-    _note_lost_strangers(draft, contact, returned)
+    _note_lost_strangers(draft, activity, returned)
 
 
-def _strange(draft: Draft, contact: Contact) -> dict[str, str]:
+def _strange(draft: Draft, activity: HfActivity) -> dict[str, str]:
     """The pools of the machines that no slot explains. What HF lists is HF's, whatever our files have lost."""
     pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
     return {
         name: pool
         for pool, names in draft.unknown.items()
         for name in names
-        if name not in pursued and name not in contact.listed
+        if name not in pursued and name not in activity.listed
     }
 
 
@@ -159,12 +159,12 @@ def _all_seen(draft: Draft) -> bool:
     return all(pool in draft.snapshots for pool in draft.limits.pools)
 
 
-def _note_lost_strangers(draft: Draft, contact: Contact, returned: Set[str]) -> None:
+def _note_lost_strangers(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
     """Hosts that HF lists with names of our shape, that neither we nor any pool know: HF has to give them back."""
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
-        strangers = set(contact.inventory)
+        strangers = set(activity.inventory)
         for record in draft.records() if strangers else ():
             strangers.difference_update([slot.name for slot in record.slots.values()])
         for name in sorted(strangers - returned):
@@ -179,41 +179,43 @@ def _note_lost_strangers(draft: Draft, contact: Contact, returned: Set[str]) -> 
     draft.hosts = replace(draft.hosts, unknown=absent, lost=tuple(lost))
 
 
-def find_unlisted(draft: Draft, contact: Contact) -> None:
+def find_unlisted(draft: Draft, activity: HfActivity) -> None:
     """Note machines that HF was told of and that its lists no longer name; delete them as orphans only if configured.
 
     Time counts while lists come: when HF was away, each machine gets its time anew.
     """
-    before, fresh, inventory = draft.hosts.unlisted, contact.lists - LISTS_GATHER, contact.inventory
+    before, fresh, inventory = draft.hosts.unlisted, activity.lists - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}
     pools: dict[str, str] = {}
     told = (record.slots.values() for record in draft.records() if record.reported_at is not None)
     for slots in told:
         for slot in [slot for slot in slots if slot.name not in inventory and slot.verdict is Verdict.SUCCEEDED]:
-            if contact.listed.get(slot.name, LONG_AGO) <= fresh:
-                since = _unlisted_since(slot, contact, before.get(slot.name))
+            if activity.listed.get(slot.name, LONG_AGO) <= fresh:
+                since = _unlisted_since(slot, activity, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool
     if draft.limits.orphans.unlisted_after is not None and not draft.stopped:
-        _delete_unlisted(draft, contact, unlisted, pools)
+        _delete_unlisted(draft, activity, unlisted, pools)
     draft.hosts = replace(draft.hosts, unlisted=unlisted)
 
 
-def _unlisted_since(slot: Slot, contact: Contact, noted: float | None) -> float | None:
+def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> float | None:
     """Since when no list has named a slot's machine; None while that may be chance. ``noted``: as memory has it."""
-    named = contact.listed.get(slot.name, LONG_AGO)
-    away_until = contact.since if contact.since > contact.started else LONG_AGO
+    named = activity.listed.get(slot.name, LONG_AGO)
+    away_until = activity.since if activity.since > activity.started else LONG_AGO
     if noted is not None and noted >= max(named, away_until):
         return noted
-    since = max(named, contact.since, slot.opened if slot.ran is None else slot.ran)
-    return since if contact.lists - since >= LISTS_GATHER else None
+    since = max(named, activity.since, slot.opened if slot.ran is None else slot.ran)
+    return since if activity.lists - since >= LISTS_GATHER else None
 
 
-def _delete_unlisted(draft: Draft, contact: Contact, unlisted: Mapping[str, float], pools: Mapping[str, str]) -> None:
+def _delete_unlisted(
+    draft: Draft, activity: HfActivity, unlisted: Mapping[str, float], pools: Mapping[str, str]
+) -> None:
     """Close slots that have been unlisted for long enough, within the orphans' cap and under their brake."""
     # A restart forgets what the lists said: an hour of lists has to confirm it.
-    confirmed = contact.lists - contact.since >= LISTS_GATHER
-    limit = contact.lists - (draft.limits.orphans.unlisted_after or 0.0)
+    confirmed = activity.lists - activity.since >= LISTS_GATHER
+    limit = activity.lists - (draft.limits.orphans.unlisted_after or 0.0)
     due = [name for name, since in unlisted.items() if since <= limit and pools[name] in draft.snapshots]
     if not confirmed or not due:
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from provisioner.model import DESIRED, BrakeReason, Contact, Intent, RequestRecord, ReturnRecord
+from provisioner.model import DESIRED, BrakeReason, HfActivity, Intent, RequestRecord, ReturnRecord
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 
@@ -46,7 +46,7 @@ def ingest(draft: Draft, intent: Intent) -> None:
         draft.latch(BrakeReason.REQUEST_LOST, f"intent.json lacks {len(lost)} known requests, e.g. {lost[0]}.")
 
 
-def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
+def trim(draft: Draft, intent: Intent, activity: HfActivity) -> None:
     """Mark ended records that may leave, and forget those that intent lacks."""
     if intent.generation < draft.before.generation:
         return  # an old copy, which may lack what is still to leave
@@ -55,7 +55,7 @@ def trim(draft: Draft, intent: Intent, contact: Contact) -> None:
     for record in draft.records():
         if record.trimmed and record.id not in intent.requests:
             draft.drop(record.id)
-        elif record.trimmed or _may_go(draft, record, (contact.inventory, returned)):
+        elif record.trimmed or _may_go(draft, record, (activity.inventory, returned)):
             if not record.trimmed:
                 draft.update(record.id, trimmed=True)
             draft.forget.append(record.id)

@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from provisioner.model import (
-    Contact,
     DeleteReason,
     ErrorClass,
     Failure,
+    HfActivity,
     HoldKind,
     Limits,
     RequestRecord,
@@ -25,7 +25,7 @@ from provisioner.planning.core.slots import BY_A_PERSON, CANCELLED_MESSAGE, down
 from provisioner.planning.finish.returns import revoke
 
 
-def note_reported(draft: Draft, contact: Contact) -> None:
+def note_reported(draft: Draft, activity: HfActivity) -> None:
     """HF knows the terminal answer: a script read it, or HF lists a machine of the request.
 
     Or it will never ask for it: a script that was killed before it printed a return's id leaves one that nobody knows.
@@ -34,36 +34,36 @@ def note_reported(draft: Draft, contact: Contact) -> None:
         if (
             record.ended
             and record.reported_at is None
-            and (record.id in contact.reported or _is_listed(record, contact))
+            and (record.id in activity.reported or _is_listed(record, activity))
         ):
             draft.update(record.id, reported_at=draft.now)
     for back in list(draft.returns.values()):
         if (
             back.ended
             and back.reported_at is None
-            and (back.id in contact.reported or _forgotten(draft, contact, back))
+            and (back.id in activity.reported or _forgotten(draft, activity, back))
         ):
             draft.returns[back.id] = replace(back, reported_at=draft.now)
 
 
-def _is_listed(record: RequestRecord, contact: Contact) -> bool:
-    return any(slot.name in contact.inventory for slot in record.slots.values())
+def _is_listed(record: RequestRecord, activity: HfActivity) -> bool:
+    return any(slot.name in activity.inventory for slot in record.slots.values())
 
 
-def _forgotten(draft: Draft, contact: Contact, back: ReturnRecord) -> bool:
-    silent = _silence(contact, back.id, back.ended_at or back.read)
+def _forgotten(draft: Draft, activity: HfActivity, back: ReturnRecord) -> bool:
+    silent = _silence(activity, back.id, back.ended_at or back.read)
     return silent >= draft.limits.cancel_after and draft.brake is None
 
 
-def _silence(contact: Contact, id_: str, since: float) -> float:
+def _silence(activity: HfActivity, id_: str, since: float) -> float:
     """Seconds for which HF has made other calls and not asked for this."""
-    return contact.active - max(contact.polled.get(id_, 0.0), contact.since, since)
+    return activity.active - max(activity.polled.get(id_, 0.0), activity.since, since)
 
 
-def cancel_unpolled(draft: Draft, contact: Contact) -> None:
+def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
     """Cancel requests that HF does not poll while it makes other calls: first say so, then look again."""
     for record in draft.records():
-        silent = _silence(contact, record.id, record.read)
+        silent = _silence(activity, record.id, record.read)
         # Under the brake it may be our files that have forgotten.
         if draft.brake is not None or not is_forgotten(record, draft.limits, silent):
             if record.cancelling:

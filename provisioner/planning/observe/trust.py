@@ -14,9 +14,9 @@ from provisioner.model import (
     HOUR,
     NEVER,
     BrakeReason,
-    Contact,
     Distrusted,
     DistrustReason,
+    HfActivity,
     Limits,
     LossCause,
     Memory,
@@ -196,7 +196,7 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
 # --- another provisioner has the same identity ------------------------------------------------------------------------
 
 
-def check_identity(draft: Draft, contact: Contact, unknown: Mapping[str, str]) -> None:
+def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> None:
     """Note the orphans that are new, and latch the brake once more of them appear. ``unknown``: the pool of each.
 
     Lost files may explain one snapshot with machines that no request explains, but not that more keep appearing.
@@ -204,7 +204,7 @@ def check_identity(draft: Draft, contact: Contact, unknown: Mapping[str, str]) -
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - REMEMBERED}
     explained = {*appeared, *draft.before.orphans.since, *orphans.accepted}
-    new = sorted(unknown.keys() - explained) if now - contact.started > SETTLED else []
+    new = sorted(unknown.keys() - explained) if now - activity.started > SETTLED else []
     appeared |= dict.fromkeys(new, now)
     draft.orphans = replace(orphans, appeared=appeared)
     snapshots = len(set(appeared.values()))

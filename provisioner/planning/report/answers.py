@@ -12,10 +12,10 @@ from provisioner.hostfactory import Answer, Loss
 from provisioner.model import (
     DAY,
     NO_HOLDS,
-    Contact,
     DeleteReason,
     ErrorClass,
     Failure,
+    HfActivity,
     Holds,
     Limits,
     LossCause,
@@ -106,13 +106,13 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
-def losses(memory: Memory, contact: Contact, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
+def losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
     """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a hold, or too old."""
     back = asked_back(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if slot.verdict is Verdict.LOST or (slot.deletion.closed is not None and slot.name in contact.inventory):
+            if slot.verdict is Verdict.LOST or (slot.deletion.closed is not None and slot.name in activity.inventory):
                 lost[slot.name] = _gone(slot)
             elif slot.observed.notice is not None and slot.verdict is Verdict.SUCCEEDED:
                 least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # it runs: 0 would say that it is gone

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.lab.fake import Mark
-from provisioner.loop import contact
+from provisioner.loop import hf_activity
 from provisioner.loop.clock import LONGEST_GAP
 from provisioner.loop.cycle import SupersededError
 from provisioner.model import (
@@ -507,7 +507,7 @@ def test_the_time_of_a_quiet_grid_is_written_before_a_gap_could_cut_it(bench: Be
 def test_a_machine_that_lists_in_parts_never_name_is_noted_once_and_the_note_survives_a_restart(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contact, "LISTED_FOR", 7500.0)
+    monkeypatch.setattr(hf_activity, "LISTED_FOR", 7500.0)
     bench.succeed(5)
     *listed, missing = sorted(bench.place.machines)
     assert list_in_parts(bench, listed, 3300) == 0

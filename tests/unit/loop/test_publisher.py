@@ -11,7 +11,7 @@ from provisioner.hostfactory import Loss
 from provisioner.loop.publisher import Publisher, Reported
 from provisioner.model import (
     NO_HOLDS,
-    Contact,
+    HfActivity,
     Hold,
     HoldKind,
     Holds,
@@ -29,7 +29,7 @@ from provisioner.state.status import StatusStore
 from tests.unit.core import NOW, giving_back, limits, memory, name, record, running, slot
 
 LIMITS = limits()
-CONTACT = Contact()
+CONTACT = HfActivity()
 ENDED = record(running(0, Verdict.SUCCEEDED), ended=RequestStatus.COMPLETE)
 LOST = record(running(0, Verdict.LOST, cause=LossCause.NODE), ended=RequestStatus.COMPLETE)
 

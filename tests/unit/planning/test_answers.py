@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from provisioner.hostfactory import Loss
 from provisioner.model import (
-    Contact,
     DeleteReason,
     ErrorClass,
     Failure,
+    HfActivity,
     Limits,
     LossCause,
     Memory,
@@ -280,14 +280,14 @@ NOTICE = Notice(LossCause.PREEMPTED, NOW + 25.5)
     ],
 )  # fmt: skip
 def test_what_hf_has_to_give_back(one: Slot, listed: bool, loss: Loss | None) -> None:
-    contact = Contact(inventory=frozenset({name(0)} if listed else ()))
-    assert losses(memory(record(one)), contact, NOW) == ({name(0): loss} if loss else {})
+    activity = HfActivity(inventory=frozenset({name(0)} if listed else ()))
+    assert losses(memory(record(one)), activity, NOW) == ({name(0): loss} if loss else {})
 
 
 def test_what_hf_gave_back_is_no_longer_reported_and_unknown_hosts_are() -> None:
     remembered = memory(record(running(0, Verdict.LOST), running(1, Verdict.LOST)), giving_back(name(0)),
                         lost=(name(0, OTHER),))  # fmt: skip
-    assert losses(remembered, Contact(), NOW) == {name(1): Loss(0), name(0, OTHER): Loss(0)}
+    assert losses(remembered, HfActivity(), NOW) == {name(1): Loss(0), name(0, OTHER): Loss(0)}
 
 
 # --- what is available ------------------------------------------------------------------------------------------------

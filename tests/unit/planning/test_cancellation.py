@@ -9,8 +9,8 @@ import pytest
 from provisioner.model import (
     Brake,
     BrakeReason,
-    Contact,
     DeleteReason,
+    HfActivity,
     Hold,
     HoldKind,
     Holds,
@@ -50,29 +50,29 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
 @pytest.mark.parametrize(
     ("changes", "contact", "cancelling"),
     [
-        pytest.param({}, Contact(active=NOW), True, id="never polled while HF makes other calls: announced"),
-        pytest.param({}, Contact(active=NOW - 7200), False, id="HF is silent altogether: nothing"),
-        pytest.param({}, Contact({REQUEST: NOW - 1799}, active=NOW), False, id="polled within 30 minutes: nothing"),
-        pytest.param({}, Contact({REQUEST: NOW - 1800}, active=NOW), True, id="polled 30 minutes ago: announced"),
-        pytest.param({}, Contact(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves: nothing"),
-        pytest.param({"read": NOW - 1799}, Contact(active=NOW), False, id="a young request: nothing"),
-        pytest.param({"ended": DONE}, Contact(active=NOW), True, id="ended, and HF has not heard: announced"),
-        pytest.param({"ended": DONE, "reported_at": BEFORE}, Contact(active=NOW), False, id="HF has heard: never"),
-        pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, Contact(active=NOW), False,
+        pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls: announced"),
+        pytest.param({}, HfActivity(active=NOW - 7200), False, id="HF is silent altogether: nothing"),
+        pytest.param({}, HfActivity({REQUEST: NOW - 1799}, active=NOW), False, id="polled within 30 minutes: nothing"),
+        pytest.param({}, HfActivity({REQUEST: NOW - 1800}, active=NOW), True, id="polled 30 minutes ago: announced"),
+        pytest.param({}, HfActivity(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves: nothing"),
+        pytest.param({"read": NOW - 1799}, HfActivity(active=NOW), False, id="a young request: nothing"),
+        pytest.param({"ended": DONE}, HfActivity(active=NOW), True, id="ended, and HF has not heard: announced"),
+        pytest.param({"ended": DONE, "reported_at": BEFORE}, HfActivity(active=NOW), False, id="HF has heard: never"),
+        pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, HfActivity(active=NOW), False,
                      id="cancelled, and HF has not heard: its end is never taken back"),
-        pytest.param({"cancelling": True}, Contact({REQUEST: NOW}, active=NOW), False, id="polled since: taken back"),
-        pytest.param({"cancelling": True, "ended": DONE, "reported_at": BEFORE}, Contact(active=NOW), False,
+        pytest.param({"cancelling": True}, HfActivity({REQUEST: NOW}, active=NOW), False, id="polled since: taken back"),
+        pytest.param({"cancelling": True, "ended": DONE, "reported_at": BEFORE}, HfActivity(active=NOW), False,
                      id="heard since: taken back"),
     ],
 )  # fmt: skip
-def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contact, cancelling: bool) -> None:
+def test_a_cancel_is_announced_first(changes: dict[str, object], activity: HfActivity, cancelling: bool) -> None:
     old = record(running(0), slot(1), **({"read": NOW - 7200} | changes))
     braked = replace(
         old, cancelling=not old.message
     )  # under the brake none is announced, and one that was is taken back
     for one, brake in ((old, None), (old, LATCHED), (braked, LATCHED)):
         draft = draft_of(memory(one, brake=brake), limits=LIMITS)
-        cancel_unpolled(draft, contact)
+        cancel_unpolled(draft, activity)
         announced = cancelling and brake is None
         assert (draft.requests[REQUEST].cancelling, draft.closes) == (announced, [])
         assert not announced or draft.due < NOW + 1, "the second observation comes by itself"
@@ -90,7 +90,7 @@ def test_a_cancel_is_announced_first(changes: dict[str, object], contact: Contac
 )
 def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict: Verdict) -> None:
     draft = draft_of(memory(record(one, read=NOW - 7200, cancelling=True)), limits=LIMITS)
-    cancel_unpolled(draft, Contact(active=NOW))
+    cancel_unpolled(draft, HfActivity(active=NOW))
     after = draft.requests[REQUEST]
     assert (after.ended, after.message, after.cancelling) == (
         RequestStatus.COMPLETE_WITH_ERROR, CANCELLED_MESSAGE, False
@@ -103,41 +103,41 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
 @pytest.mark.parametrize(
     ("ended", "contact", "told"),
     [
-        pytest.param(DONE, Contact(reported=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
-        pytest.param(DONE, Contact(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
-        pytest.param(DONE, Contact(inventory=frozenset({ORPHAN})), False, id="HF lists another machine"),
-        pytest.param(None, Contact(reported=frozenset({REQUEST})), False, id="there is no terminal answer"),
+        pytest.param(DONE, HfActivity(reported=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
+        pytest.param(DONE, HfActivity(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
+        pytest.param(DONE, HfActivity(inventory=frozenset({ORPHAN})), False, id="HF lists another machine"),
+        pytest.param(None, HfActivity(reported=frozenset({REQUEST})), False, id="there is no terminal answer"),
     ],
 )
-def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, contact: Contact, told: bool) -> None:
+def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, activity: HfActivity, told: bool) -> None:
     back = giving_back(name(0), ended=ended, id_="ret-1")
     draft = draft_of(memory(record(running(0), ended=ended), back), limits=LIMITS)
-    note_reported(draft, contact)
+    note_reported(draft, activity)
     assert draft.requests[REQUEST].reported_at == (NOW if told else None)
     assert draft.returns["ret-1"].reported_at is None
-    note_reported(draft, Contact(reported=frozenset({"ret-1"})))
+    note_reported(draft, HfActivity(reported=frozenset({"ret-1"})))
     assert draft.returns["ret-1"].reported_at == (NOW if ended else None), "a script printed the end of the return"
 
 
 @pytest.mark.parametrize(
     ("changes", "contact", "forgotten"),
     [
-        pytest.param({}, Contact(active=NOW), True, id="never polled while HF makes other calls"),
-        pytest.param({}, Contact(active=NOW - 1801), False, id="HF is silent altogether"),
-        pytest.param({"ended_at": NOW - 1799}, Contact(active=NOW), False, id="it ended within 30 minutes"),
-        pytest.param({}, Contact({"ret-1": NOW - 1799}, active=NOW), False, id="polled within 30 minutes"),
-        pytest.param({}, Contact(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves"),
-        pytest.param({"ended": None, "ended_at": None}, Contact(active=NOW), False, id="it has not ended"),
+        pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls"),
+        pytest.param({}, HfActivity(active=NOW - 1801), False, id="HF is silent altogether"),
+        pytest.param({"ended_at": NOW - 1799}, HfActivity(active=NOW), False, id="it ended within 30 minutes"),
+        pytest.param({}, HfActivity({"ret-1": NOW - 1799}, active=NOW), False, id="polled within 30 minutes"),
+        pytest.param({}, HfActivity(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves"),
+        pytest.param({"ended": None, "ended_at": None}, HfActivity(active=NOW), False, id="it has not ended"),
     ],
 )
 def test_a_return_that_hf_never_asks_for_has_been_forgotten(
-    changes: dict[str, object], contact: Contact, forgotten: bool
+    changes: dict[str, object], activity: HfActivity, forgotten: bool
 ) -> None:
     old: dict[str, object] = {"id_": "ret-1", "read": NOW - 7200, "ended": DONE, "ended_at": NOW - 3600}
     back = giving_back(name(0), **(old | changes))
     for brake in (None, LATCHED):
         draft = draft_of(memory(back, brake=brake), limits=LIMITS)
-        note_reported(draft, contact)
+        note_reported(draft, activity)
         assert draft.returns["ret-1"].reported_at == (NOW if forgotten and brake is None else None)
 
 

@@ -14,7 +14,7 @@ from provisioner.model import (
     NO_HOLDS,
     Brake,
     BrakeReason,
-    Contact,
+    HfActivity,
     Hold,
     HoldKind,
     Holds,
@@ -102,18 +102,18 @@ ACTS: dict[str, tuple[Memory, Snapshot, dict[str, Any]]] = {
         alter(hf_has(OURS), unlisted={name(): NOW - 9000}), snapshot(machine()), {"delete_unlisted_after": 3600.0},
     ),
 }  # fmt: skip
-LISTS = Contact(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
+LISTS = HfActivity(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
 
 
 @pytest.mark.parametrize("case", ACTS)
 def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_over(case: str) -> None:
     known, observation, settings = ACTS[case]
     usual = alter(ONE, **settings)
-    stopped = plan(known, observation, **held(usual, STOP), contact=LISTS)
+    stopped = plan(known, observation, **held(usual, STOP), activity=LISTS)
     assert (stopped.creates, stopped.deletes) == ((), ())
     assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
     assert stopped.memory.orphans.deletes == (), "an orphan that is kept spends nothing of the cap"
-    after = plan(stopped.memory, observation, limits=usual, contact=LISTS)
+    after = plan(stopped.memory, observation, limits=usual, activity=LISTS)
     assert after.creates or after.deletes, "the hold alone held it back"
 
 
@@ -222,18 +222,18 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
     ],
 )
 def test_whose_machines_hf_is_asked_for(one: Slot, holds: tuple[Hold, ...], told: Any) -> None:
-    assert losses(hf_has(one), Contact(), NOW, Holds(holds)).get(name()) == told
+    assert losses(hf_has(one), HfActivity(), NOW, Holds(holds)).get(name()) == told
 
 
 def test_an_end_that_is_announced_is_told_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
-    noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), Contact(), NOW, Holds((DRAIN,)))
+    noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), HfActivity(), NOW, Holds((DRAIN,)))
     assert noticed[name()].grace == 30
-    assert losses(hf_has(running(0, Verdict.LOST)), Contact(), NOW, Holds((DRAIN,)))[name()].grace == 0
+    assert losses(hf_has(running(0, Verdict.LOST)), HfActivity(), NOW, Holds((DRAIN,)))[name()].grace == 0
 
 
 def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_it_is_given_back() -> None:
     assert min(DRAINED.grace, GIVEN_UP.grace) > 0, "0 says that it is gone"
-    assert losses(replace(hf_has(OURS), returns=BACK), Contact(), NOW, Holds((DRAIN, cancel(name())))) == {}
+    assert losses(replace(hf_has(OURS), returns=BACK), HfActivity(), NOW, Holds((DRAIN, cancel(name())))) == {}
 
 
 @pytest.mark.parametrize("hold", [DRAIN, cancel(name())])

@@ -10,8 +10,8 @@ import pytest
 
 from provisioner.hostfactory import Loss
 from provisioner.model import (
-    Contact,
     DeleteReason,
+    HfActivity,
     Limits,
     LossCause,
     Machine,
@@ -75,7 +75,7 @@ def observe(count: int = 1) -> Any:
 
 def offered(known: Memory) -> list[str]:
     """The names that HF is shown."""
-    return sorted(losses(known, Contact(), NOW))
+    return sorted(losses(known, HfActivity(), NOW))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_which_machines_are_offered(one: Slot, lifetime: float | None, is_offere
     kept = made.memory.requests[REQUEST].slots[0]
     assert kept.life.retiring_at == (NOW if is_offered else None)
     assert (kept.verdict, made.deletes, made.closes) == (Verdict.SUCCEEDED, (), ()), "it runs on"
-    assert (losses(made.memory, Contact(), NOW).get(name(0)) == AGED) is is_offered
+    assert (losses(made.memory, HfActivity(), NOW).get(name(0)) == AGED) is is_offered
 
 
 def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -> None:
@@ -215,7 +215,7 @@ def planned(
 )
 def test_a_machine_is_named_before_its_place_ends_it(left: float, grace: int | None) -> None:
     made = planned(left)
-    loss = losses(made.memory, Contact(), NOW).get(name(0))
+    loss = losses(made.memory, HfActivity(), NOW).get(name(0))
     assert loss == (None if grace is None else Loss(grace, LossCause.EXPIRES))
     assert (made.deletes, made.closes) == ((), ()), "it runs on"
     if grace is None:
@@ -236,7 +236,7 @@ def test_an_end_that_was_told_stays_told_until_its_place_puts_it_off() -> None:
     known = planned(100.0).memory
     again = plan(known, ending(100.0), limits=mortal(None), now=NOW + 10)
     assert again.memory is known
-    assert losses(known, Contact(), NOW + 10)[name(0)] == Loss(90, LossCause.EXPIRES)
+    assert losses(known, HfActivity(), NOW + 10)[name(0)] == Loss(90, LossCause.EXPIRES)
     put_off = plan(known, ending(90_000.0), limits=mortal(None), now=NOW + 10).memory
     assert offered(put_off) == []
     assert put_off.requests[REQUEST].slots[0].life.retiring_at is None
@@ -244,9 +244,9 @@ def test_an_end_that_was_told_stays_told_until_its_place_puts_it_off() -> None:
 
 def test_a_machine_that_was_offered_for_its_age_is_told_its_end_when_that_is_near() -> None:
     early = planned(ANNOUNCE + 9, lifetime=LIFE, slots=[aged()]).memory
-    assert losses(early, Contact(), NOW) == {name(0): AGED}
+    assert losses(early, HfActivity(), NOW) == {name(0): AGED}
     late = plan(early, ending(ANNOUNCE + 9), limits=mortal(), now=NOW + 9).memory
-    assert losses(late, Contact(), NOW + 9) == {name(0): Loss(3600, LossCause.EXPIRES)}
+    assert losses(late, HfActivity(), NOW + 9) == {name(0): Loss(3600, LossCause.EXPIRES)}
     assert late.requests[REQUEST].slots[0].life.retiring_at == NOW
 
 
@@ -265,7 +265,7 @@ def test_the_cause_of_an_end_at_its_time_is_that_end(left: float, cause: LossCau
     known = planned(left, slots=[aged(ran=BEFORE - 1e6)])
     expires = told(left).expires
     stopping = plan(known.memory, snapshot(replace(STOPPED, expires=expires), wall=EPOCH), limits=mortal(None))
-    assert losses(stopping.memory, Contact(), NOW)[name(0)].cause is cause
+    assert losses(stopping.memory, HfActivity(), NOW)[name(0)].cause is cause
     gone = plan(known.memory, snapshot(replace(ENDED, cause=cause, expires=expires), wall=EPOCH), limits=mortal(None))
     assert [close.slot.observed.cause for close in gone.closes] == [cause]
 

@@ -10,9 +10,9 @@ import pytest
 from provisioner.model import (
     Brake,
     BrakeReason,
-    Contact,
     Delete,
     DeleteReason,
+    HfActivity,
     Intent,
     Machine,
     Memory,
@@ -64,12 +64,12 @@ def noted(count: int = 1, since: float = RIPE) -> dict[str, float]:
 
 
 def kept(
-    remembered: Memory, *observations: Snapshot, busy: Iterable[str] = (), contact: Contact | None = None
+    remembered: Memory, *observations: Snapshot, busy: Iterable[str] = (), activity: HfActivity | None = None
 ) -> Draft:
     """The draft after the slots were brought in line with the observations and orphans were looked for."""
     draft = draft_of(remembered, *observations, limits=LIMITS)
     reflect(draft)
-    find_orphans(draft, contact or Contact(), frozenset(busy))
+    find_orphans(draft, activity or HfActivity(), frozenset(busy))
     return draft
 
 
@@ -149,8 +149,8 @@ def test_what_is_remembered_of_an_orphan(observations: list[Snapshot], remembere
                      id="HF lists it, whatever our files say: no"),
     ],
 )  # fmt: skip
-def test_what_is_an_orphan(remembered: Memory, seen: Machine, contact: dict[str, Any], orphans: list[str]) -> None:
-    draft = kept(remembered, snapshot(seen), snapshot(pool="b"), contact=Contact(**contact))
+def test_what_is_an_orphan(remembered: Memory, seen: Machine, activity: dict[str, Any], orphans: list[str]) -> None:
+    draft = kept(remembered, snapshot(seen), snapshot(pool="b"), activity=HfActivity(**activity))
     assert (list(draft.orphans.since), draft.deletes, draft.brake) == (orphans, [], None)
 
 
@@ -286,7 +286,7 @@ def test_a_host_of_our_shape_that_nobody_knows(
     seen = [snapshot(*(orphans() if observations == "there" else [])), snapshot(pool="b")][
         : 1 if observations == "blind" else 2
     ]
-    draft = kept(memory(unknown=first, **fields), *seen, contact=Contact(inventory=frozenset({ORPHAN})))
+    draft = kept(memory(unknown=first, **fields), *seen, activity=HfActivity(inventory=frozenset({ORPHAN})))
     assert draft.memory().hosts.lost == ((ORPHAN,) if lost else ())
 
 
@@ -303,7 +303,7 @@ def test_a_host_of_our_shape_that_nobody_knows(
 )  # fmt: skip
 def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
     observations = [snapshot(), snapshot(pool="b", foreign=frozenset(foreign))]
-    after = kept(remembered, *observations, contact=Contact(inventory=frozenset({host} - {""}))).memory()
+    after = kept(remembered, *observations, activity=HfActivity(inventory=frozenset({host} - {""}))).memory()
     assert (after.hosts.unknown, after.hosts.lost) == ({}, ())
 
 
@@ -319,16 +319,18 @@ def used(*slots: Slot, **changes: object) -> Memory:
     return memory(record(*slots, ended=DONE, reported_at=NOW - 99 * HOUR), **changes)
 
 
-def lists(last: float = NOW, **changes: object) -> Contact:
+def lists(last: float = NOW, **changes: object) -> HfActivity:
     """The contact of an HF that has listed hosts for days, last at ``last``, and none of ours among them."""
-    return Contact(**({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes))  # type: ignore[arg-type]
+    return HfActivity(
+        **({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes)
+    )  # type: ignore[arg-type]
 
 
-def forgotten(remembered: Memory, contact: Contact, *observations: Snapshot, after: float | None = None) -> Draft:
+def forgotten(remembered: Memory, activity: HfActivity, *observations: Snapshot, after: float | None = None) -> Draft:
     draft = draft_of(remembered, *(observations or (snapshot(machine()), snapshot(pool="b"))), limits=limits(
         pool("a"), pool("b"), orphan_cap_per_hour=3, delete_unlisted_after=after
     ))  # fmt: skip
-    find_unlisted(draft, contact)
+    find_unlisted(draft, activity)
     return draft
 
 
@@ -336,8 +338,8 @@ NAMED = used(GIVEN, unlisted={name(0): NOW - 30 * HOUR})
 
 
 def test_each_plan_notes_what_no_list_names() -> None:
-    contact = lists(listed={name(0): NOW - HOUR})
-    noted = plan(used(GIVEN), snapshot(machine()), snapshot(pool="b"), limits=limits(), contact=contact)
+    activity = lists(listed={name(0): NOW - HOUR})
+    noted = plan(used(GIVEN), snapshot(machine()), snapshot(pool="b"), limits=limits(), activity=activity)
     assert noted.memory.hosts.unlisted == {name(0): NOW - HOUR}
 
 
@@ -355,14 +357,14 @@ def test_each_plan_notes_what_no_list_names() -> None:
         pytest.param(NAMED, lists(started=NOW - 60, since=NOW - 60), NOW - 30 * HOUR, id="a note survives a restart"),
         pytest.param(NAMED, lists(listed={name(0): NOW}), None, id="named again: taken back"),
         pytest.param(NAMED, lists(since=NOW - 60), None, id="HF was away: it has its time anew"),
-        pytest.param(NAMED, Contact(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
+        pytest.param(NAMED, HfActivity(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
         pytest.param(memory(record(GIVEN, ended=DONE)), lists(), None, id="HF has not heard of it"),
         pytest.param(used(running(0, Verdict.RETURNED)), lists(), None, id="it was returned"),
         pytest.param(used(running(0, Verdict.SUCCEEDED, ran=NOW - 60)), lists(), None, id="it is new"),
     ],
 )  # fmt: skip
-def test_a_machine_that_no_list_names_is_noted(remembered: Memory, contact: Contact, since: float | None) -> None:
-    draft = forgotten(remembered, contact)
+def test_a_machine_that_no_list_names_is_noted(remembered: Memory, activity: HfActivity, since: float | None) -> None:
+    draft = forgotten(remembered, activity)
     assert draft.memory().hosts.unlisted == ({} if since is None else {name(0): since})
     assert draft.closes == []
 
@@ -383,13 +385,13 @@ def test_a_machine_that_no_list_names_is_noted(remembered: Memory, contact: Cont
 def test_an_unlisted_machine_is_deleted_only_if_configured(
     after: int | None,
     since: int,
-    contact: Contact,
+    activity: HfActivity,
     brake: Brake | None,
     observations: tuple[Snapshot, ...],
     deleted: bool,
 ) -> None:
     known = used(GIVEN, unlisted={name(0): NOW - since * HOUR}, brake=brake)
-    draft = forgotten(known, contact, *observations, after=after and after * HOUR)
+    draft = forgotten(known, activity, *observations, after=after and after * HOUR)
     slots = draft.memory().requests[REQUEST].slots
     expected = (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
     assert (slots[0].verdict, slots[0].deletion.reason, len(draft.closes)) == (*expected, deleted)

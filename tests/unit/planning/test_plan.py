@@ -12,12 +12,12 @@ import pytest
 
 from provisioner.model import (
     DESIRED,
-    Contact,
     Delete,
     DeleteReason,
     ErrorClass,
     Failure,
     Fingerprint,
+    HfActivity,
     Limits,
     LossCause,
     Machine,
@@ -450,7 +450,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
     opened = make_plan(World(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
     full = bench_plan.running(opened)
     settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
-    told = Contact(reported=frozenset(intent.requests))
+    told = HfActivity(reported=frozenset(intent.requests))
     back = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 
@@ -466,7 +466,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
         "all are strange": plan(World(intent, {"pool": strange}), settled, 1004.0),
         "all are overdue": plan(World(intent, {"pool": replace(empty, began=9999.0)}), opened.memory, 10_000.0),
         "all are listed": plan(
-            World(intent, {"pool": full}, Contact(inventory=frozenset(full.machines))), settled, 1004.0
+            World(intent, {"pool": full}, HfActivity(inventory=frozenset(full.machines))), settled, 1004.0
         ),
     }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model import (
-    Contact,
+    HfActivity,
     Intent,
     Memory,
     RequestStatus,
@@ -38,28 +38,30 @@ BYGONE = running(0, Verdict.RETURNED, gone=True)
 LEAVING = record(BYGONE, ended=DONE, reported_at=LONG_AGO, trimmed=True)
 
 
-def trimmed(remembered: Memory, intent: Intent | None = None, contact: Contact | None = None) -> Draft:
+def trimmed(remembered: Memory, intent: Intent | None = None, activity: HfActivity | None = None) -> Draft:
     draft = draft_of(remembered, limits=LIMITS)
-    trim(draft, intent or intent_of(remembered), contact or Contact())
+    trim(draft, intent or intent_of(remembered), activity or HfActivity())
     return draft
 
 
 @pytest.mark.parametrize(
     ("one", "changes", "contact", "goes"),
     [
-        pytest.param(BYGONE, {"reported_at": LONG_AGO}, Contact(), True, id="told long ago, nothing left: it goes"),
-        pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, Contact(), False, id="told within the retention: stays"),
-        pytest.param(BYGONE, {}, Contact(), False, id="HF has not heard: stays"),
-        pytest.param(running(0, Verdict.RETURNED), {"reported_at": LONG_AGO}, Contact(), False, id="a machine left: stays"),
-        pytest.param(running(0, Verdict.SUCCEEDED), {"reported_at": LONG_AGO}, Contact(), False, id="in use: stays"),
-        pytest.param(BYGONE, {"reported_at": LONG_AGO}, Contact(inventory=frozenset({name(0)})), False,
+        pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(), True, id="told long ago, nothing left: it goes"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, HfActivity(), False, id="told within the retention: stays"),
+        pytest.param(BYGONE, {}, HfActivity(), False, id="HF has not heard: stays"),
+        pytest.param(running(0, Verdict.RETURNED), {"reported_at": LONG_AGO}, HfActivity(), False, id="a machine left: stays"),
+        pytest.param(running(0, Verdict.SUCCEEDED), {"reported_at": LONG_AGO}, HfActivity(), False, id="in use: stays"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(inventory=frozenset({name(0)})), False,
                      id="HF lists its machine: stays"),
-        pytest.param(BYGONE, {"message": CANCELLED_MESSAGE, "ended_at": LONG_AGO}, Contact(), True,
+        pytest.param(BYGONE, {"message": CANCELLED_MESSAGE, "ended_at": LONG_AGO}, HfActivity(), True,
                      id="cancelled long ago, unheard: it goes"),
     ],
 )  # fmt: skip
-def test_when_a_request_leaves_the_files(one: Slot, changes: dict[str, object], contact: Contact, goes: bool) -> None:
-    draft = trimmed(memory(record(one, ended=DONE, **changes)), contact=contact)
+def test_when_a_request_leaves_the_files(
+    one: Slot, changes: dict[str, object], activity: HfActivity, goes: bool
+) -> None:
+    draft = trimmed(memory(record(one, ended=DONE, **changes)), activity=activity)
     assert draft.forget == ([REQUEST] if goes else [])
     assert draft.requests[REQUEST].trimmed is goes
 

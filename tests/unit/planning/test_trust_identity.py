@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.lab.fake import Mark
-from provisioner.model import BrakeReason, Contact, Memory, Plan
+from provisioner.model import BrakeReason, HfActivity, Memory, Plan
 from provisioner.planning.observe.trust import REMEMBERED, SETTLED, SNAPSHOTS
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
@@ -19,11 +19,11 @@ LIMITS = limits(pool("a"))
 FIRST, SECOND = name(0, STRANGER), name(1, STRANGER)
 
 
-def planned(known: Memory, there: Collection[int], now: float = NOW, started: float = 0.0, **contact: object) -> Plan:
+def planned(known: Memory, there: Collection[int], now: float = NOW, started: float = 0.0, **activity: object) -> Plan:
     """The plan for a pool that shows these machines of a request that nobody knows."""
     seen = snapshot(*(machine(number, request=STRANGER) for number in there), began=now - 1)
-    heard = Contact(since=now, active=now, started=started, **contact)  # type: ignore[arg-type]
-    return plan(known, seen, limits=LIMITS, contact=heard, now=now)
+    heard = HfActivity(since=now, active=now, started=started, **activity)  # type: ignore[arg-type]
+    return plan(known, seen, limits=LIMITS, activity=heard, now=now)
 
 
 def reason(last: Plan) -> BrakeReason | None:

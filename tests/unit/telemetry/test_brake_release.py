@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.model import Contact, Delete, Limits, Memory, Snapshot, Verdict
+from provisioner.model import Delete, HfActivity, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.telemetry.brake_release import ScriptCalls, Waiting, forgotten, owned, waiting
 from tests.support.parts import alter
@@ -60,7 +60,7 @@ def test_the_loop_does_as_was_told(spent: tuple[float, ...]) -> None:
     gone: dict[str, float] = {}
     for now in sorted({at for at in told.values() if at is not None} | {NOW + 1.0, NOW + 99.0, NOW + 2000.0}):
         observation: Snapshot = snapshot(*(one for one in there if one.name not in gone), began=now)
-        made = plan(held, observation, limits=single, contact=Contact(since=now, active=now), now=now)
+        made = plan(held, observation, limits=single, activity=HfActivity(since=now, active=now), now=now)
         held = made.memory
         gone |= {each.name: now for each in made.deletes if isinstance(each, Delete)}
     assert gone == told

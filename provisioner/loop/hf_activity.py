@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Set
 from dataclasses import replace
 
-from provisioner.model import DAY, Contact, Intent
+from provisioner.model import DAY, HfActivity, Intent
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 
@@ -22,17 +22,17 @@ LISTED_FOR = DAY
 """Seconds for which it is remembered that a list named a host."""
 
 
-def _with_list(contact: Contact, names: Collection[str], now: float) -> Contact:
+def _with_list(activity: HfActivity, names: Collection[str], now: float) -> HfActivity:
     """The contact after a list of HF. A host that it does not name may stand in the next one."""
     named = dict.fromkeys(names, now)
-    if named.keys() == contact.listed.keys() and len(named) == len(contact.inventory):  # usually all are the same
-        return replace(contact, listed=named, lists=now)
-    listed = {name: at for name, at in {**contact.listed, **named}.items() if now - at < LISTED_FOR}
+    if named.keys() == activity.listed.keys() and len(named) == len(activity.inventory):  # usually all are the same
+        return replace(activity, listed=named, lists=now)
+    listed = {name: at for name, at in {**activity.listed, **named}.items() if now - at < LISTED_FOR}
     inventory = frozenset(name for name, at in listed.items() if now - at < ONE_LIST)
-    return replace(contact, listed=listed, lists=now, inventory=inventory)
+    return replace(activity, listed=listed, lists=now, inventory=inventory)
 
 
-class Contacts:
+class HfActivityReader:
     """Notices HF's calls by the marks that scripts leave, which are only compared for change."""
 
     def __init__(self, state: State) -> None:
@@ -40,15 +40,15 @@ class Contacts:
         self._marks: dict[str, int] | None = None
         self._inventory: tuple[tuple[str, ...], int] = ((), 0)
         self._intent: Intent | None = None
-        self.latest = Contact()
+        self.latest = HfActivity()
 
-    def read(self, now: float, intent: Intent) -> Contact:
+    def read(self, now: float, intent: Intent) -> HfActivity:
         """What is known of HF's calls now; the same object when nothing is new. Raises StateError."""
         marks = self._state.polls()
         reported = self._state.terminal_answers.ids()
         names, listed = self._read_inventory()
         if self._marks is None:
-            started = Contact(since=now, active=now, reported=reported, started=now)
+            started = HfActivity(since=now, active=now, reported=reported, started=now)
             self.latest = _with_list(started, names, now) if listed else started
         else:
             polled = {id_ for id_, mark in marks.items() if self._marks.get(id_) != mark}
@@ -64,7 +64,7 @@ class Contacts:
         self._marks, self._inventory, self._intent = marks, (names, listed), intent
         return self.latest
 
-    def hear(self, reported: Set[str]) -> Contact:
+    def hear(self, reported: Set[str]) -> HfActivity:
         """HF was told of these just now; what is known with that."""
         self.latest = replace(self.latest, reported=self.latest.reported | reported)
         return self.latest

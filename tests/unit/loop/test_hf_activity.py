@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.lab.virtual.state import VirtualState
-from provisioner.loop.contact import LISTED_FOR, ONE_LIST, Contacts
+from provisioner.loop.hf_activity import LISTED_FOR, ONE_LIST, HfActivityReader
 from provisioner.model import Intent
 
 NOBODY_ASKS = Intent("virtual", 0, {}, {})
@@ -18,19 +18,19 @@ LISTS = st.lists(st.tuples(st.sampled_from((30.0, ONE_LIST, LISTED_FOR)), st.fro
 @given(LISTS)
 def test_the_inventory_is_what_lists_named_within_minutes(lists: list[tuple[float, frozenset[str]]]) -> None:
     state, now = VirtualState(seed=1), 0.0
-    contacts, named = Contacts(state), dict[str, float]()
+    contacts, named = HfActivityReader(state), dict[str, float]()
     for seconds, names in lists:
         now += seconds
         named |= dict.fromkeys(names, now)
         state.note_hosts(dict.fromkeys(names))
-        contact = contacts.read(now, NOBODY_ASKS)
-        assert contact.inventory == {name for name, at in named.items() if now - at < ONE_LIST}
-        assert contact.listed == {name: at for name, at in named.items() if now - at < LISTED_FOR}
+        activity = contacts.read(now, NOBODY_ASKS)
+        assert activity.inventory == {name for name, at in named.items() if now - at < ONE_LIST}
+        assert activity.listed == {name: at for name, at in named.items() if now - at < LISTED_FOR}
 
 
 def test_a_list_of_the_same_hosts_leaves_the_very_same_inventory() -> None:
     state = VirtualState(seed=1)
-    contacts = Contacts(state)
+    contacts = HfActivityReader(state)
     state.note_hosts({"hf-1": None, "hf-2": None})
     before = contacts.read(0.0, NOBODY_ASKS)
     state.note_hosts({"hf-2": None, "hf-1": None})
