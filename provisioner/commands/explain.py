@@ -89,7 +89,7 @@ def _in_files(sources: Sources, id_: str) -> Subject | None:
     for kind, ids in ((Kind.REQUEST, memory.requests), (Kind.RETURN, memory.returns), (Kind.POOL, sources.pools())):
         if id_ in ids:
             return Subject(kind, id_)
-    is_orphan = any(name in names for names in sources.notes.orphans.values())
+    is_orphan = any(name in names for names in sources.pool_status.orphans.values())
     return Subject(Kind.MACHINE, name) if is_orphan or sources.slot(name) else None
 
 

@@ -24,7 +24,7 @@ from provisioner.schema.problems import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.holds import let_go, pulled
 from provisioner.state.protocols import State
-from provisioner.telemetry.notes import Notes, read_notes
+from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
 LONGEST_REASON = 500
 """Characters of a reason: it stands in HostFactory's messages, in the log and in each line of ``status``."""
@@ -132,9 +132,9 @@ class _Known:
 
     def __init__(self, options: argparse.Namespace, state: State) -> None:
         self._options, self.state = options, state
-        self.notes = Notes()
+        self.pool_status = PoolStatus()
         with suppress(StateError):  # the loop writes them again
-            self.notes = read_notes(state)
+            self.pool_status = read_pool_status(state)
 
     @cached_property
     def memory(self) -> Memory:
@@ -167,7 +167,7 @@ class _Known:
         return hold.kind is HoldKind.CANCEL and hold.target not in {*self.intent, *self.memory.requests}
 
     def _no_pool(self, name: str) -> str:
-        pools = {*self.notes.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.deletion.gone)}
+        pools = {*self.pool_status.pool_limits, *(slot.pool for _, slot in self.memory.slots if not slot.deletion.gone)}
         with suppress(StateError):
             pools |= {hold.target for hold in self.state.read_holds().current if hold.kind is not HoldKind.CANCEL}
         pools.discard("")
@@ -216,7 +216,7 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
         "changed": was_held is not verb.sets,
         "held_by": {"who": held.who, "since": format_utc(held.since), "reason": held.reason} if held else None,
         "machine": known.is_machine(by),
-        "paused_by_settings": by.target in known.notes.paused,
+        "paused_by_settings": by.target in known.pool_status.paused,
         "loop_runs": bool(known.state.life_signs().is_running),
     }
 

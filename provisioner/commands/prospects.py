@@ -14,7 +14,7 @@ from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.facts import loop_document, script_calls, silence_message
-from provisioner.telemetry.notes import Notes, read_notes
+from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
 from provisioner.telemetry.timeline import Kind, Subject
 from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines, waits
@@ -32,7 +32,7 @@ class Sources:
         memory = self._readable(state.memory.read)
         self.has_memory = memory is not None
         self.memory = memory or Memory("")
-        self.notes = self._readable(partial(read_notes, state)) or Notes()
+        self.pool_status = self._readable(partial(read_pool_status, state)) or PoolStatus()
         self.wall = time.time()
         self.now = time_at(self.memory, self.wall)
 
@@ -50,11 +50,11 @@ class Sources:
 
     def pools(self) -> set[str]:
         """The names of all pools."""
-        return {*(pool for pool, _ in self.memory.pressures), *self.notes.pool_limits, *self.notes.pools}
+        return {*(pool for pool, _ in self.memory.pressures), *self.pool_status.pool_limits, *self.pool_status.pools}
 
     def unmet(self) -> UnmetDocuments:
         """Why open requests miss machines."""
-        return UnmetDocuments(self.memory, self.notes, pool_failures(self.memory), self.now)
+        return UnmetDocuments(self.memory, self.pool_status, pool_failures(self.memory), self.now)
 
     def local(self, at: float) -> str:
         """A moment of loop time as this terminal's clock shows it."""
@@ -137,7 +137,7 @@ def _wanted(sources: Sources, slot: Slot) -> Iterator[str]:
         yield f"It runs since {sources.local(slot.ran)} at {ip}, and is kept until HostFactory returns it."
     if slot.ran is not None:
         return
-    limits = sources.notes.pool_limits.get(slot.pool)
+    limits = sources.pool_status.pool_limits.get(slot.pool)
     said = f": {slot.failure.error}, “{slot.failure.text}”" if slot.failure else ""
     yield f"It does not run yet{said}."
     if limits and slot.submitted is not None:
@@ -157,7 +157,7 @@ def _deleted(sources: Sources, name: str) -> str:
     if not sources.has_memory:
         return ""
     try:
-        document = released(sources.memory, sources.notes, script_calls(sources.state), sources.wall)
+        document = released(sources.memory, sources.pool_status, script_calls(sources.state), sources.wall)
     except StateError:
         return ""
     held = ", once the brake is released" if document["brake"] else ""
@@ -166,11 +166,11 @@ def _deleted(sources: Sources, name: str) -> str:
 
 
 def _pool(sources: Sources, name: str) -> Iterator[str]:
-    notes, memory = sources.notes, sources.memory
-    if name in notes.paused:
+    pool_status, memory = sources.pool_status, sources.memory
+    if name in pool_status.paused:
         yield "It is paused: it gets no new machines."
-    yield from map(_ended, notes.pools.get(name, ()))
-    for one in notes.refused:
+    yield from map(_ended, pool_status.pools.get(name, ()))
+    for one in pool_status.refused:
         if one.pool == name:
             what = f"creates of {one.template}" if one.operation == "create" else "deletes"
             yield f"It refuses {what} since {local(format_utc(one.since))}: “{one.text}”."

@@ -21,7 +21,7 @@ from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.recovery import Recovery
 from provisioner.telemetry.brake_release import released
 from provisioner.telemetry.facts import script_calls
-from provisioner.telemetry.notes import Notes, read_notes
+from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.fine("memory") else None
     news = recovery.pools_of_unknown(plan, observations)
-    waits = released(memory, _notes(options, state), script_calls(state), time.time(), news)
+    waits = released(memory, _pool_status(options, state), script_calls(state), time.time(), news)
     waits["release_asked"] = state.recovery_asked()
     document = recovery_document(plan, observations, waits)
     releases = options.release_brake and plan.releases(applied=options.apply)
@@ -56,16 +56,16 @@ def run(options: argparse.Namespace) -> int:
     return PROBLEM if in_vain or (looked and plan.wrong) else FINE
 
 
-def _notes(options: argparse.Namespace, state: StateDir) -> Notes:
+def _pool_status(options: argparse.Namespace, state: StateDir) -> PoolStatus:
     """The notes of the loop; without them, the limits of the configuration, if it can be read."""
     try:
-        notes = read_notes(state)
+        pool_status = read_pool_status(state)
     except StateUnreadable:  # a mistake in the configuration must not keep anyone from looking at the state files
-        notes = Notes()
+        pool_status = PoolStatus()
     try:
-        return notes if notes.limits else replace(notes, limits=settings(options.config).limits())
+        return pool_status if pool_status.limits else replace(pool_status, limits=settings(options.config).limits())
     except (ConfigError, DirectoryError):
-        return notes
+        return pool_status
 
 
 def _recovery(options: argparse.Namespace, state: StateDir) -> tuple[Recovery, Mapping[str, Observation]]:

@@ -39,7 +39,7 @@ def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:
         yield f"  return  {back['id']}: {back['status']}, {back['settled']} of {back['machines']} settled"
     yield from cancel_lines(seen.holds)
     yield from map(pool_line, seen.pressure)
-    yield from (f"  pool {pool}: {note}" for pool, notes in seen.problems.items() for note in notes)
+    yield from (f"  pool {pool}: {note}" for pool, pool_status in seen.problems.items() for note in pool_status)
     yield from (f"  machine {name}: no list of HostFactory has named it for a day" for name in seen.unlisted)
     if seen.unread:
         yield f"  not read by a loop yet: {', '.join(seen.unread)}"

@@ -20,7 +20,7 @@ from provisioner.planning.allocate.budget import cost, hourly, month_cost, price
 from provisioner.planning.core.usage import Cell, Usage, month_of, there, used, wall_day
 from provisioner.state.protocols import State
 from provisioner.telemetry.cost import of_most
-from provisioner.telemetry.notes import read_notes
+from provisioner.telemetry.pool_status import read_pool_status
 
 PARTS = ("day", "template", "pool", "account")
 """Columns by which hours are summed, in the order in which a group has them."""
@@ -77,7 +77,7 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
     ``counted_since``: nothing is known of machines that had gone before; None: of any that has gone.
     ``now``: machines that are there, what they cost ``per_hour`` and what this ``month`` has cost, with both budgets.
     """
-    memory, notes = state.memory.read(), read_notes(state)
+    memory, notes = state.memory.read(), read_pool_status(state)
     limits = notes.limits or Limits("", {}, {})
     currency = limits.budget.currency
     now, wall = LoopClock(memory).now(), time.time()

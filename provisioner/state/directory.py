@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory import MemoryStore
     from provisioner.state.protocols import ScriptState, State
-    from provisioner.state.status import PoolNotes, StatusStore
+    from provisioner.state.status import PoolStatusFile, StatusStore
 
-INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE = "hf-inventory.json", "announced.json", "pools.json"
+INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
 
 STATE_FILES = frozenset(
-    {"intent.json", "memory.json", "status.json", "holds.json", INVENTORY_FILE, ANNOUNCED_FILE, NOTES_FILE}
+    {"intent.json", "memory.json", "status.json", "holds.json", INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE}
 )
 """The JSON files of a state directory, which may also be that of the configuration."""
 
@@ -68,7 +68,7 @@ class StateFiles:
     intent: IntentStore = _part("intent", "IntentStore")
     memory: MemoryStore = _part("memory", "MemoryStore")
     status: StatusStore = _part("status", "StatusStore")
-    notes: PoolNotes = _part("status", "PoolNotes", NOTES_FILE)
+    pool_status: PoolStatusFile = _part("status", "PoolStatusFile", POOL_STATUS_FILE)
     seen: Seen = _part("hf_activity", "Seen", "seen")
     terminal_answers: ReportedAnswers = _part("hf_activity", "ReportedAnswers", "seen")
     inventory: Inventory = _part("hf_activity", "Inventory", INVENTORY_FILE)
@@ -144,13 +144,13 @@ class StateDir(StateFiles):
         """Raises as ``Journal.find``."""
         return self.journal.find(*texts, newest=newest, most=most)
 
-    def write_notes(self, notes: Mapping[str, object]) -> None:
-        """Raises as ``PoolNotes.write``."""
-        self.notes.write(notes)
+    def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
+        """Raises as ``PoolStatusFile.write``."""
+        self.pool_status.write(pool_status)
 
-    def read_notes(self) -> dict[str, Any]:
-        """Raises as ``PoolNotes.read``."""
-        return self.notes.read()
+    def read_pool_status(self) -> dict[str, Any]:
+        """Raises as ``PoolStatusFile.read``."""
+        return self.pool_status.read()
 
     def note_in_force(self, digests: Digests) -> None:
         """Raises as ``ConfigMarks.note``."""

@@ -196,10 +196,10 @@ class State(Protocol):
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
         """The lines that hold one of the texts; if asked, of the ``newest`` part alone, and about ``most`` of them."""
 
-    def write_notes(self, notes: Mapping[str, object]) -> None:
+    def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
         """Replace what operators should know of loop and pools."""
 
-    def read_notes(self) -> dict[str, Any]:
+    def read_pool_status(self) -> dict[str, Any]:
         """The sections by name; none before a loop ran."""
 
     def note_in_force(self, digests: Digests) -> None:

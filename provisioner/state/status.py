@@ -79,18 +79,18 @@ class StatusStore(StateFile):
             return 0
 
 
-class PoolNotes:
+class PoolStatusFile:
     """``pools.json``: what people should know of loop and pools' places; the loop writes it when that changes.
 
-    What its sections mean: ``Notes`` in notes.py.
+    What its sections mean: ``PoolStatus`` in notes.py.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def write(self, notes: Mapping[str, Any]) -> None:
+    def write(self, pool_status: Mapping[str, Any]) -> None:
         """Replace the notes. Not fsynced: a new loop writes them again."""
-        replace(self.path, json.dumps(notes).encode(), durable=False)
+        replace(self.path, json.dumps(pool_status).encode(), durable=False)
 
     def read(self) -> dict[str, Any]:
         """The sections by name; none before a loop ran. Raises StateUnreadable."""

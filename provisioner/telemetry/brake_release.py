@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from provisioner.model import DESIRED, NEVER, Limits, Memory, RequestRecord, format_utc
 from provisioner.planning.collect.orphans import delete_allowed_at
 from provisioner.planning.finish.cancellation import is_forgotten
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 
 
 def time_at(memory: Memory, wall: float) -> float:
@@ -86,17 +86,21 @@ def owned(record: RequestRecord) -> int:
 
 
 def released(
-    memory: Memory | None, notes: Notes, calls: ScriptCalls, wall: float, news: Mapping[str, str] | None = None
+    memory: Memory | None,
+    pool_status: PoolStatus,
+    calls: ScriptCalls,
+    wall: float,
+    news: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The brake, and what waits for its release: ``brake``, ``waiting`` and ``forgotten`` of an ``Overview``.
 
     ``news``: machines without a request that no loop has noted yet, with their pools.
     """
-    news, limits = news or {}, notes.limits if memory else None
+    news, limits = news or {}, pool_status.limits if memory else None
     memory = memory or Memory("")
     now, brake = time_at(memory, wall), memory.brake
     waits = waiting(memory, limits, now, news.keys())
-    pools = _pools_of([one.name for one in waits], memory, notes, news)
+    pools = _pools_of([one.name for one in waits], memory, pool_status, news)
     return {
         "brake": brake
         and {
@@ -118,9 +122,11 @@ def released(
     }
 
 
-def _pools_of(names: Collection[str], memory: Memory, notes: Notes, news: Mapping[str, str]) -> Mapping[str, str]:
+def _pools_of(
+    names: Collection[str], memory: Memory, pool_status: PoolStatus, news: Mapping[str, str]
+) -> Mapping[str, str]:
     """The pool in which each of these machines was seen last."""
     if not names:
         return {}
-    pools = {name: pool for pool, held in notes.orphans.items() for name in held} | dict(news)
+    pools = {name: pool for pool, held in pool_status.orphans.items() for name in held} | dict(news)
     return pools | {slot.name: slot.pool for _, slot in memory.slots}

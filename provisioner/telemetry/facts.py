@@ -15,7 +15,7 @@ from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.holds import current_holds
-from provisioner.telemetry.notes import Notes, read_notes
+from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.pool_windows import Document, lasting, local
 
 
@@ -36,7 +36,7 @@ class Facts:
     memory_file: File
     intent: Intent | None
     intent_file: File
-    notes: Notes
+    pool_status: PoolStatus
     signs: LifeSigns
     calls: ScriptCalls
     """HF's calls, by the marks of its scripts."""
@@ -66,7 +66,7 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
         memory_file=memory_file,
         intent=intent,
         intent_file=intent_file,
-        notes=read_notes(state),
+        pool_status=read_pool_status(state),
         signs=signs,
         calls=script_calls(state),
         release_asked=state.recovery_asked(),

@@ -31,7 +31,7 @@ from provisioner.telemetry.cost import spending
 from provisioner.telemetry.facts import Facts, loop_document, silence_message
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, counts_of, tables
-from provisioner.telemetry.notes import LastingFailure, Notes
+from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
 from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
 from provisioner.telemetry.unmet import UnmetDocuments, waits
 
@@ -109,7 +109,7 @@ class Overview:
     @property
     def fine(self) -> bool:
         """Nothing here asks for a person."""
-        unseen = any(note.startswith(UNSEEN) for notes in self.problems.values() for note in notes)
+        unseen = any(note.startswith(UNSEEN) for pool_status in self.problems.values() for note in pool_status)
         aside = any(request["set_aside"] for request in self.requests)
         return not (unseen or aside or self.alarms or self.brake)
 
@@ -135,7 +135,7 @@ class Overview:
 
 def overview(facts: Facts) -> Overview:
     """Return the overview that follows from these facts."""
-    memory, intent, notes = facts.memory, facts.intent, facts.notes
+    memory, intent, pool_status = facts.memory, facts.intent, facts.pool_status
     owner = intent or memory
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
     read = set(intent.requests) | set(intent.returns) if intent else set()
@@ -148,17 +148,17 @@ def overview(facts: Facts) -> Overview:
         files={"intent": asdict(facts.intent_file), "memory": asdict(facts.memory_file)},
         unwritable=facts.refusal,
         memory_lost=facts.memory_file.condition is Condition.MISSING,
-        nothing_planned=_trouble(notes.problem),
-        configuration_refused=_trouble(notes.configuration),
+        nothing_planned=_trouble(pool_status.problem),
+        configuration_refused=_trouble(pool_status.configuration),
         configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in facts.differing],
-        paused=list(notes.paused),
+        paused=list(pool_status.paused),
         holds=facts.holds,
-        refused=[{**asdict(one), "since": format_utc(one.since)} for one in notes.refused],
+        refused=[{**asdict(one), "since": format_utc(one.since)} for one in pool_status.refused],
         release_asked=facts.release_asked,
-        problems={pool: list(sentences) for pool, sentences in notes.pools.items()},
+        problems={pool: list(sentences) for pool, sentences in pool_status.pools.items()},
         unread=sorted(read - remembered),
-        **released(memory, notes, facts.calls, facts.wall),
-        **_held(memory or Memory(""), notes, facts.wall),
+        **released(memory, pool_status, facts.calls, facts.wall),
+        **_held(memory or Memory(""), pool_status, facts.wall),
     )
 
 
@@ -166,12 +166,12 @@ def _trouble(trouble: LastingFailure | None) -> Document | None:
     return {"since": format_utc(trouble.since), "text": trouble.text} if trouble else None
 
 
-def _held(memory: Memory, notes: Notes, wall: float) -> dict[str, Any]:
+def _held(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
     """What the loop remembers, and why there is less than is wanted."""
     now, failures = time_at(memory, wall), pool_failures(memory)
     slots = {record.id: counts_of(record) for record in memory.requests.values()}
-    unmet = UnmetDocuments(memory, notes, failures, now).by_request()
-    limits, waiting = notes.limits or Limits("", {}, {}), waits(memory, unmet)
+    unmet = UnmetDocuments(memory, pool_status, failures, now).by_request()
+    limits, waiting = pool_status.limits or Limits("", {}, {}), waits(memory, unmet)
     errors = {key: last_error(memory, last, waiting[key], now) for key, last in failures.items()}
     # Nothing is wanted for a machine that was given up: it failed, and no other takes its place.
     wanted = waiting - waits(memory, unmet, PendingReason.GIVEN_UP)

@@ -141,14 +141,14 @@ class StatusPage:
             return _unknown(visit, [row.pool for row in visit.seen.pools])
         here = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.deletion.gone)
         slots = (slot for slot in here if find in slot.name)
-        limits = facts.notes.pool_limits.get(name)
+        limits = facts.pool_status.pool_limits.get(name)
         return self._show(
             "pool.html",
             visit,
             seen=narrowed(visit.seen, pool=name),
             row=row,
             where=limits.where if limits else "",
-            orphans=facts.notes.orphans.get(name, ()),
+            orphans=facts.pool_status.orphans.get(name, ()),
             machines=_machines(slots),
         )
 

@@ -15,7 +15,7 @@ from provisioner.telemetry.config_drift import ConfigWatch
 from provisioner.telemetry.cycle_log import CycleLog, RefusalLog
 from provisioner.telemetry.cycle_meter import CycleMeter, UsageMeter
 from provisioner.telemetry.metrics import Metrics
-from provisioner.telemetry.notes import Notebook
+from provisioner.telemetry.pool_status import PoolStatusWriter
 from provisioner.telemetry.samples import Samples
 from provisioner.telemetry.server import Health
 
@@ -33,7 +33,7 @@ class Reporter:
         self._usage = UsageMeter(metrics)
         self._log = CycleLog()
         self._refusals = RefusalLog(metrics)
-        self._notebook = Notebook(state, lambda: configuration.refused)
+        self._pool_status_writer = PoolStatusWriter(state, lambda: configuration.refused)
         self._config = ConfigWatch(metrics, state, lambda: configuration.settings.digests)
         self.of_loop = LoopHealth()
 
@@ -48,7 +48,7 @@ class Reporter:
         self._usage.take(report, limits, time.time())
         self._log.take(report)
         self._refusals.take(report)
-        self._notebook.take(report, limits, time.time())
+        self._pool_status_writer.take(report, limits, time.time())
         self._config.take()
         self.of_loop.take(report, ended)
         self.samples.take(report.memory, report.deferred, time.time())

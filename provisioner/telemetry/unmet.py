@@ -18,7 +18,7 @@ from provisioner.model import (
 )
 from provisioner.names import NO_TEMPLATE, printable
 from provisioner.planning.report.unmet import TOTAL
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, coming, lasting, local, past
 
 HOLDERS = 3
@@ -46,8 +46,10 @@ PUBLISHED = ("pool", "reason", "machines", "spills_to", "behind", "bound")
 class UnmetDocuments:
     """Makes the documents of unmet machines from memory and from what the loop published beside it."""
 
-    def __init__(self, memory: Memory, notes: Notes, failures: Mapping[Key, PoolFailure], now: float) -> None:
-        self._memory, self._notes, self._failures, self._now = memory, notes, failures, now
+    def __init__(
+        self, memory: Memory, pool_status: PoolStatus, failures: Mapping[Key, PoolFailure], now: float
+    ) -> None:
+        self._memory, self._pool_status, self._failures, self._now = memory, pool_status, failures, now
         self._holders: dict[Key, Mapping[str, int]] = {}
         """The users of each cap that is used up."""
 
@@ -65,7 +67,7 @@ class UnmetDocuments:
         return {record.id: entries for record in requests if (entries := self._of_request(record))}
 
     def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
-        published = self._notes.unmet.get(record.id, ())
+        published = self._pool_status.unmet.get(record.id, ())
         running = sum(
             [slot.ran is not None and slot.life.down is None and slot.verdict in MET for slot in record.slots.values()]
         )
@@ -92,7 +94,7 @@ class UnmetDocuments:
         """Return the class and words of the failure behind the reason, since when it holds, and the next try."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try
         if one.reason is PendingReason.UNSEEN:
-            text = self._notes.unseen.get(one.pool, "its newest observation is too old or in doubt")
+            text = self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt")
         window = self._memory.pressures.get((one.pool, record.template), UNTRIED)
         if one.reason in BY_WINDOW and since is None:
             since = record.read if window.closed_since is None else window.closed_since
@@ -109,7 +111,7 @@ class UnmetDocuments:
         """Return the users of the cap of a template, or of all templates, the largest first."""
         key = (one.pool, "" if one.text == TOTAL else template)
         if key not in self._holders:
-            held = Counter({"": len(self._notes.orphans.get(one.pool, ()))})
+            held = Counter({"": len(self._pool_status.orphans.get(one.pool, ()))})
             for record in self._memory.requests.values():
                 if record.template in (key[1] or record.template, NO_TEMPLATE):
                     held[record.id] = sum(

@@ -26,7 +26,7 @@ from provisioner.model import Limits, Memory, PoolLimits, TemplateLimits, Verdic
 from provisioner.names import machine_name
 from provisioner.state.directory import StateDir
 from provisioner.state.journal import JOURNAL_BYTES, JOURNAL_KEPT, stamp
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 from tests.support.parts import alter
 from tests.unit.core import NOW, REQUEST, TEMPLATE, memory, name, record, running
 
@@ -91,8 +91,8 @@ def leave(directory: Path, machines: int) -> None:
     state = StateDir(directory)
     state.memory.write(grid(machines))
     limits = Limits("hf", {"a": PoolLimits("a")}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)})
-    notes = Notes(limits=limits)
-    state.notes.write(asdict(notes))
+    pool_status = PoolStatus(limits=limits)
+    state.pool_status.write(asdict(pool_status))
     state.heartbeat.touch()
     fill(state, machines)
 

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from provisioner.model import Limits, Memory, PoolLimits, TemplateLimits
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 from tests.support.parts import alter
 from tests.unit.core import NOW, TEMPLATE, memory, record, running, slot
 
@@ -62,8 +62,8 @@ def leave(directory: Path, machines: int) -> None:
     limits = Limits(
         "hf", {"a": PoolLimits("a", max_machines=10_000)}, {TEMPLATE: TemplateLimits(TEMPLATE, ("a",), 10_000)}
     )
-    notes = Notes(limits=limits)
-    state.notes.write(asdict(notes))
+    pool_status = PoolStatus(limits=limits)
+    state.pool_status.write(asdict(pool_status))
     state.heartbeat.touch()
 
 

@@ -113,7 +113,7 @@ READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
     "holds.json": (lambda state: state.holds.read(),),
     "announced.json": (lambda state: state.announced.read(), lambda state: state.note_shown({"T1": 3})),
     "hf-inventory.json": (lambda state: state.inventory.read(), lambda state: state.note_hosts({"a": None})),
-    "pools.json": (lambda state: state.notes.read(),),
+    "pools.json": (lambda state: state.pool_status.read(),),
     "journal.jsonl": (journal_lines,),
     f"seen/{ENDED}.answer-0": (
         lambda state: state.terminal_answers.settled(ENDED),

@@ -28,7 +28,7 @@ def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert lock.acquire(0)
     lock.raise_epoch()
     lock.release()
-    here.state.notes.write({"pools": {"a-pool": ["It is full."]}})
+    here.state.pool_status.write({"pools": {"a-pool": ["It is full."]}})
     return here
 
 

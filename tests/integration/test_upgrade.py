@@ -102,7 +102,7 @@ def test_before_a_loop_of_this_version_has_run_what_the_release_showed_and_noted
     assert shown == SHOWN, "no maxNumber is shown lower than before"
     assert all(one["maxNumber"] < SHOWN[one["templateId"]] for one in configured), "it would be lower"
 
-    assert upgraded.state.notes.read()["limits"]["pools"].keys() == {"pool", "other"}
+    assert upgraded.state.pool_status.read()["limits"]["pools"].keys() == {"pool", "other"}
     told = status(upgraded, monkeypatch, capfd)
     assert "pools.json" not in told
     assert f"request {SUCCEEDED}" in told

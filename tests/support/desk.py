@@ -18,21 +18,23 @@ from provisioner.state.journal import stamp
 from provisioner.state.marker_files import UNSEEN, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
 from provisioner.telemetry.facts import Facts, File
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 from tests.support.parts import alter
 from tests.unit.core import NOW, intent_of, limits, pool, unmet_of
 
 ONE_POOL = limits(pool("a"))
 
 
-def notes_of(held: Memory, allowed: Limits, **notes: Any) -> Notes:
-    """Return what a loop publishes that has just planned; ``notes`` are further fields, or other ones."""
-    blind = [name for name, sentences in notes.get("pools", {}).items() if any(UNSEEN in one for one in sentences)]
-    orphans = {name: len(machines) for name, machines in notes.get("orphans", {}).items()}
-    return Notes(**({"unmet": unmet_of(held, allowed, blind, orphans), "limits": allowed} | notes))
+def notes_of(held: Memory, allowed: Limits, **pool_status: Any) -> PoolStatus:
+    """Return what a loop publishes that has just planned; ``pool_status`` are further fields, or other ones."""
+    blind = [
+        name for name, sentences in pool_status.get("pools", {}).items() if any(UNSEEN in one for one in sentences)
+    ]
+    orphans = {name: len(machines) for name, machines in pool_status.get("orphans", {}).items()}
+    return PoolStatus(**({"unmet": unmet_of(held, allowed, blind, orphans), "limits": allowed} | pool_status))
 
 
-def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **notes: Any) -> Facts:
+def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **pool_status: Any) -> Facts:
     """The facts of a loop that has planned a second ago; ``ended``: it has said that it ends."""
     return Facts(
         directory="/work",
@@ -40,7 +42,7 @@ def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **no
         memory_file=File(),
         intent=intent_of(held),
         intent_file=File(),
-        notes=notes_of(held, allowed, **notes),
+        pool_status=notes_of(held, allowed, **pool_status),
         signs=LifeSigns({"epoch": 1, "ended": ended}, NOW - 1, 1.0),
         refusal="",
         calls=ScriptCalls({}, frozenset(), 0.0),
@@ -58,10 +60,10 @@ class Desk:
         self.state = StateDir(directory)
         self._capsys = capsys
 
-    def leave(self, held: Memory, allowed: Limits = ONE_POOL, **notes: Any) -> None:
+    def leave(self, held: Memory, allowed: Limits = ONE_POOL, **pool_status: Any) -> None:
         """Write memory and notes as a loop does that has just planned."""
         self.state.memory.write(alter(held, provisioner="demo", time=NOW, time_wall=time.time()))
-        self.state.notes.write(asdict(notes_of(held, allowed, **notes)))
+        self.state.pool_status.write(asdict(notes_of(held, allowed, **pool_status)))
         self.state.heartbeat.touch()
 
     def journal(self, *lines: Mapping[str, object], ago: float = 60.0) -> None:

@@ -33,8 +33,8 @@ from provisioner.model import (
 from provisioner.settings.definitions import Server as Readers
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.authentication import NOBODY_ASKED
-from provisioner.telemetry.notes import LastingFailure, Notes, StandingRefusal
 from provisioner.telemetry.page import StatusPage
+from provisioner.telemetry.pool_status import LastingFailure, PoolStatus, StandingRefusal
 from provisioner.telemetry.samples import EVERY, Samples
 from provisioner.telemetry.server import Health, Server
 from tests.support.stores import add_request
@@ -55,7 +55,7 @@ HOSTILE = {
 TIDY = "gke-main"
 
 
-def grid(word: str = TIDY) -> tuple[Memory, Notes]:
+def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
     """A grid in every trouble there is; ``word`` is in every field that takes free text."""
     failure = Failure(ErrorClass.STOCKOUT, f"no room: {word}")
     id_ = "aaaaaaaaaa" if word == TIDY else word[:4096]
@@ -86,7 +86,7 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
     allowed = Limits(
         "hf", {word: PoolLimits(word, where=word, price_per_hour=1.5)}, {word: TemplateLimits(word, (word,), 500)}
     )
-    notes = Notes(
+    pool_status = PoolStatus(
         pools={word: [word]},
         problem=LastingFailure(0.0, word),
         configuration=LastingFailure(0.0, word),
@@ -95,13 +95,13 @@ def grid(word: str = TIDY) -> tuple[Memory, Notes]:
         orphans={word: [word]},
         limits=replace(allowed, budget=Budget(per_hour=0.5, currency=word)),
     )
-    return held, notes
+    return held, pool_status
 
 
-def leave(state: StateDir, held: Memory, notes: Notes) -> None:
+def leave(state: StateDir, held: Memory, pool_status: PoolStatus) -> None:
     """What the loop leaves; the words that no file can hold stay in memory alone."""
     add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
-    state.notes.write(asdict(notes))
+    state.pool_status.write(asdict(pool_status))
     state.heartbeat.touch()
 
 
@@ -115,10 +115,10 @@ def hours(held: Memory, count: int = 120) -> Samples:
     return samples
 
 
-def page(directory: Path, held: Memory, notes: Notes) -> StatusPage:
+def page(directory: Path, held: Memory, pool_status: PoolStatus) -> StatusPage:
     """The page of a loop that remembers this."""
     state = StateDir(directory)
-    leave(state, held, notes)
+    leave(state, held, pool_status)
     return StatusPage(state, lambda: held, hours(held))
 
 

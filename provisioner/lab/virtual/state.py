@@ -310,9 +310,9 @@ class VirtualState:
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
         return Excerpt()
 
-    def write_notes(self, notes: Mapping[str, object]) -> None: ...
+    def write_pool_status(self, notes: Mapping[str, object]) -> None: ...
 
-    def read_notes(self) -> dict[str, Any]:
+    def read_pool_status(self) -> dict[str, Any]:
         return {}
 
     def note_in_force(self, digests: Digests) -> None: ...

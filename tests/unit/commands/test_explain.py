@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.telemetry.notes import Notebook, StandingRefusal
+from provisioner.telemetry.pool_status import PoolStatusWriter, StandingRefusal
 from tests.support import desk as desks
 from tests.support.cycle_bench import LIMITS, Bench
 from tests.unit.core import (
@@ -88,7 +88,7 @@ class Life:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.bench = Bench(directory)
-        self.notes = Notebook(self.bench.state)
+        self.pool_status = PoolStatusWriter(self.bench.state)
         self.bench.clock.time = time.time() - 3000
         self.bench.place.fails = {0: NO_ROOM, 1: NO_ROOM}
         self.request = self.bench.request(6)
@@ -105,7 +105,7 @@ class Life:
         for number in range(count):
             if number == boots:
                 self.bench.place.place.boot()
-            self.notes.take(self.bench.cycle(), LIMITS, self.bench.clock.wall())
+            self.pool_status.take(self.bench.cycle(), LIMITS, self.bench.clock.wall())
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from provisioner.model import Hold, Limits, Memory, RequestStatus, Verdict
 from provisioner.planning.core.holds import in_force
 from provisioner.state.directory import StateDir
 from provisioner.telemetry.holds import current_holds
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
 from tests.unit.core import BEFORE, OTHER, REQUEST, limits, memory, name, pool, record, running, slot, unmet_of
@@ -43,8 +43,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
     return made
 
 
-def leave(state: StateDir, allowed: Limits, **notes: Any) -> None:
-    state.notes.write(asdict(Notes(limits=allowed, **notes)))
+def leave(state: StateDir, allowed: Limits, **pool_status: Any) -> None:
+    state.pool_status.write(asdict(PoolStatus(limits=allowed, **pool_status)))
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

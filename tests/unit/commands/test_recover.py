@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 from tests.support.clock_times import clock_time
 from tests.support.hostfactory.sites import example_site
 from tests.support.parts import alter
@@ -149,9 +149,9 @@ def test_the_limits_are_those_that_the_loop_has_left_else_the_configurations_els
 ) -> None:
     remember(state, LATCHED)
     limits = Limits("", {}, {}, orphans=OrphanLimits(1200.0))
-    state.notes.write(asdict(Notes(limits=limits)))
+    state.pool_status.write(asdict(PoolStatus(limits=limits)))
     assert 195 < seconds_from_now(recover(capsys)[1]["waiting"][0]["deleted_at"]) < 205, "the loop's 20 minutes"
-    Path(state.notes.path).write_text("{")
+    Path(state.pool_status.path).write_text("{")
     assert -5 < seconds_from_now(recover(capsys)[1]["waiting"][0]["deleted_at"]) < 5, "the configuration's ten"
     (tmp_path / "conf" / "provisioner.yaml").write_text("{")
     code, shown = recover(capsys)

@@ -21,7 +21,7 @@ from provisioner.model import Brake, BrakeReason, ErrorClass, Failure, Limits, M
 from provisioner.state.directory import StateDir
 from provisioner.state.marker_files import UNSEEN
 from provisioner.state.memory import MemoryStore
-from provisioner.telemetry.notes import LastingFailure, StandingRefusal
+from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from tests.support.clock_times import clock_time
 from tests.support.desk import Desk
 from tests.support.parts import alter
@@ -174,13 +174,13 @@ def test_what_memory_holds_is_said_and_is_a_problem_where_a_person_is_needed(
     ],
 )
 def test_notes_that_no_loop_of_ours_left_are_named(desk: Desk, section: str) -> None:
-    Path(desk.state.notes.path).write_text(f'{{"pools": {{}}, {section}}}')
+    Path(desk.state.pool_status.path).write_text(f'{{"pools": {{}}, {section}}}')
     code, _, error = desk.call("status")
     assert (code, "pools.json: holds what no loop of ours writes" in error) == (1, True)
 
 
 def test_notes_of_a_loop_that_left_only_sentences_are_read(desk: Desk) -> None:
-    Path(desk.state.notes.path).write_text('{"pools": {"a": ["someone else shrinks the group"]}}')
+    Path(desk.state.pool_status.path).write_text('{"pools": {"a": ["someone else shrinks the group"]}}')
     assert document(desk)["problems"] == {"a": ["someone else shrinks the group"]}
 
 

@@ -14,7 +14,7 @@ import pytest
 from provisioner.commands.cli import run
 from provisioner.model import Budget, Limits, Memory, PoolLimits, RequestRecord, TemplateLimits
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import Notes
+from provisioner.telemetry.pool_status import PoolStatus
 from tests.support.parts import alter
 from tests.unit.core import record, running
 
@@ -47,7 +47,7 @@ def left(state: StateDir) -> StateDir:
     """A loop has left this: machines of six days, one that has run for two hours, prices and a budget."""
     begun = alter(running(0), submitted=WALL - 7200.0, ran=WALL - 7100.0)
     remember(state, record(begun, deadline=WALL))
-    state.notes.write(asdict(Notes(limits=PRICED)))
+    state.pool_status.write(asdict(PoolStatus(limits=PRICED)))
     return state
 
 

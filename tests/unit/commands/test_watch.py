@@ -59,9 +59,13 @@ def test_on_a_pipe_there_is_a_block_for_each_look_and_ctrl_c_is_no_mistake(
 
 
 def test_a_look_that_fails_is_a_sentence_and_the_next_may_succeed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = Path(desk.state.notes.path)
-    before = notes.read_text()
-    meanwhile(monkeypatch, lambda: notes.write_text('{"pools": {}, "paused": 3}'), lambda: notes.write_text(before))
+    pool_status = Path(desk.state.pool_status.path)
+    before = pool_status.read_text()
+    meanwhile(
+        monkeypatch,
+        lambda: pool_status.write_text('{"pools": {}, "paused": 3}'),
+        lambda: pool_status.write_text(before),
+    )
     lines = desk.call("status", "--watch", "1")[1].splitlines()
     heads = [line for line in lines if line.startswith("Provisioner") or "no loop of ours writes" in line]
     assert [line.startswith("Provisioner") for line in heads] == [True, False, True]
@@ -78,7 +82,7 @@ def test_on_a_terminal_it_is_live_until_ctrl_c(desk: Desk, monkeypatch: pytest.M
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("LINES", "40")
-    meanwhile(monkeypatch, lambda: Path(desk.state.notes.path).write_text('{"pools": {}, "paused": 3}'))
+    meanwhile(monkeypatch, lambda: Path(desk.state.pool_status.path).write_text('{"pools": {}, "paused": 3}'))
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     assert desk.call("status", "--watch")[0] == 0

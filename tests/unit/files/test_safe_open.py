@@ -50,7 +50,7 @@ USES: dict[str, list[Callable[[StateDir], object]]] = {
     ],
     "hf-inventory.json": [lambda state: state.inventory.write(["h"]), lambda state: state.inventory.read()],
     "announced.json": [lambda state: state.announced.write({"T": 1}), lambda state: state.announced.read()],
-    "pools.json": [lambda state: state.notes.write({}), lambda state: state.notes.read()],
+    "pools.json": [lambda state: state.pool_status.write({}), lambda state: state.pool_status.read()],
     "heartbeat": [lambda state: state.heartbeat.touch()],
     "journal.jsonl": [lambda state: state.journal.append([{"a": 1}])],
     "loop.lock": [lambda state: state.loop_lock.acquire(0), lambda state: state.loop_lock.epoch()],

@@ -399,12 +399,14 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
 
 def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:
     many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
-    notes = {one.name: NOW - 50 * HOUR for one in many}
+    pool_status = {one.name: NOW - 50 * HOUR for one in many}
     observation = snapshot(*(machine(number) for number in range(8)))
-    held = forgotten(used(*many, unlisted=notes), lists(), observation, after=48 * HOUR)
+    held = forgotten(used(*many, unlisted=pool_status), lists(), observation, after=48 * HOUR)
     assert held.brake is not None
     assert held.brake.reason is BrakeReason.TOO_MANY_ORPHANS
     assert held.closes == []
-    seen = forgotten(used(*many, unlisted=notes, accepted=tuple(notes)), lists(), observation, after=48 * HOUR)
+    seen = forgotten(
+        used(*many, unlisted=pool_status, accepted=tuple(pool_status)), lists(), observation, after=48 * HOUR
+    )
     assert seen.brake is None
     assert len(seen.closes) == 3, "the cap of an hour"

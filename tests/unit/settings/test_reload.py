@@ -79,7 +79,7 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.announced.write({"GceVm": 1})
         state.config.note("loop", Digests("0" * 8, "1" * 8))
         state.holds.change(lambda held: pulled(held, Hold(HoldKind.STOP_ALL)))
-        state.notes.write({"gke-main": []})
+        state.pool_status.write({"gke-main": []})
         assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []
     assert {path.name for path in set(conf.iterdir()) - before if path.suffix == ".json"} == STATE_FILES

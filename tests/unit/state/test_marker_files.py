@@ -11,23 +11,23 @@ import pytest
 from provisioner.hostfactory.instance import Digests
 from provisioner.state.errors import StateUnreadable
 from provisioner.state.marker_files import KEPT, ConfigMarks, Difference, Heartbeat, ReadContent, Side, differences
-from provisioner.state.status import PoolNotes
+from provisioner.state.status import PoolStatusFile
 from provisioner.telemetry.config_drift import sentence
 
 
 @pytest.mark.parametrize("content", [{"pools": {"a": ["one", "two"]}, "paused": ["b"]}, {}])
 def test_notes_are_read(tmp_path: Path, content: dict[str, Any]) -> None:
-    notes = PoolNotes(str(tmp_path / "pools.json"))
-    assert notes.read() == {}
-    notes.write(content)
-    assert notes.read() == content
+    pool_status = PoolStatusFile(str(tmp_path / "pools.json"))
+    assert pool_status.read() == {}
+    pool_status.write(content)
+    assert pool_status.read() == content
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "{"])
 def test_damaged_notes_are_no_notes(tmp_path: Path, content: str) -> None:
     (tmp_path / "pools.json").write_text(content)
     with pytest.raises(StateUnreadable, match=r"pools\.json"):
-        PoolNotes(str(tmp_path / "pools.json")).read()
+        PoolStatusFile(str(tmp_path / "pools.json")).read()
 
 
 def test_the_loops_silence_until_now_leaves_no_file_behind(tmp_path: Path) -> None:

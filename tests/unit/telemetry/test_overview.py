@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from provisioner.model import Limits, RequestStatus, Verdict, Window
 from provisioner.telemetry.machine_rows import Row
-from provisioner.telemetry.notes import LastingFailure, StandingRefusal
 from provisioner.telemetry.overview import Overview, overview
+from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from provisioner.telemetry.status_model_part import narrowed
 from tests.support.desk import facts
 from tests.unit.core import (

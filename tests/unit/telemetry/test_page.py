@@ -135,8 +135,8 @@ def test_a_directory_without_files_is_told_in_words(tmp_path: Path) -> None:
 
 def test_a_loop_that_stands_by_shows_what_the_files_hold(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
-    held, notes = grid()
-    leave(state, held, notes)
+    held, pool_status = grid()
+    leave(state, held, pool_status)
     state.memory.write(held)
     text = Read(text_of(StatusPage(state, lambda: None, Samples()), "/")).text
     assert REQUEST in text
@@ -148,9 +148,13 @@ def test_a_loop_that_stands_by_shows_what_the_files_hold(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 def test_what_comes_from_others_is_text_and_nothing_else(tmp_path: Path, word: str) -> None:
-    held, notes = grid(word)
+    held, pool_status = grid(word)
     state = StateDir(tmp_path)
-    leave(state, held, replace(notes, pools={}, refused=[], paused=[], orphans={}) if "\ud800" in word else notes)
+    leave(
+        state,
+        held,
+        replace(pool_status, pools={}, refused=[], paused=[], orphans={}) if "\ud800" in word else pool_status,
+    )
     shown = StatusPage(state, lambda: held, hours(held))
     plain = {
         tag
@@ -228,9 +232,9 @@ def test_many_who_look_at_once_cost_one_look(shown: StatusPage, monkeypatch: pyt
 
 
 def test_what_happened_is_told_of_a_pool_a_request_and_a_machine(tmp_path: Path) -> None:
-    held, notes = grid()
+    held, pool_status = grid()
     state = StateDir(tmp_path)
-    leave(state, held, notes)
+    leave(state, held, pool_status)
     refused = {"event": "create", "result": "quota", "machine": name(1), "pool": TIDY, "text": "<b>no"}
     hold = {"event": "hold", "hold": "drain", "result": "pulled", "pool": TIDY, "who": "ann", "text": "<i>ill"}
     state.journal.append({"time": stamp(time.time()), "cycle": 1, **line} for line in (refused, hold))

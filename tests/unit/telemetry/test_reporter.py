@@ -53,8 +53,8 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert value("config_ok") == 0
     assert (reporter.of_loop.health().ready, reporter.of_loop.status()["cycle"]) == (True, 2)
     assert reporter.memory
-    assert state.notes.read()["paused"] == ["b"]
-    assert state.notes.read()["configuration"]["text"] == "no YAML"
+    assert state.pool_status.read()["paused"] == ["b"]
+    assert state.pool_status.read()["configuration"]["text"] == "no YAML"
     assert reporter.samples.of(ALL)[0].point.running == 1
     configuration.limits, configuration.refused = limits(pool("a"), pool("c")), ""
     reporter(replace(report, number=3, memory=later_held))

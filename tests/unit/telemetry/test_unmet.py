@@ -230,11 +230,11 @@ def test_json_has_the_same_facts() -> None:
 def test_what_a_pool_backs_off_from_is_not_published_again_for_each_request() -> None:
     """The loop writes the notes with each change, and ten thousand requests may wait behind one window."""
     held = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
-    notes = facts(held).notes
+    pool_status = facts(held).pool_status
     later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))
-    again = facts(replace(held, pressures={("a", TEMPLATE): later})).notes
-    assert len(json.dumps(encode(notes)["unmet"])) < 100 * 100
-    assert again.unmet == notes.unmet, "nor written again when the next try fails"
+    again = facts(replace(held, pressures={("a", TEMPLATE): later})).pool_status
+    assert len(json.dumps(encode(pool_status)["unmet"])) < 100 * 100
+    assert again.unmet == pool_status.unmet, "nor written again when the next try fails"
 
 
 def test_who_waits_behind_another_is_told() -> None:

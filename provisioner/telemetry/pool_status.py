@@ -54,7 +54,7 @@ class StandingRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class PoolStatus:
     """What the loop has left."""
 
     pools: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -90,21 +90,21 @@ class Notes:
         }
 
 
-def read_notes(state: State) -> Notes:
+def read_pool_status(state: State) -> PoolStatus:
     """Return the notes of the loop. Raise StateUnreadable."""
-    document = state.read_notes()
+    document = state.read_pool_status()
     try:
-        known = {one.name: document[one.name] for one in fields(Notes) if one.name in document}
-        notes: Notes = decode(Notes, known)
+        known = {one.name: document[one.name] for one in fields(PoolStatus) if one.name in document}
+        pool_status: PoolStatus = decode(PoolStatus, known)
     except (RecordError, AttributeError) as error:
         raise StateUnreadable(
             f"{state.path}/pools.json: holds what no loop of ours writes: {error}. "
             "The loop writes it again when it starts."
         ) from error
-    return notes
+    return pool_status
 
 
-class Notebook:
+class PoolStatusWriter:
     """Takes in each cycle, in the loop's thread, and writes what people should know when that changes."""
 
     def __init__(self, state: State, refused: Callable[[], str] = lambda: "") -> None:
@@ -119,7 +119,7 @@ class Notebook:
         """Refused deletes, by pool and machine."""
         self._places: dict[str, str] = {}
         """In which pool each orphan was seen last."""
-        self._written: Notes | None = None
+        self._written: PoolStatus | None = None
         self._refused_write = ""
         """Why they were not, as it was logged last."""
 
@@ -129,7 +129,7 @@ class Notebook:
         self._configuration = _lasting(self._configuration, self._refused(), wall)
         self._take_creates(report.memory or Memory(""), limits, wall)
         self._take_deletes(report, wall)
-        notes = Notes(
+        pool_status = PoolStatus(
             pools={
                 **{name: (UNSEEN + failure.text,) for name, failure in report.unseen.items()},
                 **{name: problems for name, problems in report.problems.items() if problems},
@@ -142,11 +142,11 @@ class Notebook:
             limits=limits,
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
         )
-        if notes == self._written:
+        if pool_status == self._written:
             return
         try:
-            self._state.write_notes(encode(notes))
-            self._written, self._refused_write = notes, ""
+            self._state.write_pool_status(encode(pool_status))
+            self._written, self._refused_write = pool_status, ""
         except StateError as error:
             if str(error) != self._refused_write:
                 log.warning("Notes for people were not written", extra={"error": str(error)})
@@ -157,7 +157,7 @@ class Notebook:
         if self._written is not None:
             return self._written.unmet
         with suppress(StateError):
-            return read_notes(self._state).unmet
+            return read_pool_status(self._state).unmet
         return {}
 
     def _take_creates(self, memory: Memory, limits: Limits, wall: float) -> None:

@@ -26,7 +26,7 @@ from provisioner.model import (
     Window,
 )
 from provisioner.state.directory import StateDir
-from provisioner.telemetry.notes import LastingFailure, Notebook, Notes, read_notes
+from provisioner.telemetry.pool_status import LastingFailure, PoolStatus, PoolStatusWriter, read_pool_status
 from tests.support.parts import alter
 from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, limits, machine, memory, name, pool, snapshot, unobserved
 
@@ -43,7 +43,7 @@ class Desk:
         self.refused = ""
         self.limits = LIMITS
         self.wall = 100.0
-        self.notebook = Notebook(self.state, lambda: self.refused)
+        self.notebook = PoolStatusWriter(self.state, lambda: self.refused)
 
     def cycle(
         self,
@@ -52,14 +52,14 @@ class Desk:
         problem: str = "",
         outcomes: tuple[Outcome, ...] = (),
         unmet: Mapping[str, tuple[Unmet, ...]] | None = MappingProxyType({}),
-    ) -> Notes:
+    ) -> PoolStatus:
         """What stands in the file after another cycle."""
         results = (Results("a", outcomes, ()),) if outcomes else ()
         seen = {observation.pool: observation for observation in observations}
         report = CycleReport(1, NOW, 0.1, seen, held, None, {}, results, problem=problem, unmet=unmet)
         self.wall += 1.0
         self.notebook.take(report, self.limits, self.wall)
-        return read_notes(self.state)
+        return read_pool_status(self.state)
 
 
 @pytest.fixture
@@ -84,11 +84,14 @@ def refusing(**changes: object) -> Memory:
 def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:
     troubled = replace(SEEN, problems=("someone else shrinks the group",))
     blind = unobserved("b")
-    notes = desk.cycle(troubled, blind)
-    assert notes.pools == {"a": ("someone else shrinks the group",), "b": (f"cannot be seen: {blind.failure.text}",)}
-    written = Path(desk.state.notes.path).stat().st_ino
+    pool_status = desk.cycle(troubled, blind)
+    assert pool_status.pools == {
+        "a": ("someone else shrinks the group",),
+        "b": (f"cannot be seen: {blind.failure.text}",),
+    }
+    written = Path(desk.state.pool_status.path).stat().st_ino
     desk.cycle(troubled, blind)
-    assert Path(desk.state.notes.path).stat().st_ino == written, "it is written when it changes"
+    assert Path(desk.state.pool_status.path).stat().st_ino == written, "it is written when it changes"
     assert desk.cycle(SEEN).pools == {}
 
 
@@ -133,11 +136,11 @@ def test_unmet_machines_stay_published_until_a_loop_has_planned(desk: Desk) -> N
     assert desk.cycle(unmet=None).unmet == {}, "no loop has published any"
     unmet = {REQUEST: (Unmet("a", PendingReason.CAP, 1),)}
     desk.cycle(unmet=unmet)
-    desk.notebook = Notebook(desk.state)
+    desk.notebook = PoolStatusWriter(desk.state)
     for problem in ("intent.json is missing", "intent.json cannot be read"):
         assert desk.cycle(problem=problem, unmet=None).unmet == unmet
-    Path(desk.state.notes.path).write_text("{")
-    desk.notebook = Notebook(desk.state)
+    Path(desk.state.pool_status.path).write_text("{")
+    desk.notebook = PoolStatusWriter(desk.state)
     assert desk.cycle(unmet=None).unmet == {}, "what cannot be read is written again"
     assert desk.cycle(unmet=unmet).unmet == unmet
     assert desk.cycle().unmet == {}
@@ -146,8 +149,8 @@ def test_unmet_machines_stay_published_until_a_loop_has_planned(desk: Desk) -> N
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def refused(notes: Notes) -> list[tuple[str, str, float]]:
-    return [(one.operation, one.template, one.since) for one in notes.refused]
+def refused(pool_status: PoolStatus) -> list[tuple[str, str, float]]:
+    return [(one.operation, one.template, one.since) for one in pool_status.refused]
 
 
 def test_creates_count_as_refused_while_the_last_one_was(desk: Desk) -> None:
@@ -202,14 +205,14 @@ def test_orphans_are_left_with_their_pools_also_while_a_pool_cannot_be_seen(desk
 def test_limits_are_left(desk: Desk) -> None:
     desk.limits = limits(pool("a", max_machines=7, spill_after=30.0), pool("b", paused=True), maximum=9)
     desk.limits = alter(desk.limits, orphan_cap_per_hour=3, delete_unlisted_after=None)
-    notes = desk.cycle()
-    shown = notes.limits
+    pool_status = desk.cycle()
+    shown = pool_status.limits
     assert shown is not None
     assert shown.orphans == OrphanLimits(600.0, 3, None)
     assert (shown.pools, shown.templates) == (desk.limits.pools, desk.limits.templates)
-    assert notes.paused == ("b",)
+    assert pool_status.paused == ("b",)
 
 
 def test_the_pools_that_cannot_be_seen_are_named_without_the_word_for_it(desk: Desk) -> None:
-    notes = desk.cycle(replace(SEEN, problems=("someone else shrinks the group",)), unobserved("b"))
-    assert notes.unseen == {"b": unobserved("b").failure.text}
+    pool_status = desk.cycle(replace(SEEN, problems=("someone else shrinks the group",)), unobserved("b"))
+    assert pool_status.unseen == {"b": unobserved("b").failure.text}
