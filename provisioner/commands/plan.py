@@ -106,7 +106,7 @@ def _close(close: Transition) -> dict[str, Any]:
 
 def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:
     """Machines that are held back; of a pool that backs off, with the cloud's words."""
-    window = plan.memory.pressures.get((pool, template))
+    window = plan.memory.windows.get((pool, template))
     text = window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
     return {"pool": pool, "template": template, "reason": reason, "machines": count, "text": text}
 

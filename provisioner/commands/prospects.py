@@ -50,7 +50,7 @@ class Sources:
 
     def pools(self) -> set[str]:
         """The names of all pools."""
-        return {*(pool for pool, _ in self.memory.pressures), *self.pool_status.pool_limits, *self.pool_status.pools}
+        return {*(pool for pool, _ in self.memory.windows), *self.pool_status.pool_limits, *self.pool_status.pools}
 
     def unmet(self) -> UnmetDocuments:
         """Why open requests miss machines."""

@@ -231,7 +231,7 @@ def _deferred(plan: Plan, id_: str, deferral: Deferral) -> Line:
     reason = deferral.reasons[pool]
     line: Line = {"event": "deferred", "request": id_, "template": template}
     line |= {"pool": pool, "reason": reason, "count": deferral.machines}
-    window = plan.memory.pressures.get((pool, template))
+    window = plan.memory.windows.get((pool, template))
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         line |= window.failure.facts
     bounds = [one.bound for one in plan.unmet.get(id_, ()) if (one.pool, one.reason) == (pool, reason)]

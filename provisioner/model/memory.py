@@ -335,7 +335,7 @@ class Memory:
     written: Moment = Moment()
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
-    pressures: Mapping[tuple[str, str], Window] = field(default_factory=dict)
+    windows: Mapping[tuple[str, str], Window] = field(default_factory=dict)
     """The windows, by (pool, template); the name is that of the table in memory.json."""
     orphans: Orphans = Orphans()
     hosts: Hosts = Hosts()

@@ -19,7 +19,7 @@ LIFE = 10**12
 """Generations of memory.json between two losses of it: more than any loop writes. So the number of losses is known for
 as long as the file or its lock file is there."""
 
-MEMORY_TABLES = ("memory", "requests", "returns", "pressures", "usage")
+MEMORY_TABLES = ("memory", "requests", "returns", "windows", "usage")
 """The fields of Memory that are tables of their own; the others make up the one document of the first table, with what
 ``usage`` holds beside its days."""
 

@@ -147,7 +147,7 @@ def _outcomes(report: CycleReport) -> list[Outcome]:
 
 def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
     """The reason of a deferral, and the failure from which its pool backs off."""
-    window = report.memory.pressures.get((pool, template)) if report.memory else None
+    window = report.memory.windows.get((pool, template)) if report.memory else None
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
         return f"{reason} after {window.failure.error}"
     return str(reason)

@@ -67,7 +67,7 @@ class CycleMeter:
         if report.lock_wait is not None:
             metrics.lock_wait.observe(report.lock_wait)
         # Before HF's first request there is no memory.
-        metrics.window.replace(_windows(report.memory.pressures if report.memory else {}, limits))
+        metrics.window.replace(_windows(report.memory.windows if report.memory else {}, limits))
         if report.memory is not None:
             metrics.unlisted.replace(Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now)))
             self._count_memory(report, report.memory, limits, wall)
@@ -125,17 +125,17 @@ class CycleMeter:
         metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.deletion.stuck and not slot.deletion.gone))
 
 
-def _windows(pressures: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
+def _windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
     """Pressure allowed by pool, summed over templates. An untried template counts with the first window."""
-    windows: Counter[str] = Counter()
+    by_pool: Counter[str] = Counter()
     for template in limits.templates.values():
         for name in template.pools:
-            pressure, pool = pressures.get((name, template.id)), limits.pools.get(name)
+            pressure, pool = windows.get((name, template.id)), limits.pools.get(name)
             if pressure is not None:
-                windows[name] += pressure.window
+                by_pool[name] += pressure.window
             elif pool is not None:
-                windows[name] += min(pool.initial_window, pool.max_pending)
-    return windows
+                by_pool[name] += min(pool.initial_window, pool.max_pending)
+    return by_pool
 
 
 def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:

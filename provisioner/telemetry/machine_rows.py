@@ -82,7 +82,7 @@ def tables(
             key = (pool, memory.requests[id_].template)
             total[key] = Counts(*map(sum, zip(total[key], counts, strict=True)))
     named = [(pool, template.id) for template in limits.templates.values() for pool in template.pools]
-    keys = dict.fromkeys([*named, *sorted(total.keys() | waits.keys() | memory.pressures.keys())])
+    keys = dict.fromkeys([*named, *sorted(total.keys() | waits.keys() | memory.windows.keys())])
     rows = [_pair_row(memory, limits, key, total[key], waits.get(key, 0), errors.get(key)) for key in keys]
     return {
         "machines": [row for row in rows if row.pool],
@@ -93,8 +93,8 @@ def tables(
 
 def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: int, error: Document | None) -> Row:
     pool = limits.pools.get(key[0])
-    if key in memory.pressures:
-        window: int | None = memory.pressures[key].window
+    if key in memory.windows:
+        window: int | None = memory.windows[key].window
     else:  # what a first try is allowed
         window = min(pool.initial_window, pool.max_pending) if pool else None
     wanted = counts.running + max(counts.pending, waits)

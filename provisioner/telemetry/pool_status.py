@@ -166,7 +166,7 @@ class PoolStatusWriter:
         since = {pair: refusal.since for pair, refusal in self._creates.items()}
         self._creates = {
             pair: StandingRefusal(pair[0], "create", pair[1], since.get(pair, wall), failure.text)
-            for pair, window in sorted(memory.pressures.items())
+            for pair, window in sorted(memory.windows.items())
             if pair in named and (failure := window.backs_off_from) and failure.error.needs_operator and not window.boot
         }
 

@@ -43,7 +43,7 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
                 at = slot.submitted if slot.deletion.closed is None else slot.deletion.closed
                 failures[key].append((at, slot.failure))
     backing_off = set()
-    for key, window in memory.pressures.items():
+    for key, window in memory.windows.items():
         if window.level:
             backing_off.add(key)
         if window.backs_off_from is not None:
@@ -67,13 +67,13 @@ def window_documents(
     """
     return [
         _window_document(memory, key, failures.get(key), waiting.get(key, 0), now)
-        for key in sorted(memory.pressures.keys() | failures.keys() | waiting.keys())
+        for key in sorted(memory.windows.keys() | failures.keys() | waiting.keys())
         if key[0]
     ]
 
 
 def _window_document(memory: Memory, key: Key, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any]:
-    window = memory.pressures.get(key)
+    window = memory.windows.get(key)
     failure = window.failure if window else None
     backs_off = window is not None and window.level > 0
     same = last is not None and failure is not None and last.failure.error is failure.error

@@ -95,7 +95,7 @@ class UnmetDocuments:
         error, text, since, next_try = one.error, one.text, one.since, one.next_try
         if one.reason is PendingReason.UNSEEN:
             text = self._pool_status.unseen.get(one.pool, "its newest observation is too old or in doubt")
-        window = self._memory.pressures.get((one.pool, record.template), UNTRIED)
+        window = self._memory.windows.get((one.pool, record.template), UNTRIED)
         if one.reason in BY_WINDOW and since is None:
             since = record.read if window.closed_since is None else window.closed_since
             next_try = (window.retry_at or None) if one.reason is PendingReason.BACKOFF else None

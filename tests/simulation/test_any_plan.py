@@ -154,7 +154,7 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
     remembered = memory(
         *records,
         *([back] if back.names else []),
-        pressures=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
+        windows=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
         orphans=draw(st.dictionaries(st.sampled_from([name(90, "cccccccccc"), "x"]), st.just(NOW - 700))),
     )
     observations = {

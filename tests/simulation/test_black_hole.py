@@ -35,7 +35,7 @@ class Learning(Provisioner):
 
     def _hear(self, report: CycleReport) -> None:
         super()._hear(report)
-        self.windows += [window for (pool, _), window in report.memory.pressures.items() if pool == "a"]
+        self.windows += [window for (pool, _), window in report.memory.windows.items() if pool == "a"]
 
 
 class Hole(Watched):
@@ -163,7 +163,7 @@ def test_instances_that_end_after_half_a_minute(tmp_path: Path, mode: str, close
         kept_at(site, 10, HOUR / 6)
         memory = site.reports[-1].memory
         assert memory is not None
-        known = memory.pressures[GROUP.name, "T"]
+        known = memory.windows[GROUP.name, "T"]
         slots = [slot for record in memory.requests.values() for slot in record.slots.values()]
         made = sum(slot.submitted is not None for slot in slots)
     assert (known.early_loss is not None) is closes

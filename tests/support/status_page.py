@@ -78,7 +78,7 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
         written=Moment(NOW, time.time()),
         requests={one.id: one for one in requests},
         returns={"ret-aaaaaaaaaa": ReturnRecord("ret-aaaaaaaaaa", (word,), BEFORE, BEFORE + 3600)},
-        pressures={(word, word): Window(2, level=1, blocked_at=BEFORE, retry_at=NOW + 60, failure=failure)},
+        windows={(word, word): Window(2, level=1, blocked_at=BEFORE, retry_at=NOW + 60, failure=failure)},
         orphans=Orphans({word: NOW}),
         hosts=Hosts({word: 0.0}),
         brake=Brake(BrakeReason.TOO_MANY_ORPHANS, BEFORE, word, word),
@@ -108,7 +108,7 @@ def leave(state: StateDir, held: Memory, pool_status: PoolStatus) -> None:
 def hours(held: Memory, count: int = 120) -> Samples:
     """Samples of the last minutes."""
     samples = Samples()
-    key = next(iter(held.pressures), ("", ""))
+    key = next(iter(held.windows), ("", ""))
     for number in range(count):
         deferred = {(*key, PendingReason.BACKOFF): number % 17}
         samples.take(replace(held), deferred, time.time() - EVERY * (count - number))

@@ -239,7 +239,7 @@ class Provisioner:
 
     def window(self) -> int:
         memory = self.state.memory.held
-        return sum(window.window for window in memory.pressures.values()) if memory else 0
+        return sum(window.window for window in memory.windows.values()) if memory else 0
 
     def check(self) -> None:
         for text in self.grid.broken:
@@ -277,7 +277,7 @@ class Provisioner:
 
     def reasons(self) -> tuple[str, ...]:
         memory = self.state.memory.held
-        failures = [window.failure for window in memory.pressures.values()] if memory else []
+        failures = [window.failure for window in memory.windows.values()] if memory else []
         now = [str(failure.error) for failure in failures if failure is not None]
         words = {message.partition(":")[0] for message in self.grid.failures}
         return tuple(sorted({*now, *self._told, *(word for word in words if word in set(ErrorClass))}))

@@ -60,7 +60,7 @@ class Capacity:
         self._full: set[tuple[str, str]] = set()
         """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
         # Machines were lost early there: a probe that runs has proved nothing yet.
-        trials = {key for key, current in draft.pressures.items() if current.early_loss is not None}
+        trials = {key for key, current in draft.windows.items() if current.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
             there = [slot for slot in record.slots.values() if not slot.deletion.gone]
@@ -90,7 +90,7 @@ class Capacity:
                 self._full.add(key)
 
     def _is_probe(self, slot: Slot, key: tuple[str, str]) -> bool:
-        current = self._draft.pressures.get(key)
+        current = self._draft.windows.get(key)
         return bool(current and current.probing and slot.submitted is not None and slot.submitted >= current.blocked_at)
 
     def opened(self, slot: Slot, template: str, machines: int) -> None:
@@ -196,7 +196,7 @@ class Capacity:
     def note_windows(self) -> None:
         """Remember since when each window has held machines back."""
         draft = self._draft
-        for key in self._held | set(draft.pressures):
+        for key in self._held | set(draft.windows):
             current, since = draft.window(*key), None
             if key in self._held:
                 since = draft.now if current.closed_since is None else current.closed_since

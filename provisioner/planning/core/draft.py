@@ -65,7 +65,7 @@ DELETE_AGAIN = 60.0
 machine for ever."""
 
 
-CHANGING = ("requests", "returns", "pressures", "orphans", "hosts", "places", "usage", "brake", "generation")
+CHANGING = ("requests", "returns", "windows", "orphans", "hosts", "places", "usage", "brake", "generation")
 """Parts of a memory that a plan may change; a draft has attributes of the same names."""
 
 
@@ -95,7 +95,7 @@ class Draft:
         """Requests and return requests that were read for the first time."""
         self.requests = dict(memory.requests)
         self.returns = dict(memory.returns)
-        self.pressures = dict(memory.pressures)
+        self.windows = dict(memory.windows)
         self.orphans, self.hosts, self.places = memory.orphans, memory.hosts, memory.places
         self.generation, self.brake, self.usage = memory.generation, memory.brake, memory.usage
         self.creates: list[Create] = []
@@ -197,12 +197,12 @@ class Draft:
     def window(self, pool: str, template: str) -> Window:
         """Return the window of a template in a pool; a new one if the pool's spec changed."""
         snapshot = self.snapshots.get(pool)
-        return window.current(self.pressures.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
+        return window.current(self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
 
     def set_window(self, pool: str, template: str, changed: Window) -> None:
         """Remember the window of a template in a pool."""
-        if self.pressures.get((pool, template)) != changed:
-            self.pressures[pool, template] = changed
+        if self.windows.get((pool, template)) != changed:
+            self.windows[pool, template] = changed
 
     def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
         """Count in its window that a slot's machine did not run, although its create was taken or may have been."""
@@ -223,11 +223,9 @@ class Draft:
     @property
     def window_changes(self) -> tuple[WindowChange, ...]:
         """The windows that changed so far."""
-        former = self.before.pressures
+        former = self.before.windows
         return tuple(
-            WindowChange(*key, former.get(key), one)
-            for key, one in self.pressures.items()
-            if former.get(key) is not one
+            WindowChange(*key, former.get(key), one) for key, one in self.windows.items() if former.get(key) is not one
         )
 
     @property

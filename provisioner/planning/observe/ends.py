@@ -64,7 +64,7 @@ class EarlyLosses:
             newest = max(submitted for submitted, _ in losses)
             news = window.Losses(_fates(draft, *key), losses[-1][1], newest, len(losses))
             draft.set_window(*key, window.lost_early(draft.window(*key), news, draft.now, draft.limits))
-        closed = {key: learned for key in draft.pressures if (learned := draft.window(*key)).early_loss is not None}
+        closed = {key: learned for key in draft.windows if (learned := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
 

@@ -60,7 +60,7 @@ def news(
 def held_back(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
     """Machines that are deferred because the pool backs off from a refusal."""
     for (pool, template, reason), machines in deferred.items():
-        learned = memory.pressures.get((pool, template))
+        learned = memory.windows.get((pool, template))
         failure = learned.backs_off_from if learned else None
         if reason in HELD_BY_WINDOW and failure is not None and failure.error.is_refusal:
             yield Refusal(pool, template, failure.error, failure.text, machines)

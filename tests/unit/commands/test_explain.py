@@ -241,7 +241,7 @@ TO_GO = memory(
 BOOTS = memory(record(slot(0, submitted=NOW, failure=NO_ROOM), running(1, notice=Notice(LossCause.NODE, NOW))))
 STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
     "a deferred request: why, since when, and what is next": (
-        memory(record(running(0), count=6, deadline=NOW + 60), pressures={("a", TEMPLATE): FULL}),
+        memory(record(running(0), count=6, deadline=NOW + 60), windows={("a", TEMPLATE): FULL}),
         {},
         REQUEST,
         [

@@ -24,7 +24,7 @@ MANY = 10_000
 WORDS = "ZONE_RESOURCE_POOL_EXHAUSTED"
 HELD = memory(
     record(*(slot(number) for number in range(4))),
-    pressures={("b", TEMPLATE): Window(1, level=1, failure=STOCKOUT)},
+    windows={("b", TEMPLATE): Window(1, level=1, failure=STOCKOUT)},
 )
 PLAN = Plan(
     HELD,

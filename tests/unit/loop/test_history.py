@@ -113,9 +113,9 @@ def records(held: Memory) -> Mapping[str, RequestRecord | ReturnRecord]:
 def made(former: Memory, held: Memory, **more: Any) -> Plan:
     """A plan that makes one memory of the other."""
     windows = [
-        WindowChange(*key, former.pressures.get(key), one)
-        for key, one in held.pressures.items()
-        if former.pressures.get(key) is not one
+        WindowChange(*key, former.windows.get(key), one)
+        for key, one in held.windows.items()
+        if former.windows.get(key) is not one
     ]
     asked = [one for id_, one in records(held).items() if id_ not in records(former)]
     return Plan(held, transitions=tuple(transitions(former, held)), windows=tuple(windows), asked=tuple(asked), **more)
@@ -186,7 +186,7 @@ def test_hf_is_told_of_a_loss_once(diary: Diary) -> None:
 
 def test_a_deferral_is_told_once_with_its_reason_and_once_that_it_is_over(diary: Diary) -> None:
     full = {("a", TEMPLATE): Window(8, level=1, failure=STOCKOUT)}
-    held = memory(record(count=3), record(count=1, id_=OTHER, template="else"), pressures=full)
+    held = memory(record(count=3), record(count=1, id_=OTHER, template="else"), windows=full)
     diary.cycle(held)
     waiting = Plan(held, deferrals=WAITING)
     assert diary.cycle(plan=waiting) == [
@@ -203,7 +203,7 @@ def test_a_deferral_is_told_once_with_its_reason_and_once_that_it_is_over(diary:
     ]
     assert [diary.cycle(plan=waiting) for _ in range(50)] == [[]] * 50
     assert diary.cycle(plan=None) == [], "nothing was planned"
-    (over,) = diary.cycle(memory(record(slot(0), slot(1), slot(2)), pressures=full))[1:]
+    (over,) = diary.cycle(memory(record(slot(0), slot(1), slot(2)), windows=full))[1:]
     assert over == {"event": "deferred", "request": REQUEST, "template": TEMPLATE, "over": True, "seconds": 260.0}
 
 
@@ -225,7 +225,7 @@ def test_a_deferral_says_which_bound_is_reached(
 
 
 @pytest.mark.parametrize(
-    ("pressures", "bound"),
+    ("windows", "bound"),
     [
         ({}, 7),
         ({("a", TEMPLATE): Window(3)}, 3),
@@ -234,9 +234,9 @@ def test_a_deferral_says_which_bound_is_reached(
     ids=["new", "known", "probing"],
 )
 def test_a_window_is_told_as_the_bound_although_the_pool_is_busy(
-    diary: Diary, pressures: dict[tuple[str, str], Window], bound: int
+    diary: Diary, windows: dict[tuple[str, str], Window], bound: int
 ) -> None:
-    held, places = memory(record(count=9), pressures=pressures), limits(pool("a", initial_window=7))
+    held, places = memory(record(count=9), windows=windows), limits(pool("a", initial_window=7))
     waiting = [plan(held, snapshot(), limits=places, busy=["a"]), plan(held, snapshot(), limits=places)]
     lines = [line for one in waiting for line in diary.cycle(plan=one) if line["event"] == "deferred"]
     assert [(line["reason"], line.get("bound")) for line in lines] == [(PendingReason.WINDOW, bound)]
@@ -247,7 +247,7 @@ def test_windows_are_told_when_they_halve_double_or_turn(diary: Diary) -> None:
     lines = []
     for size, level in sizes:
         learned = Window(size, level=level, failure=STOCKOUT if level else None)
-        lines += diary.cycle(memory(pressures={("a", TEMPLATE): learned}))
+        lines += diary.cycle(memory(windows={("a", TEMPLATE): learned}))
     backing = {"backing_off": True, "error": "stockout", "text": STOCKOUT.text}
     said = {"event": "window", "pool": "a", "template": TEMPLATE}
     over = {"window": 8, "backing_off": False}
@@ -266,7 +266,7 @@ def test_a_window_is_told_as_the_cycle_leaves_it(diary: Diary, former: Window | 
 
 
 def test_a_pool_that_is_met_backing_off_is_told(diary: Diary) -> None:
-    (line,) = diary.cycle(memory(pressures={("a", TEMPLATE): Window(100, level=1, failure=STOCKOUT)}))
+    (line,) = diary.cycle(memory(windows={("a", TEMPLATE): Window(100, level=1, failure=STOCKOUT)}))
     assert (line["event"], line["backing_off"]) == ("window", True)
 
 
@@ -461,7 +461,7 @@ def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> Non
         create = Outcome(Create(machine_name("hf", id_, 0), "a", TEMPLATE, id_))
         for step, results in enumerate([[Results("a", (create,), ())], *[storm] * 5]):
             flap = Window(1 + step % 2, level=step % 2, failure=STOCKOUT if step % 2 else None)
-            held = memory(record(count=1, id_=id_), pressures={("b", TEMPLATE): flap})
+            held = memory(record(count=1, id_=id_), windows={("b", TEMPLATE): flap})
             wall = WALL + hour * 3600.0 + step * COUNTED_SECONDS
             planned = made(former, held)
             history.take(Changes(hour, wall, results, planned.transitions, planned.windows, planned))

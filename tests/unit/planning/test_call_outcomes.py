@@ -75,7 +75,7 @@ def test_a_create_that_failed(error: ErrorClass) -> None:
         assert [(close.name, close.verdict, close.failure) for close in closes] == [(name(0), verdict, failure)]
     else:
         assert closes == []
-    learned = remembered.pressures["a", TEMPLATE]
+    learned = remembered.windows["a", TEMPLATE]
     assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
     assert learned.failed == (verdict is Verdict.FAILED and not error.has_no_room)
     assert learned.failure == failure
@@ -92,7 +92,7 @@ def test_a_whole_batch_that_was_refused_backs_off_once(error: ErrorClass, failed
     made = remember(remembered, [Outcome(create, refusal) for create in creates], (), LIMITS, NOW)
     after_, changed = made.memory, made.transitions
     closes = [one for one in changed if one.closes]
-    assert after_.pressures["a", TEMPLATE].level == 1
+    assert after_.windows["a", TEMPLATE].level == 1
     assert len(closes) == failed
 
 
@@ -128,16 +128,16 @@ def test_an_accepted_create_and_the_back_off(before: ErrorClass, submitted: floa
         window=4, level=1, probing=True, blocked_at=BEFORE - 1, retry_at=NOW - 1, failure=Failure(before, "text")
     )
     asked = alter(ASKED, submitted=submitted)
-    remembered = after(asked, Outcome(CREATE), pressures={("a", TEMPLATE): backing})
-    assert (remembered.pressures["a", TEMPLATE].level == 0) is ended
+    remembered = after(asked, Outcome(CREATE), windows={("a", TEMPLATE): backing})
+    assert (remembered.windows["a", TEMPLATE].level == 0) is ended
     assert kept(remembered) == alter(asked, accepted=True), "its slot stays open"
 
 
 def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays() -> None:
     busy = Outcome(CREATE, Failure(ErrorClass.THROTTLED, "text"), retry_after=1.0)
-    remembered = after(ASKED, busy, pressures={("a", TEMPLATE): Window(window=64)})
+    remembered = after(ASKED, busy, windows={("a", TEMPLATE): Window(window=64)})
     assert (kept(remembered).verdict, kept(remembered).submitted) == (Verdict.OPEN, None)
-    learned = remembered.pressures["a", TEMPLATE]
+    learned = remembered.windows["a", TEMPLATE]
     assert (learned.window, learned.retry_at, learned.probing) == (64, NOW + 1.0, False)
 
 

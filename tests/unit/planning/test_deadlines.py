@@ -167,7 +167,7 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
 )
 def test_hf_hears_why(last: Slot | None, learned: Failure | None, failure: Failure) -> None:
     block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=learned)} if learned else {}
-    known = replace(nine_run(last, count=TEN), pressures=block)
+    known = replace(nine_run(last, count=TEN), windows=block)
     seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.observed.seen else None
     observation = snapshot(*THERE.machines.values(), *([seen] if seen else []))
     end = ended(known, observation, limits=impatient(max_machines=10 if last else 9))

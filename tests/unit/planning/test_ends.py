@@ -78,7 +78,7 @@ def after(one: Slot, *observations: Snapshot, limits: Limits = ONE) -> Slot:
 
 
 def learned(known: Memory) -> Window:
-    return known.pressures["a", TEMPLATE]
+    return known.windows["a", TEMPLATE]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_where_no_time_is_asked_for_no_loss_is_early() -> None:
 
 def test_why_it_was_lost_is_told_with_the_time_that_it_had() -> None:
     assert after(SUCCEEDED, at(30, machine(**DEAD))).failure == WHY
-    assert learned(seen(memory(record(running(), **ENDED), pressures=narrow()), at(30, machine(**DEAD)))).failure == WHY
+    assert learned(seen(memory(record(running(), **ENDED), windows=narrow()), at(30, machine(**DEAD)))).failure == WHY
 
 
 def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_before_it_is_gone() -> None:
@@ -154,7 +154,7 @@ def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
     slots = [running(number, Verdict.SUCCEEDED, ran=BEFORE + number) for number in range(alive + dead)]
     gone = range(dead) if first else range(alive, alive + dead)
     observation = at(60, *(machine(number, **(DEAD if number in gone else {})) for number in range(alive + dead)))
-    return learned(seen(memory(record(*slots, **ENDED), pressures=narrow(window)), observation))
+    return learned(seen(memory(record(*slots, **ENDED), windows=narrow(window)), observation))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_machines_of_another_pool_or_template_say_nothing_of_a_window(other: dic
     dead = [running(number, Verdict.SUCCEEDED) for number in range(6)]
     template = TEMPLATE if other else "U"
     known = memory(
-        record(*dead, **ENDED), record(*alive, id_=OTHER, template=template, **ENDED), pressures=narrow(window=16)
+        record(*dead, **ENDED), record(*alive, id_=OTHER, template=template, **ENDED), windows=narrow(window=16)
     )
     shown = [machine(number, **DEAD) for number in range(6)]
     shown += [] if other else [machine(number, request=OTHER) for number in range(20)]
@@ -195,7 +195,7 @@ TRIED = Window(8, level=3, blocked_at=BEFORE - 50, retry_at=BEFORE - 20, probing
 
 def trial(*slots: Slot, observation: Snapshot, limits: Limits = ONE, **changes: Any) -> Plan:
     """The plan for a request of ten that has these machines, where early losses closed the window."""
-    known = memory(record(*slots, count=10), pressures={("a", TEMPLATE): replace(TRIED, **changes)})
+    known = memory(record(*slots, count=10), windows={("a", TEMPLATE): replace(TRIED, **changes)})
     observations = (observation, snapshot(pool="b", began=observation.began)) if "b" in limits.pools else (observation,)
     return plan(known, *observations, limits=limits, now=observation.began + 1)
 
@@ -266,6 +266,6 @@ def test_machines_on_trial_do_not_count_as_probes_of_another_back_off() -> None:
 
 def test_what_a_request_misses_at_its_deadline_fails_as_its_machines_did() -> None:
     dead = running(0, Verdict.FAILED, failure=WHY, gone=True)
-    known = memory(record(dead, count=1, deadline=NOW), pressures={("a", TEMPLATE): replace(TRIED, retry_at=NOW + 9)})
+    known = memory(record(dead, count=1, deadline=NOW), windows={("a", TEMPLATE): replace(TRIED, retry_at=NOW + 9)})
     given_up = plan(known, snapshot(began=SEEN), limits=ONE).memory.requests[REQUEST].slots[1]
     assert (given_up.verdict, given_up.failure) == (Verdict.FAILED, WHY)

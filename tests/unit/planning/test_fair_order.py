@@ -190,7 +190,7 @@ def test_a_template_that_gets_nothing_holds_up_no_other() -> None:
     slow = Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow"))
     for learned in (blocked, slow, Window(window=1, closed_since=BEFORE)):
         records = asking(OLD, 50, BEFORE, slot()), asking(YOUNG, 5, template="U")
-        known = memory(*records, pressures={("a", TEMPLATE): learned})
+        known = memory(*records, windows={("a", TEMPLATE): learned})
         made = plan(known, snapshot(), limits=two_templates(pool("a", max_pending=5, max_machines=5)))
         assert Counter(create.request for create in made.creates) == {YOUNG: 5}
 

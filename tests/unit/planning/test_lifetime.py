@@ -174,7 +174,7 @@ def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
     known = grid(*(aged(number) for number in range(30)))
     if waiting:
         known = replace(known, requests=known.requests | {OTHER: record(id_=OTHER, count=1)})
-    made = plan(replace(known, pressures=learned), observe(30), limits=mortal(paused=paused))
+    made = plan(replace(known, windows=learned), observe(30), limits=mortal(paused=paused))
     assert len(offered(made.memory)) == expected
 
 

@@ -174,7 +174,7 @@ NO_IMAGE = Failure(ErrorClass.INVALID, "main: ImagePullBackOff")
 def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitted: float, phase: Phase) -> None:
     one, seen = slot(submitted=submitted, seen=True, failure=NO_IMAGE), machine(0, phase, failure=NO_IMAGE)
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
-    learned = made.memory.pressures["a", TEMPLATE]
+    learned = made.memory.windows["a", TEMPLATE]
     assert (learned.level, learned.failure) == (1, NO_IMAGE)
     assert window.accepted(learned, NOW) is learned
 
@@ -185,7 +185,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     made = plan(memory(record(late)), *observations, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
-    assert window.blocked(made.memory.pressures["a", TEMPLATE], NOW)
+    assert window.blocked(made.memory.windows["a", TEMPLATE], NOW)
     assert made.creates == ()
 
 
@@ -213,7 +213,7 @@ def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
         if isinstance(observation, Snapshot)
         else observation
     )
-    made = plan(memory(held, pressures={("a", TEMPLATE): learned} if learned else {}), seen, limits=ONE)
+    made = plan(memory(held, windows={("a", TEMPLATE): learned} if learned else {}), seen, limits=ONE)
     ended = after(made)
     assert (ended.ended, ended.ended_at, made.creates) == (WITH_ERROR, NOW, ())
     assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)

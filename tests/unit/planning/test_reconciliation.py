@@ -398,7 +398,7 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
     opened: float, submitted: list[float | None], ended: bool
 ) -> None:
     asked = [slot(number, opened=opened, submitted=when) for number, when in enumerate(submitted)]
-    remembered = memory(record(*asked), pressures={("a", TEMPLATE): BACKING_OFF})
+    remembered = memory(record(*asked), windows={("a", TEMPLATE): BACKING_OFF})
     draft = drafted(remembered, snapshot(*map(machine, range(len(asked)))))
     assert (draft.window("a", TEMPLATE).level == 0) is ended
 
@@ -407,7 +407,7 @@ def test_a_machine_that_runs_ends_a_backoff_that_began_before_it_was_asked_for(
 def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_it_began(
     submitted: float, level: int
 ) -> None:
-    remembered = memory(record(slot(submitted=submitted)), pressures={("a", TEMPLATE): BACKING_OFF})
+    remembered = memory(record(slot(submitted=submitted)), windows={("a", TEMPLATE): BACKING_OFF})
     assert drafted(remembered, snapshot(DEAD)).window("a", TEMPLATE).level == level
 
 

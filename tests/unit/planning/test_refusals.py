@@ -95,7 +95,7 @@ def test_another_reason_is_another_refusal_and_other_words_for_the_same_are_not(
 
 
 def backing_off(failure: Failure | None = STOCKOUT, level: int = 1) -> Memory:
-    return memory(pressures={("a", TEMPLATE): Window(1, level=level, failure=failure)})
+    return memory(windows={("a", TEMPLATE): Window(1, level=level, failure=failure)})
 
 
 def test_machines_wait_that_the_pool_is_not_asked_for_because_it_refused_another() -> None:

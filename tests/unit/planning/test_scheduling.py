@@ -99,8 +99,8 @@ def asked_of(
     busy: str = "",
 ) -> Draft:
     """A request has asked pool ``a``, of these settings, and then ``b``."""
-    pressures = {("a", TEMPLATE): learned, ("b", TEMPLATE): learned_next}
-    known = memory(one, pressures={key: window for key, window in pressures.items() if window})
+    windows = {("a", TEMPLATE): learned, ("b", TEMPLATE): learned_next}
+    known = memory(one, windows={key: window for key, window in windows.items() if window})
     pools = pool("a", **({"spill_after": SPILL} | first)), pool("b", **second)
     return asked(known, *seen, limits=limits(*pools), busy=busy)
 
@@ -160,8 +160,8 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
 def test_what_no_pool_takes_is_deferred_in_the_first(
     both: dict[str, object], learned: Window | None, reason: PendingReason
 ) -> None:
-    pressures = {(one, TEMPLATE): learned for one in "ab"} if learned else {}
-    draft = asked(memory(record(count=5), pressures=pressures), limits=limits(pool("a", **both), pool("b", **both)))
+    windows = {(one, TEMPLATE): learned for one in "ab"} if learned else {}
+    draft = asked(memory(record(count=5), windows=windows), limits=limits(pool("a", **both), pool("b", **both)))
     assert draft.creates == []
     assert dict(draft.deferred) == {("a", TEMPLATE, reason): 5}
     assert slots(draft) == {}
@@ -169,7 +169,7 @@ def test_what_no_pool_takes_is_deferred_in_the_first(
 
 @pytest.mark.parametrize("slots", [[], [slot(accepted=False, submitted=NOW - 30)]], ids=["new", "of unknown outcome"])
 def test_a_back_off_is_looked_at_again_when_it_ends(slots: list[Slot]) -> None:
-    known = memory(record(*slots, count=1), pressures={("a", TEMPLATE): BACKING_OFF})
+    known = memory(record(*slots, count=1), windows={("a", TEMPLATE): BACKING_OFF})
     assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
 
 
@@ -202,7 +202,7 @@ def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, ex
 
 def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
     draft = asked_of(record(count=2), learned=Window(window=2, closed_since=BEFORE))
-    assert draft.memory().pressures["a", TEMPLATE].closed_since is None
+    assert draft.memory().windows["a", TEMPLATE].closed_since is None
 
 
 # --- a slot that does not run in time ---------------------------------------------------------------------------------
@@ -354,19 +354,19 @@ def test_of_slots_that_were_never_sent_one_is_the_probe(learned: Window, others:
     ],
 )
 def test_when_a_slot_that_waits_for_a_pool_that_is_too_busy_is_looked_at_again(opened: float, due: float) -> None:
-    known = memory(record(unsent(opened=opened)), pressures={("a", TEMPLATE): THROTTLED})
+    known = memory(record(unsent(opened=opened)), windows={("a", TEMPLATE): THROTTLED})
     assert asked(known, *BOTH, limits=limits()).due == due
 
 
 @pytest.mark.parametrize("room", [{"max_machines": 1}, {"max_pending": 1}, {"initial_window": 1}], ids=str)
 def test_a_slot_that_was_never_sent_leaves_its_place_to_the_next(room: dict[str, int]) -> None:
     lone = limits(pool("a", **room), maximum=1)
-    known = memory(record(unsent(opened=NOW - 1)), pressures={("a", TEMPLATE): BACKING_OFF})
+    known = memory(record(unsent(opened=NOW - 1)), windows={("a", TEMPLATE): BACKING_OFF})
     draft = draft_of(known, *BOTH, limits=lone)
     capacity = capacity_of(draft)
     ask(draft, draft.requests[REQUEST], capacity)
     assert verdicts(draft) == {Verdict.WITHDRAWN: 1}
-    draft.pressures["a", TEMPLATE] = Window(window=1)
+    draft.windows["a", TEMPLATE] = Window(window=1)
     assert capacity.room("a", TEMPLATE).machines == 1
 
 
@@ -396,7 +396,7 @@ def test_a_create_of_unknown_outcome(
 
 def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> None:
     probed = replace(PROBING, blocked_at=NOW - 30)
-    known = memory(record(UNKNOWN, unsent(1), count=3), pressures={("a", TEMPLATE): probed})
+    known = memory(record(UNKNOWN, unsent(1), count=3), windows={("a", TEMPLATE): probed})
     draft = asked(known, limits=limits(pool("a")))
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
 
@@ -460,7 +460,7 @@ def test_a_machine_that_still_goes_counts_against_the_cap_over_all_templates() -
 def test_a_slot_that_is_withdrawn_unsent_leaves_its_place_to_another_template() -> None:
     paused, shared = pool("a", paused=True), pool("b", max_machines_total=1)
     known = memory(record(unsent(0, pool="b")), record(id_=OTHER, count=1, template="U"))
-    known = replace(known, pressures={("b", TEMPLATE): BACKING_OFF})
+    known = replace(known, windows={("b", TEMPLATE): BACKING_OFF})
     draft = asked(known, limits=two_templates(paused, shared))
     assert Counter(create.template for create in draft.creates) == {"U": 1}
 

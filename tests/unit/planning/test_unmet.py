@@ -69,8 +69,8 @@ def unmet(held: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: An
 
 def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: Any) -> Memory:
     """A request of so many machines, and what was learned of pool ``a``."""
-    pressures = {("a", TEMPLATE): window} if window else {}
-    return memory(record(*slots, count=count, **changes), pressures=pressures)
+    windows = {("a", TEMPLATE): window} if window else {}
+    return memory(record(*slots, count=count, **changes), windows=windows)
 
 
 def told(one: Unmet) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def test_machines_wait_for_calls_that_are_under_way_and_not_for_a_window_of_some
 
 def test_who_asks_later_waits_behind_who_asks_first() -> None:
     older, newer = record(count=1, read=BEFORE), record(count=2, read=NOW, id_=OTHER)
-    held = memory(newer, older, pressures={("a", TEMPLATE): backing_off()})
+    held = memory(newer, older, windows={("a", TEMPLATE): backing_off()})
     assert [one.behind for one in unmet(held)] == [""]
     assert [one.behind for one in unmet(held, id_=OTHER)] == [REQUEST]
 
@@ -252,8 +252,8 @@ def worlds(draw: some.DrawFn, *, settled: bool = False) -> tuple[Memory, Limits,
         wanted = sum(one.verdict is not Verdict.WITHDRAWN for one in slots)
         count = wanted + draw(some.integers(0, 6))
         records.append(record(*slots, id_=id_, count=count, read=draw(TIMES), deadline=NOW + 3600))
-    pressures = {(name, TEMPLATE): draw(WINDOWS) for name in draw(some.sets(some.sampled_from("ab")))}
-    return memory(*records, pressures=pressures), allowed, frozenset(draw(some.sets(some.sampled_from("ab"))))
+    windows = {(name, TEMPLATE): draw(WINDOWS) for name in draw(some.sets(some.sampled_from("ab")))}
+    return memory(*records, windows=windows), allowed, frozenset(draw(some.sets(some.sampled_from("ab"))))
 
 
 @some.composite

@@ -102,7 +102,7 @@ def memories() -> st.SearchStrategy[Any]:
         Memory,
         requests=keyed("id", filled(RequestRecord, count=COUNT, slots=st.lists(slots, max_size=2)).map(named)),
         returns=keyed("id", filled(ReturnRecord)),
-        pressures=mappings(st.tuples(TEXT, TEXT), filled(Window)),
+        windows=mappings(st.tuples(TEXT, TEXT), filled(Window)),
     )
 
 
@@ -186,7 +186,7 @@ DAMAGE = {
     "slots that are a list": (("requests", "a", "slots"), [], "slots: expected an object"),
     "a slot number that is none": (("requests", "a", "slots", "x"), ROW, "key 'x' is not JSON"),
     "names that are a text": (("returns", "ret-a", "names"), "ab", "ret-a: names: expected a list"),
-    "a pair that is none": (("pressures", '["p"]'), {"window": 1}, "expected a list of 2"),
+    "a pair that is none": (("windows", '["p"]'), {"window": 1}, "expected a list of 2"),
     "a record that is none": (("memory", "memory", "brake"), [], "brake: Brake: expected an object"),
 }
 

@@ -93,7 +93,7 @@ def test_it_counts_what_was_done(report: CycleReport, expected: dict[str, object
             replace(
                 QUIET,
                 deferred=DEFERRED,
-                memory=memory(pressures={("a", TEMPLATE): Window(1, level=1, failure=STOCKOUT)}),
+                memory=memory(windows={("a", TEMPLATE): Window(1, level=1, failure=STOCKOUT)}),
             ),
             "7 deferred in a: backoff after stockout",
             id="a back-off",

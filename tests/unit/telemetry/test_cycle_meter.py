@@ -162,7 +162,7 @@ MEANS: dict[str, tuple[Sequence[CycleReport], Series]] = {
         [report(memory())], {"window pool=a": 200, "window pool=b": 100}
     ),
     "the window of a pool is the sum over its templates": (
-        [report(memory(pressures={("a", "T"): Window(20), ("a", "U"): Window(7)}))], {"window pool=a": 27}
+        [report(memory(windows={("a", "T"): Window(20), ("a", "U"): Window(7)}))], {"window pool=a": 27}
     ),
     "the longest wait is that of the oldest request without an answer": (
         [report(OLDEST)],

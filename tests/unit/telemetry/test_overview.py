@@ -44,7 +44,7 @@ def test_a_template_sums_up_its_pools_and_what_waits() -> None:
     failed = slot(3, Verdict.FAILED, failure=STOCKOUT, gone=True, closed=NOW - 240)
     held = memory(
         record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, gone=True), count=9),
-        pressures={("a", TEMPLATE): Window(1)},
+        windows={("a", TEMPLATE): Window(1)},
     )
     seen = overview(facts(held, TWO_POOLS))
     both, first, second = row(seen.templates, TEMPLATE), row(seen.pools, "a"), row(seen.pools, "b")
@@ -112,7 +112,7 @@ def everything() -> Overview:
         record(running(0, stuck=True), count=2),
         record(slot(0, request=OTHER, pool="b"), id_=OTHER, template=second, count=1),
         giving_back("hf-bbbbbbbbbb-000000"),
-        pressures={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
+        windows={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
     )
     refused = [StandingRefusal("a", "create", TEMPLATE, 0.0, "no"), StandingRefusal("b", "delete", "", 0.0, "no")]
     return overview(

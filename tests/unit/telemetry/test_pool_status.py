@@ -78,7 +78,7 @@ def create(failure: Failure | None = None) -> Outcome:
 def refusing(**changes: object) -> Memory:
     """What a refused create leaves in memory."""
     learned = replace(Window(window=1, level=1, probing=True, failure=DENIED), **changes)  # type: ignore[arg-type]
-    return memory(pressures={("a", TEMPLATE): learned})
+    return memory(windows={("a", TEMPLATE): learned})
 
 
 def test_what_is_wrong_with_pools_is_left_once(desk: Desk) -> None:

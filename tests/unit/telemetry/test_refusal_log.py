@@ -125,7 +125,7 @@ def test_what_waits_in_a_pool_that_cannot_be_seen_goes_on_waiting(told: Told) ->
 
 def test_what_goes_on_is_said_every_ten_minutes_with_how_many(told: Told) -> None:
     told.cycle(memory(record(ASKED)))
-    held = memory(pressures={("a", TEMPLATE): Window(1, level=1, failure=STOCKOUT)})
+    held = memory(windows={("a", TEMPLATE): Window(1, level=1, failure=STOCKOUT)})
     for second in range(0, 1801, 5):
         failed = [slot(number, Verdict.FAILED, failure=STOCKOUT) for number in range(second // 5 + 1)]
         held = replace(held, requests=memory(record(*failed)).requests)

@@ -56,7 +56,7 @@ OTHERS = [letter * 10 for letter in "cdefg"]
 
 def full(*records: RequestRecord) -> Memory:
     """Requests while pool ``a`` has no room."""
-    return memory(*records, pressures={("a", TEMPLATE): FULL})
+    return memory(*records, windows={("a", TEMPLATE): FULL})
 
 
 def kept(id_: str, count: int) -> RequestRecord:
@@ -100,14 +100,14 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
     "a window, and the pool after it": (
         memory(
             record(slot(0, seen=True), slot(1, seen=True), count=5),
-            pressures={("a", TEMPLATE): Window(2, closed_since=NOW - 5)},
+            windows={("a", TEMPLATE): Window(2, closed_since=NOW - 5)},
         ),
         SPILLS,
         {},
         rf"3 in a: window of 2 since {TIME} \(\d+ s\); spills over to b in 6\d min",
     ),
     "a probe, in the words of the failure that it follows": (
-        memory(record(slot(seen=True), count=4), pressures={("a", TEMPLATE): replace(FULL, retry_at=NOW - 3)}),
+        memory(record(slot(seen=True), count=4), windows={("a", TEMPLATE): replace(FULL, retry_at=NOW - 3)}),
         ONE_POOL,
         {},
         rf"3 in a: window of 1, stockout since {TIME} \(4 min\): ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -135,7 +135,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
     "a throttled pool": (
         memory(
             record(unsent()),
-            pressures={("a", TEMPLATE): replace(FULL, failure=Failure(ErrorClass.THROTTLED, "slow down"))},
+            windows={("a", TEMPLATE): replace(FULL, failure=Failure(ErrorClass.THROTTLED, "slow down"))},
         ),
         ONE_POOL,
         {},
@@ -232,7 +232,7 @@ def test_what_a_pool_backs_off_from_is_not_published_again_for_each_request() ->
     held = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
     pool_status = facts(held).pool_status
     later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))
-    again = facts(replace(held, pressures={("a", TEMPLATE): later})).pool_status
+    again = facts(replace(held, windows={("a", TEMPLATE): later})).pool_status
     assert len(json.dumps(encode(pool_status)["unmet"])) < 100 * 100
     assert again.unmet == pool_status.unmet, "nor written again when the next try fails"
 
@@ -270,7 +270,7 @@ RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE
 def test_what_was_learned_of_a_pool_is_a_line(
     one: RequestRecord, window: Window, says: str, numbers: tuple[object, ...]
 ) -> None:
-    (told,) = overview(facts(memory(one, pressures={("a", TEMPLATE): window}))).pressure
+    (told,) = overview(facts(memory(one, windows={("a", TEMPLATE): window}))).pressure
     assert re.fullmatch(rf"  pool a, T: {says}", pool_line(told)), pool_line(told)
     assert told["last_error"]["error"] == "stockout"
     names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
@@ -290,7 +290,7 @@ def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
 ) -> None:
     one = record(TRIED, running(1, ran=NOW - seconds_ago), count=1)
     window = replace(FULL, level=level) if level else Window(6)
-    seen = overview(facts(memory(one, pressures={("a", TEMPLATE): window})))
+    seen = overview(facts(memory(one, windows={("a", TEMPLATE): window})))
     assert [told["last_error"] is None for told in seen.pressure] == [forgotten]
     assert [row.last_error is None for row in seen.pools if row.pool == "a"] == [forgotten]
 
