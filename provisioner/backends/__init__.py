@@ -73,7 +73,7 @@ class Backend(Protocol):
         A backend whose pools share lists may have begun a little earlier: the snapshot says when.
         ``sought``: names that are asked for by themselves, each with the uid that is meant, if one is known; of what
         stands under them, our machines that are not shown as ours any more are ``machines`` that strayed, others that
-        are not ours ``foreign``, and others that may be ours, but are no machine of this pool, ``namesakes``.
+        are not ours ``foreign``, and others that may be ours, but are no machine of this pool, ``name_collisions``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:

@@ -206,7 +206,7 @@ class FakeBackend:
             began=now,
             machines=self._machines,
             foreign=frozenset(entry.name for entry in others) - ours,
-            namesakes=ours,
+            name_collisions=ours,
             spec="fake",
             asked=frozenset(sought),
         )

@@ -58,7 +58,7 @@ class Replay:
     wait: Callable[[float], None] = time.sleep
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    strangers: set[str] = field(default_factory=set)
+    unknown_machines: set[str] = field(default_factory=set)
     """Recorded names of machines without a counterpart in the replay; they are sent as they are."""
     _ids: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Replay:
         return {
             "calls": dict(sorted(self.calls.items())),
             "refused": dict(sorted(self.refused.items())),
-            "unknown_machines": len(self.strangers),
+            "unknown_machines": len(self.unknown_machines),
         }
 
     def _play(self, event: Event) -> None:
@@ -116,7 +116,7 @@ class Replay:
     def _machine(self, entry: Document) -> Document:
         own, given = self._own_name(entry), _names(entry)
         if own is None:
-            self.strangers.update([*given.values()][:1])
+            self.unknown_machines.update([*given.values()][:1])
             return entry
         return entry | dict.fromkeys(given, own)
 

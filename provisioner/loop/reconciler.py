@@ -269,7 +269,7 @@ def _identity(observation: Observation) -> tuple[object, ...]:
         said = (
             observation.causes,
             observation.foreign,
-            observation.namesakes,
+            observation.name_collisions,
             observation.asked,
             observation.spec,
             observation.answered_by,

@@ -91,7 +91,7 @@ class Snapshot:
     """Machines that have gone, perhaps between two observations, and why."""
     problems: tuple[str, ...] = ()
     """What people should know of the pool's place: what others did to it, which of its settings will go wrong."""
-    namesakes: frozenset[str] = frozenset()
+    name_collisions: frozenset[str] = frozenset()
     """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
     none of them is gone."""
     answered_by: str = ""

@@ -66,7 +66,7 @@ def gone_already(hf: Grid) -> None:
 
 @case(74, "unknown → succeed once two observations lack it; not ours → fail, untouched, unless adopt_prefixes names it",
       adopt_prefixes=["sym-"])  # fmt: skip
-def strangers(hf: Grid) -> None:
+def unknown_machines(hf: Grid) -> None:
     kept = hf.complete(1)
     lookalike = kept[0].removesuffix("000000") + "\u0660" * 6
     pods = f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods"

@@ -203,10 +203,10 @@ def test_a_namesake_is_never_deleted(place: Place) -> None:
     before = place.until_seen(ONE)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid).failure is None
-    namesake(place, before)
+    name_collision(place, before)
 
 
-def namesake(place: Place, before: Machine) -> Machine:
+def name_collision(place: Place, before: Machine) -> Machine:
     """The other machine of this name, once an observation shows that it runs; looks may be late."""
 
     def other() -> Machine | None:
@@ -224,7 +224,7 @@ def test_force_ends_the_machine_that_is_meant_and_no_namesake(place: Place) -> N
     before = place.until_seen(ONE)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid, force=True).failure is None
-    after = namesake(place, before)
+    after = name_collision(place, before)
     assert place.delete(ONE, after.fingerprint.uid, force=True).failure is None
     until(lambda: place.present() == set(), place.patience)
 
@@ -317,7 +317,7 @@ def test_a_copy_of_a_machine_under_another_name_is_neither_ours_nor_gone_and_is_
 
     def noticed() -> bool:
         asked = place.observe([STRANGER])
-        return STRANGER in asked.foreign | asked.namesakes
+        return STRANGER in asked.foreign | asked.name_collisions
 
     until(noticed, place.patience)
     assert list(place.observe([STRANGER]).machines) == [ONE]

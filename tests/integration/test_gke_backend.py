@@ -661,7 +661,7 @@ def test_a_pod_of_a_pool_that_nobody_knows_any_more_is_not_gone(bench: Bench) ->
     """Only the pool of this name may touch it: HostFactory must not hear that it went."""
     create(bench.backend(name="former"), 1)
     asked = bench.backend().observe(0.0, dict.fromkeys([name(1)], ""))
-    assert (asked.foreign, asked.namesakes) == (frozenset(), {name(1)})
+    assert (asked.foreign, asked.name_collisions) == (frozenset(), {name(1)})
 
 
 # --- pods without our labels ------------------------------------------------------------------------------------------

@@ -338,7 +338,7 @@ def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulat
         hf.configure()
         seen.becomes(1, "config_ok")
 
-        strangers = strange_pods(hf, model, 1)
+        unknown_machines = strange_pods(hf, model, 1)
         seen.becomes(1, "machines", pool=POOL, template=NO_TEMPLATE)  # its time counts from here
         hf.cycles(3)
         assert seen.value("deletes_total") == 0, "orphans go slowly"
@@ -346,13 +346,13 @@ def test_files_and_machines_that_ask_for_a_person(tmp_path: Path, cloud: Simulat
         seen.becomes(1, "deletes_total", pool=POOL, reason="orphaned", result="ok")
         hf.until_cloud(lambda left: left == [model])
 
-        strangers = strange_pods(hf, model, 6)
+        unknown_machines = strange_pods(hf, model, 6)
         seen.becomes(6, "machines", pool=POOL, template=NO_TEMPLATE)
         seen.becomes(1, "brake_engaged", pool=POOL, reason="too_many_orphans")
         ahead.seconds += 900
         hf.cycles(3)
         assert seen.value("deletes_total", reason="orphaned") == 1, "the brake holds"
-        assert set(hf.cloud()) == {model, *strangers}
+        assert set(hf.cloud()) == {model, *unknown_machines}
         command(hf, "recover", "--release-brake")
         seen.becomes(0, "brake_engaged")
         ahead.seconds += 900

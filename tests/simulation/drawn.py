@@ -101,7 +101,7 @@ ACTS: Mapping[Act, Values] = {
     Act.PREEMPT: {"share": (0.1, 0.5, 1.0)},
     Act.KILL: {"share": (0.1, 0.5, 1.0)},
     Act.REMOVE: {"share": (0.1, 0.5, 1.0)},
-    Act.STRANGERS: {"machines": (1, 8)},
+    Act.UNKNOWN_MACHINES: {"machines": (1, 8)},
     Act.DOUBLES: {"machines": (1, 8)},
     Act.RESTART: {},
     Act.PAUSE: {"for_minutes": (0.2, 2.0, 10.0)},

@@ -103,7 +103,7 @@ class GkeBackend:
             wall=self._api.clock.now(),
             machines=machines,
             foreign=frozenset(others - ours),
-            namesakes=frozenset(ours),
+            name_collisions=frozenset(ours),
             spec=self._spec.current().digest,
             asked=frozenset(sought),
             causes=self._cache.causes(),

@@ -101,7 +101,9 @@ class GroupObserver:
             wall=wall and wall - (now - began),
             machines=self._published({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
             foreign=frozenset(name for name in sought if name in self.members and name not in self._seen),
-            namesakes=self._namesakes(sought.keys() - self.outside.keys() - self.members.keys(), standing, deadline),
+            name_collisions=self._name_collisions(
+                sought.keys() - self.outside.keys() - self.members.keys(), standing, deadline
+            ),
             spec=self._spec,
             asked=frozenset(sought),
             causes=self._preemptions.causes(),
@@ -165,7 +167,7 @@ class GroupObserver:
             read = pool.map(lambda shared: self._newer(shared, now, deadline), lists.values())
             return dict(zip(lists, read, strict=True))
 
-    def _namesakes(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
+    def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
         """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
         there = others & standing
         for begins in self._project.adopt_prefixes:

@@ -85,7 +85,7 @@ class Grid:
     def _have(self, hosts: Mapping[str, str]) -> None:
         self.hosts, self._numbers = hosts, Counter(hosts.values())
 
-    def give_back_strangers(self, machines: int) -> None:
+    def return_unknown_machines(self, machines: int) -> None:
         """HostFactory gives back that many machines that were never made, in its next round."""
         names = [
             f"{self._scenario.provisioner().name_prefix}-stranger{number:02d}-000000" for number in range(machines)

@@ -94,7 +94,7 @@ class Stage:
                 place.change(event.change, event.seconds)
             if event.do in CAUSES:
                 place.take_away(event.share, CAUSES[event.do])
-            for _ in range(event.machines if event.do in (Act.STRANGERS, Act.DOUBLES) else 0):
+            for _ in range(event.machines if event.do in (Act.UNKNOWN_MACHINES, Act.DOUBLES) else 0):
                 self._numbers += 1
                 ours = event.do is Act.DOUBLES
                 middle = f"zz{self._numbers:08d}" if ours else f"foreign-{self._numbers}"
@@ -186,7 +186,7 @@ class Provisioner:
             Act.CLOCK: lambda event: self._move_clock(event.seconds or 0.0),
             Act.HF_RESTART: lambda _: self.grid.forget(),
             Act.HF_SILENT: self._silence,
-            Act.RETURN_STRANGERS: lambda event: self.grid.give_back_strangers(event.machines),
+            Act.RETURN_STRANGERS: lambda event: self.grid.return_unknown_machines(event.machines),
             Act.HOLD: lambda event: self._pull(event, HoldKind.PAUSE, self._pools(event)),
             Act.DRAIN: lambda event: self._pull(event, HoldKind.DRAIN, self._pools(event)),
             Act.STOP_ALL: lambda event: self._pull(event, HoldKind.STOP_ALL, [""]),

@@ -193,7 +193,7 @@ class Act(StrEnum):
     """``share`` of the running machines end by themselves."""
     REMOVE = "remove"
     """A person deletes ``share`` of all machines in the place."""
-    STRANGERS = "strangers"
+    UNKNOWN_MACHINES = "unknown_machines"
     """``machines`` of somebody else appear under names that begin as ours do."""
     DOUBLES = "doubles"
     """``machines`` with our identity appear that this provisioner did not make."""

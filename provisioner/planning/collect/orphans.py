@@ -77,7 +77,7 @@ def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
     draft.orphans = replace(draft.orphans, since=since)
     for name in sorted(strange, key=lambda name: (since[name], name)):  # the order that brake_release.py shows
         _delete_orphan(draft, name, strange[name], busy)
-    _note_lost_strangers(draft, activity, returned)
+    _note_lost_unknown_machines(draft, activity, returned)
 
 
 def _strange(draft: Draft, activity: HfActivity) -> dict[str, str]:
@@ -152,22 +152,22 @@ def delete_allowed_at(deletes: Sequence[float], limits: OrphanLimits, at: float)
 
 
 def _shows(snapshot: Snapshot, name: str) -> bool:
-    return name in snapshot.machines or name in snapshot.foreign or name in snapshot.namesakes
+    return name in snapshot.machines or name in snapshot.foreign or name in snapshot.name_collisions
 
 
 def _all_seen(draft: Draft) -> bool:
     return all(pool in draft.snapshots for pool in draft.limits.pools)
 
 
-def _note_lost_strangers(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
+def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
     """Hosts that HF lists with names of our shape, that neither we nor any pool know: HF has to give them back."""
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
-        strangers = set(activity.inventory)
-        for record in draft.records() if strangers else ():
-            strangers.difference_update([slot.name for slot in record.slots.values()])
-        for name in sorted(strangers - returned):
+        unknown_machines = set(activity.inventory)
+        for record in draft.records() if unknown_machines else ():
+            unknown_machines.difference_update([slot.name for slot in record.slots.values()])
+        for name in sorted(unknown_machines - returned):
             if split_name(draft.limits.prefix, name) is None:
                 continue
             if any(_shows(snapshot, name) for snapshot in draft.snapshots.values()):

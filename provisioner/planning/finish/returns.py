@@ -31,8 +31,8 @@ def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
     """
     open_ = (back for back in memory.returns.values() if back.ended is None)
     given_back = {name for back in open_ for name in back.names if name not in back.results}
-    strangers = {name: "" for name in given_back if slot_named(memory.requests, limits.prefix, name) is None}
-    names = {pool: dict(strangers) for pool in limits.pools}
+    unknown_machines = {name: "" for name in given_back if slot_named(memory.requests, limits.prefix, name) is None}
+    names = {pool: dict(unknown_machines) for pool in limits.pools}
     for _, slot in memory.slots:
         if (
             not slot.deletion.gone
@@ -68,7 +68,7 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
         if name in results:
             continue
         slot = draft.named(name)
-        result = _slot_result(draft, slot) if slot else _stranger_result(draft, name, absent, sent, busy)
+        result = _slot_result(draft, slot) if slot else _unknown_machine_result(draft, name, absent, sent, busy)
         if result is None and draft.now >= record.deadline:
             result = ReturnResult.STUCK
             if slot is not None and slot.deletion.hindrance is not None:
@@ -107,7 +107,7 @@ def revoke(draft: Draft, slot: Slot) -> Slot:
     return marked
 
 
-def _stranger_result(
+def _unknown_machine_result(
     draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
 ) -> ReturnResult | None:
     """A name that is no slot of ours: ours by identity, adopted, someone else's, undecided, or nowhere."""
@@ -126,7 +126,7 @@ def _stranger_result(
             draft.deletes.append(Delete(name, pool, DeleteReason.RETURNED, uid, adopted=machine is None))
         draft.wake_at(sent[name] + DELETE_AGAIN)
         return None
-    if any(name in snapshot.namesakes for snapshot in draft.snapshots.values()):
+    if any(name in snapshot.name_collisions for snapshot in draft.snapshots.values()):
         absent.pop(name, None)
         return None
     asked = all(name in snapshot.asked for snapshot in draft.snapshots.values())

@@ -42,7 +42,7 @@ NOT_OURS = "This machine exists but is not managed by this provisioner; it was l
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STRAYED = "The machine had lost what marks it as ours: its end was seen by its name and uid alone."
 STUCK = "The machine was still there at the deadline; its deletion is tried further."
-STUCK_STRANGER = "The machine, which belongs to no request, was still there at the deadline: return it again."
+STUCK_UNKNOWN_MACHINE = "The machine, which belongs to no request, was still there at the deadline: return it again."
 """The message for a name that is no slot: only a slot's machine is deleted again after its return has ended."""
 
 HINDERED = " What its place says: "
@@ -213,7 +213,11 @@ def _returned(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, A
         None: ("executing", "shutting-down", why),
         ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.observed.strayed else ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
-        ReturnResult.STUCK: ("fail", "stopping", (STUCK if slot else STUCK_STRANGER) + (HINDERED + why if why else "")),
+        ReturnResult.STUCK: (
+            "fail",
+            "stopping",
+            (STUCK if slot else STUCK_UNKNOWN_MACHINE) + (HINDERED + why if why else ""),
+        ),
     }
     shown = slot or Slot(name, "", Verdict.OPEN, 0.0)
     return _entry(shown, *words[result])

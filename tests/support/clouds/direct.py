@@ -154,7 +154,7 @@ class DirectGke(Direct):
             now,
             machines,
             foreign=frozenset(others - ours),
-            namesakes=frozenset(ours),
+            name_collisions=frozenset(ours),
             spec=self.spec,
             causes=self._cache.causes(),
         )
@@ -232,7 +232,7 @@ class DirectMig(Direct):
             now,
             self._machines,
             foreign=frozenset(name for name in sought if name in members and name not in machines),
-            namesakes=frozenset(name for name in sought if name in instances and name not in machines),
+            name_collisions=frozenset(name for name in sought if name in instances and name not in machines),
             spec=self._mig.spec.template,
         )
 

@@ -32,7 +32,7 @@ from provisioner.planning.report.answers import (
     NOT_OURS,
     RETURNED_EARLY,
     STUCK,
-    STUCK_STRANGER,
+    STUCK_UNKNOWN_MACHINE,
     available,
     losses,
     render,
@@ -231,7 +231,7 @@ def test_what_is_stuck_is_tried_further_only_where_that_is_so(remembered: bool) 
     after = memory(record(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), ended=DONE), back)
     [told] = json.loads(return_answer(back, after, PREFIX).text)["machines"]
     assert (told["result"], told["status"]) == ("fail", "stopping")
-    assert told["message"] == (STUCK if remembered else STUCK_STRANGER)
+    assert told["message"] == (STUCK if remembered else STUCK_UNKNOWN_MACHINE)
     further = plan(after, snapshot(machine(0, request=request)), snapshot(pool="b"), limits=limits())
     assert bool(further.deletes) is remembered
 

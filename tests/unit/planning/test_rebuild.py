@@ -32,7 +32,7 @@ from provisioner.model import (
 from provisioner.names import SLOT_BLOCK, SLOT_NUMBERS
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild
-from provisioner.planning.report.answers import NOT_OURS, STUCK_STRANGER, request_answer, return_answer
+from provisioner.planning.report.answers import NOT_OURS, STUCK_UNKNOWN_MACHINE, request_answer, return_answer
 from tests.support.parts import alter
 from tests.unit.core import (
     BROKEN,
@@ -353,7 +353,7 @@ def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult, hind
     assert again.hindered == hindered
     assert return_answer(again, memory(), PREFIX) == answer
     message = json.loads(answer.text)["machines"][0]["message"]
-    assert message.startswith((NOT_OURS, STUCK_STRANGER)) is (result is not ReturnResult.GONE)
+    assert message.startswith((NOT_OURS, STUCK_UNKNOWN_MACHINE)) is (result is not ReturnResult.GONE)
 
 
 def test_an_open_return_request_is_read_anew() -> None:

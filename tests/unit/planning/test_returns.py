@@ -210,7 +210,7 @@ ASKED = {"pool": "b", "asked": frozenset({STRANGER})}
 def test_what_is_there_and_not_this_pools_is_not_gone(
     now: float, others: list[Snapshot], expected: ReturnResult | None, deleted: list[str]
 ) -> None:
-    held = snapshot(asked=frozenset({STRANGER}), namesakes=frozenset({STRANGER}))
+    held = snapshot(asked=frozenset({STRANGER}), name_collisions=frozenset({STRANGER}))
     draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), held, *others, now=now)
     assert result(draft, STRANGER) is expected
     assert draft.returns[RETURN].absent == {}

@@ -139,9 +139,11 @@ class Cluster:
         self._refuse(namespace, metadata.get("name", ""))
         validate_pod(pod)
         self._check_quota(namespace, metadata["name"])
-        namesake = self.pods.get(namespace, metadata["name"])
-        if namesake is not None:
-            raise already_exists("pods", namesake.name, ending="deletionTimestamp" in namesake.document["metadata"])
+        name_collision = self.pods.get(namespace, metadata["name"])
+        if name_collision is not None:
+            raise already_exists(
+                "pods", name_collision.name, ending="deletionTimestamp" in name_collision.document["metadata"]
+            )
         if dry_run:
             return Stored(self.pods.kind, pod, 0)
         stored = self.pods.put(pod)

@@ -176,7 +176,7 @@ def test_what_cannot_be_returned_now_is_returned_later(world: World) -> None:
     grid = Grid(wanting(), state, world)
     grid.round()
     state.intent.readable = False
-    grid.give_back_strangers(2)
+    grid.return_unknown_machines(2)
     grid.round()
     assert state.intent.held is not None
     assert not state.intent.held.returns
