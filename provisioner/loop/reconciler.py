@@ -272,7 +272,7 @@ def _identity(observation: Observation) -> tuple[object, ...]:
             observation.name_collisions,
             observation.asked,
             observation.spec,
-            observation.answered_by,
+            observation.endpoint_identity,
             observation.listed,
         )
         return observation.pool, id(observation.machines), *said

@@ -306,7 +306,7 @@ class Places:
     configured: Mapping[str, str] = field(default_factory=dict)
     """The place of each pool's machines, as ``PoolLimits.where``."""
     endpoints: Mapping[str, str] = field(default_factory=dict)
-    """``Snapshot.answered_by`` of each pool, as it was where its machines are."""
+    """``Snapshot.endpoint_identity`` of each pool, as it was where its machines are."""
     wrong_since: Mapping[str, float] = field(default_factory=dict)
     """Pools for which another endpoint seems to answer; since when."""
     unseen: tuple[str, ...] = ()

@@ -94,7 +94,7 @@ class Snapshot:
     name_collisions: frozenset[str] = frozenset()
     """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
     none of them is gone."""
-    answered_by: str = ""
+    endpoint_identity: str = ""
     """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
     wall: float | None = None
     """The time of the place's clock when the observation began, in epoch seconds. None: unknown."""

@@ -196,7 +196,7 @@ def test_a_look_says_on_which_list_it_rests(bench: Bench) -> None:
 
 
 def place_of(backend: GkeBackend) -> str:
-    return backend.observe(time.monotonic(), {}).answered_by
+    return backend.observe(time.monotonic(), {}).endpoint_identity
 
 
 @pytest.mark.parametrize("watched", [True, False])

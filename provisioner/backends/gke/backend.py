@@ -71,7 +71,7 @@ class GkeBackend:
         self._rests_on: tuple[float, float] | None = None
         """When the list began that the observations rest on: in monotonic time and, the same for all of them, in loop time."""
         self._answered_by = ""
-        """As ``Snapshot.answered_by``, read after that list."""
+        """As ``Snapshot.endpoint_identity``, read after that list."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Watch from now on; without it every observation lists the pods."""
@@ -108,7 +108,7 @@ class GkeBackend:
             asked=frozenset(sought),
             causes=self._cache.causes(),
             problems=(*self._api.clock.slowness(), *((STRAYED.format(len(strayed), min(strayed)),) if strayed else ())),
-            answered_by=self._answered_by,
+            endpoint_identity=self._answered_by,
             listed=listed,
         )
 

@@ -57,7 +57,7 @@ def distrust(draft: Draft) -> None:
             wrong[pool] = distrusted.since
             text = f"It {distrusted.detail}. To release the brake is to say that they are lost."
             draft.latch(BrakeReason.POOL_ASTRAY, text, pool)
-            if not snapshot.answered_by:
+            if not snapshot.endpoint_identity:
                 known = draft.orphans.since
                 new = dict.fromkeys(_unknown(draft, snapshot) - known.keys(), draft.now)
                 draft.orphans = replace(draft.orphans, since={**known, **new})
@@ -65,8 +65,8 @@ def distrust(draft: Draft) -> None:
             del draft.snapshots[pool]  # it shows another place, and says nothing of the pool's machines
         else:
             wrong.pop(pool, None)
-            if snapshot.answered_by:
-                endpoints[pool] = snapshot.answered_by
+            if snapshot.endpoint_identity:
+                endpoints[pool] = snapshot.endpoint_identity
     draft.places = replace(draft.places, configured=places, endpoints=endpoints, wrong_since=wrong)
 
 
@@ -158,10 +158,10 @@ def _wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, in
     ``absent``: how many machines that run the snapshot lacks, and how many of these without an explanation.
     """
     snapshot, memory = draft.snapshots[pool], draft.before
-    if snapshot.answered_by:
-        known = memory.places.endpoints.get(pool, snapshot.answered_by)
-        is_other = known != snapshot.answered_by and pool in _pools_with_machines(memory)
-        return f"is {snapshot.answered_by} now, but its machines were made in {known}" if is_other else ""
+    if snapshot.endpoint_identity:
+        known = memory.places.endpoints.get(pool, snapshot.endpoint_identity)
+        is_other = known != snapshot.endpoint_identity and pool in _pools_with_machines(memory)
+        return f"is {snapshot.endpoint_identity} now, but its machines were made in {known}" if is_other else ""
     noted = pool in memory.places.wrong_since
     if not running or absent[0] < running or not (noted or (absent[1] == running and is_mass(running, running))):
         return ""

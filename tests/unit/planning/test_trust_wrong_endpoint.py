@@ -124,12 +124,12 @@ def test_one_of_its_own_machines_brings_it_back() -> None:
 @pytest.mark.parametrize("count", [1, 10])
 def test_another_place_of_the_same_name_is_never_believed(count: int, others: Collection[int]) -> None:
     known = grid(count, endpoints={"a": "one"})
-    last = planned(known, *(observe((), others, SEEN + 100 * times, answered_by="two") for times in range(5)))
+    last = planned(known, *(observe((), others, SEEN + 100 * times, endpoint_identity="two") for times in range(5)))
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     assert last.memory.places.endpoints == {"a": "one"}
     assert last.memory.brake is not None
     assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
-    back = planned(last.memory, observe(range(count), began=SEEN + HOUR, answered_by="one"))
+    back = planned(last.memory, observe(range(count), began=SEEN + HOUR, endpoint_identity="one"))
     assert not back.distrusted
     assert not back.memory.places.wrong_since
 
@@ -141,34 +141,36 @@ FOREIGN = Fingerprint(uid="foreign")
 def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown: dict[str, Any]) -> None:
     known = grid(endpoints={"a": "one"})
     machines = [machine(number, **shown) for number in range(10)]
-    last = planned(known, snapshot(*machines, answered_by="two"))
+    last = planned(known, snapshot(*machines, endpoint_identity="two"))
     assert last.distrusted["a"].reason is DistrustReason.WRONG_ENDPOINT
     assert lost(last) == 0
-    back = planned(last.memory, observe(range(10), began=SEEN + 5, answered_by="one"))
+    back = planned(last.memory, observe(range(10), began=SEEN + 5, endpoint_identity="one"))
     assert (lost(back), back.deletes, back.distrusted) == (0, (), {})
 
 
 def test_a_look_from_elsewhere_ends_no_open_request() -> None:
     known = memory(record(*(slot(number, seen=True) for number in range(5))), endpoints={"a": "one"})
-    last = planned(known, snapshot(*(machine(number, fingerprint=FOREIGN) for number in range(5)), answered_by="two"))
+    last = planned(
+        known, snapshot(*(machine(number, fingerprint=FOREIGN) for number in range(5)), endpoint_identity="two")
+    )
     assert last.memory.requests == known.requests
 
 
 def test_a_pool_without_machines_may_move() -> None:
-    last = planned(memory(endpoints={"a": "one"}), observe(others=range(3), answered_by="two"))
+    last = planned(memory(endpoints={"a": "one"}), observe(others=range(3), endpoint_identity="two"))
     assert last.memory.places.endpoints == {"a": "two"}
     assert not last.distrusted
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
     """It is a mass loss, and what is left is orphans."""
-    observations = [observe((), range(3), SEEN + later, answered_by="one") for later in (0, 60, 65)]
+    observations = [observe((), range(3), SEEN + later, endpoint_identity="one") for later in (0, 60, 65)]
     last = planned(grid(endpoints={"a": "one"}), *observations)
     assert (lost(last), last.memory.places.wrong_since) == (10, {})
 
 
 def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
-    known = planned(grid(), observe(range(10), answered_by="one")).memory
+    known = planned(grid(), observe(range(10), endpoint_identity="one")).memory
     assert known.places.endpoints == {"a": "one"}
     assert not planned(known, observe(range(10), began=SEEN + 1)).distrusted
     assert planned(known, observe(others=range(3), began=SEEN + 1)).memory.places.wrong_since
@@ -206,12 +208,12 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     """Nor does that of one pool say anything of another's: each has its own word."""
     held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"})
-    first = planned(held, observe(answered_by="two"))
+    first = planned(held, observe(endpoint_identity="two"))
     assert first.memory.brake is held.brake
-    again = planned(without_brake(first.memory), observe(answered_by="two", began=SEEN + 100))
+    again = planned(without_brake(first.memory), observe(endpoint_identity="two", began=SEEN + 100))
     assert lost(again) == 0
     assert again.memory.brake is not None
     assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
     free = without_brake(again.memory)
     assert (free.brake, free.places.wrong_since, free.places.endpoints) == (None, {}, {"b": "three"})
-    assert lost(planned(free, *(observe(answered_by="two", began=SEEN + later) for later in (200, 205)))) == 10
+    assert lost(planned(free, *(observe(endpoint_identity="two", began=SEEN + later) for later in (200, 205)))) == 10
