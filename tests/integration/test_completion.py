@@ -31,18 +31,18 @@ def bash() -> str:
     return code("bash")
 
 
-def offered(bash: str, directory: Path, *words: str) -> set[str]:
+def retiring_at(bash: str, directory: Path, *words: str) -> set[str]:
     command = ["bash", "-c", ASK, "ask", bash, str(directory), "provisioner", *words]
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
 def test_commands_their_options_and_files_are_offered(bash: str, tmp_path: Path) -> None:
-    assert {entry.name for entry in cli.COMMANDS} <= offered(bash, tmp_path, "")
-    assert offered(bash, tmp_path, "stat") == {"status"}
-    assert {"--live", "--output"} <= offered(bash, tmp_path, "check", "--")
-    assert "--live" not in offered(bash, tmp_path, "status", "--")
+    assert {entry.name for entry in cli.COMMANDS} <= retiring_at(bash, tmp_path, "")
+    assert retiring_at(bash, tmp_path, "stat") == {"status"}
+    assert {"--live", "--output"} <= retiring_at(bash, tmp_path, "check", "--")
+    assert "--live" not in retiring_at(bash, tmp_path, "status", "--")
     (tmp_path / "other.yaml").touch()
-    assert "other.yaml" in offered(bash, tmp_path, "check", "oth")
+    assert "other.yaml" in retiring_at(bash, tmp_path, "check", "oth")
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])

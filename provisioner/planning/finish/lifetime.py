@@ -21,7 +21,7 @@ from provisioner.model import (
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import missing, pending
 
-OFFERED_SHARE = 0.1
+RETIRING_SHARE = 0.1
 """Share of a template's machines that may be offered at a time: a grid computes with so much less while others boot."""
 
 LAST_CALL = 600.0
@@ -86,7 +86,7 @@ def _at_once(draft: Draft, template: TemplateLimits, records: Sequence[RequestRe
         waiting = any(record.ended is None and (missing(record) > 0 or pending(record)) for record in records)
         return 0 if waiting else 1
     running = sum(slot.is_with_hf for record in records for slot in record.slots.values())
-    return max(1, int(OFFERED_SHARE * running))
+    return max(1, int(RETIRING_SHARE * running))
 
 
 def _sound(draft: Draft, pool: str, template: str) -> bool:

@@ -26,7 +26,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.finish.lifetime import LAST_CALL, OFFERED_SHARE
+from provisioner.planning.finish.lifetime import LAST_CALL, RETIRING_SHARE
 from provisioner.planning.report.answers import AGED, losses
 from tests.unit.core import (
     BEFORE,
@@ -73,7 +73,7 @@ def observe(count: int = 1) -> Any:
     return snapshot(*(machine(number) for number in range(count)))
 
 
-def offered(known: Memory) -> list[str]:
+def retiring_at(known: Memory) -> list[str]:
     """The names that HF is shown."""
     return sorted(losses(known, HfActivity(), NOW))
 
@@ -102,14 +102,14 @@ def test_the_word_for_it_is_its_own_and_its_grace_never_says_that_it_is_gone() -
 
 def test_hf_is_offered_only_what_it_knows_of() -> None:
     untold = plan(grid(aged(), reported_at=None), observe(), limits=mortal())
-    assert offered(untold.memory) == []
+    assert retiring_at(untold.memory) == []
     one_runs = memory(record(running(0, ran=OLD), running(1, ran=OLD), count=3))
-    assert offered(plan(one_runs, observe(2), limits=mortal()).memory) == []
+    assert retiring_at(plan(one_runs, observe(2), limits=mortal()).memory) == []
 
 
 def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
     made = plan(grid(aged(ran=OLD + 50), aged(1, ran=OLD + 70)), observe(2), limits=mortal())
-    assert (made.due, offered(made.memory)) == (NOW + 50, [])
+    assert (made.due, retiring_at(made.memory)) == (NOW + 50, [])
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_the_plan_is_due_when_the_next_one_is_old_enough() -> None:
 def test_a_share_is_offered_at_a_time_the_oldest_first(machines: int, most: int) -> None:
     slots = [aged(number, ran=OLD - number) for number in range(machines)]
     known = plan(grid(*slots), observe(machines), limits=mortal()).memory
-    assert most == max(1, int(OFFERED_SHARE * machines))
-    assert offered(known) == sorted(name(number) for number in range(machines)[-most:])
+    assert most == max(1, int(RETIRING_SHARE * machines))
+    assert retiring_at(known) == sorted(name(number) for number in range(machines)[-most:])
     again = plan(known, observe(machines), limits=mortal(), now=NOW + 9)
     assert again.memory is known, "those that are offered and not given back count"
 
@@ -133,12 +133,12 @@ def test_a_share_is_offered_at_a_time_the_oldest_first(machines: int, most: int)
 def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_is_deleted() -> None:
     slots = [aged(number, ran=OLD - number) for number in range(3)]
     known = plan(grid(*slots), observe(3), limits=mortal()).memory
-    assert offered(known) == [name(2)]
+    assert retiring_at(known) == [name(2)]
     back = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
     made = plan(known, observe(3), limits=mortal(), intent=back)
     assert [(delete.name, delete.reason) for delete in made.deletes] == [(name(2), DeleteReason.RETURNED)]
     assert made.memory.requests[REQUEST].slots[2].verdict is Verdict.RETURNED
-    assert offered(made.memory) == [name(1)]
+    assert retiring_at(made.memory) == [name(1)]
 
 
 def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
@@ -151,7 +151,7 @@ def test_the_share_is_of_the_templates_machines_in_all_its_requests() -> None:
     there = snapshot(*(machine(number, request=id_) for id_, each in numbers.items() for number in each))
     both = mortal()
     both = replace(both, templates=two_templates(pool("a")).templates | both.templates)
-    names = offered(plan(known, there, limits=both).memory)
+    names = retiring_at(plan(known, there, limits=both).memory)
     assert len(names) == 2
     assert not any("c" * 10 in each for each in names), "another template has none"
 
@@ -175,11 +175,11 @@ def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
     if waiting:
         known = replace(known, requests=known.requests | {OTHER: record(id_=OTHER, count=1)})
     made = plan(replace(known, windows=learned), observe(30), limits=mortal(paused=paused))
-    assert len(offered(made.memory)) == expected
+    assert len(retiring_at(made.memory)) == expected
 
 
 def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
-    assert offered(plan(grid(aged()), unobserved(), limits=mortal()).memory) == []
+    assert retiring_at(plan(grid(aged()), unobserved(), limits=mortal()).memory) == []
 
 
 # --- ends that the place has told -------------------------------------------------------------------------------------
@@ -223,12 +223,12 @@ def test_a_machine_is_named_before_its_place_ends_it(left: float, grace: int | N
 
 
 def test_nothing_is_said_of_an_end_while_nobody_knows_the_places_time() -> None:
-    assert offered(planned(60.0, wall=None).memory) == []
+    assert retiring_at(planned(60.0, wall=None).memory) == []
 
 
 def test_ends_at_the_same_time_are_told_a_share_at_a_time_and_all_at_the_last_call() -> None:
-    assert len(offered(planned(*[ANNOUNCE - 1] * 30).memory)) == 3
-    assert len(offered(planned(*[LAST_CALL] * 30).memory)) == 30
+    assert len(retiring_at(planned(*[ANNOUNCE - 1] * 30).memory)) == 3
+    assert len(retiring_at(planned(*[LAST_CALL] * 30).memory)) == 30
     assert planned(*[LAST_CALL + 7] * 30).due == NOW + 7
 
 
@@ -238,7 +238,7 @@ def test_an_end_that_was_told_stays_told_until_its_place_puts_it_off() -> None:
     assert again.memory is known
     assert losses(known, HfActivity(), NOW + 10)[name(0)] == Loss(90, LossCause.EXPIRES)
     put_off = plan(known, ending(90_000.0), limits=mortal(None), now=NOW + 10).memory
-    assert offered(put_off) == []
+    assert retiring_at(put_off) == []
     assert put_off.requests[REQUEST].slots[0].life.retiring_at is None
 
 
