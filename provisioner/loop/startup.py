@@ -24,7 +24,7 @@ from provisioner.model import (
 )
 from provisioner.names import request_of
 from provisioner.planning.core.usage import with_usage_of
-from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild, recover_answers
+from provisioner.planning.recover.rebuild import RecoveryInputs, distrusted, fresh, rebuild, recover_answers
 from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable
 from provisioner.state.protocols import State
 
@@ -249,8 +249,10 @@ class Startup:
                 "take it out of provisioner.yaml and start again; its machines then count as lost."
             )
         heard = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
-        evidence = Evidence(inputs.intent, self._told(), heard, snapshots, self._scripts_clock(inputs.intent))
-        self.distrusted = distrusted(evidence, inputs.limits, self._missed)
+        recovery_inputs = RecoveryInputs(
+            inputs.intent, self._told(), heard, snapshots, self._scripts_clock(inputs.intent)
+        )
+        self.distrusted = distrusted(recovery_inputs, inputs.limits, self._missed)
         if self.distrusted:
             raise StateError(
                 f"{lost} old, and is made again as soon as a second look at these "
@@ -259,8 +261,8 @@ class Startup:
         # Whoever asked before to release the brake has not seen what this memory could not know.
         self._state.recovery_done()
         self._missed = None
-        evidence = replace(evidence, life=self._state.memory.begin_life())
-        return rebuild(evidence, inputs.limits, inputs.now, self._clock.wall(), reason)
+        recovery_inputs = replace(recovery_inputs, life=self._state.memory.begin_life())
+        return rebuild(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)
 
     def _told(self) -> Mapping[str, Answer]:
         """What is settled; of the others what status.json says, if it can be read."""

@@ -62,7 +62,7 @@ def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RecoveryInputs:
     """What a lost memory can be made of again."""
 
     intent: Intent
@@ -93,31 +93,35 @@ class _Traces:
     now: float
 
 
-def distrusted(evidence: Evidence, limits: Limits, since: float) -> dict[str, Distrusted]:
+def distrusted(recovery_inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
     """Return the pools whose snapshot is no evidence yet, as too many machines that HF has are missing since then."""
-    told = _succeeded(evidence.told) - _given_back(evidence)
-    missing = told - {name for observation in evidence.snapshots.values() for name in observation.machines}
+    told = _succeeded(recovery_inputs.told) - _given_back(recovery_inputs)
+    missing = told - {name for observation in recovery_inputs.snapshots.values() for name in observation.machines}
     if not is_mass(len(missing), len(told)):
         return {}
     waits = {name: apart(pool) for name, pool in limits.pools.items() if apart(pool)}
     return {
         name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, len(missing), len(told))
         for name, seconds in waits.items()
-        if evidence.snapshots[name].proves < since + seconds
+        if recovery_inputs.snapshots[name].proves < since + seconds
     }
 
 
 def rebuild(
-    evidence: Evidence, limits: Limits, now: float, wall: float, reason: BrakeReason = BrakeReason.MEMORY_LOST
+    recovery_inputs: RecoveryInputs,
+    limits: Limits,
+    now: float,
+    wall: float,
+    reason: BrakeReason = BrakeReason.MEMORY_LOST,
 ) -> Memory:
     """What can be known again."""
-    intent, told, heard = evidence.intent, evidence.told, evidence.heard
+    intent, told, heard = recovery_inputs.intent, recovery_inputs.told, recovery_inputs.heard
     seen = {
         name: (pool, one)
-        for pool, observation in evidence.snapshots.items()
+        for pool, observation in recovery_inputs.snapshots.items()
         for name, one in observation.machines.items()
     }
-    returned = _given_back(evidence)
+    returned = _given_back(recovery_inputs)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
     served = {request_of(limits.prefix, name) for name in running | returned}
     names = defaultdict[str, list[str]](list)
@@ -129,12 +133,12 @@ def rebuild(
         answer = json.loads(told[request.id].text) if request.id in told else None
         if answer is None and heard.get(request.id, request.id in served):
             answer = _heard_answer(request, traces)
-        left = request.created_wall + limits.request_deadline - evidence.asked
+        left = request.created_wall + limits.request_deadline - recovery_inputs.asked
         record = _request(request, answer, heard.get(request.id, True), traces)
         requests[request.id] = replace(
             record,
             deadline=now + max(0.0, min(left, limits.request_deadline)),
-            next_slot=_next_slot(record.slots, evidence.life),
+            next_slot=_next_slot(record.slots, recovery_inputs.life),
         )
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
@@ -216,11 +220,13 @@ def _entry(machine: Machine) -> Mapping[str, Any]:
     }
 
 
-def _given_back(evidence: Evidence) -> Set[str]:
+def _given_back(recovery_inputs: RecoveryInputs) -> Set[str]:
     """Return the machines of all returns in intent, and of those that HF was told of, whatever intent has lost."""
-    backs = (json.loads(answer.text) for id_, answer in evidence.told.items() if id_.startswith(RETURN_ID_PREFIX))
+    backs = (
+        json.loads(answer.text) for id_, answer in recovery_inputs.told.items() if id_.startswith(RETURN_ID_PREFIX)
+    )
     told = {entry["name"] for back in backs for entry in back["machines"]}
-    return told | {name for back in evidence.intent.returns.values() for name in back.names}
+    return told | {name for back in recovery_inputs.intent.returns.values() for name in back.names}
 
 
 def _succeeded(told: Mapping[str, Answer]) -> Set[str]:

@@ -33,7 +33,7 @@ from provisioner.model import (
 )
 from provisioner.planning.core.holds import DRAINED, GIVEN_UP, counts, in_force, is_done
 from provisioner.planning.core.slots import BY_A_PERSON
-from provisioner.planning.recover.rebuild import Evidence, rebuild
+from provisioner.planning.recover.rebuild import RecoveryInputs, rebuild
 from provisioner.planning.report.answers import AGED, STUCK, available, losses, request_answer, return_answer
 from tests.support.parts import alter
 from tests.unit.core import (
@@ -287,8 +287,10 @@ def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
     known = memory(record(running(0), slot(1, seen=True), count=3))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
     told = request_answer(plan(known, observation, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
-    evidence = Evidence(intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": observation}, 0.0)
-    assert request_answer(rebuild(evidence, ONE, NOW, 0.0).requests[REQUEST]) == told
+    recovery_inputs = RecoveryInputs(
+        intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": observation}, 0.0
+    )
+    assert request_answer(rebuild(recovery_inputs, ONE, NOW, 0.0).requests[REQUEST]) == told
 
 
 @pytest.mark.parametrize(

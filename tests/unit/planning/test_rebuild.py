@@ -31,7 +31,7 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_BLOCK, SLOT_NUMBERS
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
-from provisioner.planning.recover.rebuild import Evidence, distrusted, fresh, rebuild
+from provisioner.planning.recover.rebuild import RecoveryInputs, distrusted, fresh, rebuild
 from provisioner.planning.report.answers import NOT_OURS, STUCK_UNKNOWN_MACHINE, request_answer, return_answer
 from tests.support.parts import alter
 from tests.unit.core import (
@@ -73,7 +73,7 @@ def rebuilt(
     heard: Mapping[str, bool] | None = None,
 ) -> Memory:
     observations = {"a": snapshot(*machines), "b": snapshot(pool="b")}
-    return rebuild(Evidence(wanted, told or {}, heard or {}, observations, WALL), LIMITS, NOW, WALL)
+    return rebuild(RecoveryInputs(wanted, told or {}, heard or {}, observations, WALL), LIMITS, NOW, WALL)
 
 
 def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
@@ -98,8 +98,8 @@ def doubted(
     told = what_was_told(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
     seen = [machine(number) for number in range(missing, missing + there)]
     observations = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
-    evidence = Evidence(intent(*back), told, {}, observations, WALL)
-    return distrusted(evidence, limits(pool("a", mass_loss=wait), pool("b")), NOW)
+    recovery_inputs = RecoveryInputs(intent(*back), told, {}, observations, WALL)
+    return distrusted(recovery_inputs, limits(pool("a", mass_loss=wait), pool("b")), NOW)
 
 
 def test_looks_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_second_list() -> None:
@@ -137,7 +137,7 @@ def test_no_slot_number_is_used_again() -> None:
 @pytest.mark.parametrize(("life", "block"), [(1, 1), (2, 2), (9, 9), (10, 1)])
 def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(life: int, block: int) -> None:
     observations = {"a": snapshot(), "b": snapshot(pool="b")}
-    remembered = rebuild(Evidence(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
+    remembered = rebuild(RecoveryInputs(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
     assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
@@ -154,7 +154,7 @@ def test_a_memory_that_is_lost_again_leaves_the_numbers_of_the_one_before_alone(
 def test_slot_numbers_go_on_in_a_free_block_after_the_last(life: int, used: list[int], block: int) -> None:
     there = [machine(one * SLOT_BLOCK + 4) for one in used]
     observations = {"a": snapshot(*there), "b": snapshot(pool="b")}
-    remembered = rebuild(Evidence(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
+    remembered = rebuild(RecoveryInputs(intent(), {}, {}, observations, WALL, life), LIMITS, NOW, WALL)
     assert remembered.requests[REQUEST].next_slot == block * SLOT_BLOCK
 
 
@@ -179,7 +179,7 @@ def test_a_requests_time_goes_by_intents_own_clock(age: float, left: float) -> N
 @pytest.mark.parametrize("reason", [BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER])
 def test_the_brake_is_latched(reason: BrakeReason) -> None:
     observations: dict[str, Snapshot] = {"a": snapshot(machine()), "b": snapshot(pool="b")}
-    remembered = rebuild(Evidence(intent(), {}, {}, observations, WALL), LIMITS, NOW, WALL, reason)
+    remembered = rebuild(RecoveryInputs(intent(), {}, {}, observations, WALL), LIMITS, NOW, WALL, reason)
     assert remembered.brake is not None
     assert (remembered.brake.reason, remembered.brake.since) == (reason, NOW)
     assert remembered.places.unseen == ()
