@@ -37,7 +37,7 @@ Terms = Mapping[str, Any]
 """What the data has to say of itself for a posting to be written into it."""
 
 
-class Posting:
+class BatchedWrite:
     """Documents that are to be added to the data at ``path``."""
 
     def __init__(self, path: str, tables: Rows, name: str = "") -> None:
@@ -98,7 +98,7 @@ class Posting:
                     raise unwritable(self._data_path, error) from error
 
 
-def waiting(path: str, facts: Terms) -> list[Posting]:
+def waiting(path: str, facts: Terms) -> list[BatchedWrite]:
     """The postings for the data at ``path`` whose owners wait; those of the dead are removed. ``facts``: what it is.
 
     What cannot be read, or is meant for other data, is left to its owner, who waits for the lock as well.
@@ -107,15 +107,15 @@ def waiting(path: str, facts: Terms) -> list[Posting]:
     names: list[str] = []
     with suppress(OSError):
         names = os.listdir(directory)
-    postings = []
+    writes = []
     for name in names:
         if not name.startswith(prefix):
             continue
         with suppress(OSError, ValueError, RecursionError):
             content = _content_while_owned(os.path.join(directory, name))
             if not name.endswith(UNFINISHED):
-                postings += [Posting(path, tables, name) for tables in _tables(content, facts)]
-    return postings
+                writes += [BatchedWrite(path, tables, name) for tables in _tables(content, facts)]
+    return writes
 
 
 def _prefix(path: str) -> str:

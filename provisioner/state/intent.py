@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from provisioner.state import atomic
 from provisioner.state.atomic import read_if_present, tries
-from provisioner.state.batched_writes import Posting, Rows, waiting
+from provisioner.state.batched_writes import BatchedWrite, Rows, waiting
 from provisioner.state.database import RECOVER, SCHEMA, Tables, about, entries, generation_of
 from provisioner.state.errors import (
     Condition,
@@ -227,49 +227,49 @@ class IntentStore(IntentFile):
         StateUnwritable or LockTimeout, and StateError for another's file.
         """
         self._check_ready(create_for)
-        posting, lock = Posting(self.path, added), DataLock(self.lock_path, wait)
+        write, lock = BatchedWrite(self.path, added), DataLock(self.lock_path, wait)
         if lock.try_acquire():
-            self._add(posting, lock, create_for)
+            self._add(write, lock, create_for)
         else:
-            self._add_in_turn(posting, lock, create_for)
+            self._add_in_turn(write, lock, create_for)
 
-    def _add_in_turn(self, posting: Posting, lock: DataLock, create_for: str | None) -> None:
+    def _add_in_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> None:
         try:
-            if self._our_turn(posting, lock, create_for):
-                self._add(posting, lock, create_for)
+            if self._our_turn(write, lock, create_for):
+                self._add(write, lock, create_for)
         except StateError:  # whatever was raised: another writer may have written the posting, or has it in hand
-            posting.withdraw()
-            if not self._has_written(posting):
+            write.withdraw()
+            if not self._has_written(write):
                 raise
 
-    def _our_turn(self, posting: Posting, lock: DataLock, create_for: str | None) -> bool:
+    def _our_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> bool:
         """Wait: True when the lock is ours, False when another writer has written the posting. Raises LockTimeout."""
         terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
-        with posting.posted(terms):
-            if lock.acquire(stop=posting.gone):
+        with write.posted(terms):
+            if lock.acquire(stop=write.gone):
                 return True
-            if self._has_written(posting):
+            if self._has_written(write):
                 return False
             if lock.acquire():  # the posting is gone although nobody wrote it
                 return True
         raise lock.timeout()
 
-    def _has_written(self, posting: Posting) -> bool:
+    def _has_written(self, write: BatchedWrite) -> bool:
         """Whether the posting stands in the file, whoever wrote it; then it does so durably.
 
         Its bytes are looked for: fifty who were served at once would parse, and hold, five megabytes each.
         """
         content = read_if_present(self.path, self.advice) or b""
-        if not all(entry in content for entry in entries(posting.tables)):
+        if not all(entry in content for entry in entries(write.tables)):
             return False
         atomic.settle(self.path)
         return True
 
-    def _add(self, posting: Posting, lock: DataLock, create_for: str | None) -> None:
+    def _add(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> None:
         with lock.held():
             tables = self._current(lock, create_for)
-            if not self._join([posting], tables):
-                if all(tables[name].get(key) == document for name, key, document in self._rows(posting)):
+            if not self._join([write], tables):
+                if all(tables[name].get(key) == document for name, key, document in self._rows(write)):
                     atomic.settle(self.path)  # the writer died before he could remove the posting
                     return
                 raise StateError(
@@ -277,19 +277,19 @@ class IntentStore(IntentFile):
                 )
             self._write(tables, lock)
 
-    def _rows(self, posting: Posting) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    def _rows(self, write: BatchedWrite) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """The documents of a posting, each with its table and its id."""
         for name in self.tables:
-            for key, document in posting.tables.get(name, {}).items():
+            for key, document in write.tables.get(name, {}).items():
                 yield name, key, document
 
-    def _join(self, postings: Iterable[Posting], tables: Tables) -> list[Posting]:
+    def _join(self, writes: Iterable[BatchedWrite], tables: Tables) -> list[BatchedWrite]:
         """Add the documents of the postings; returns those whose ids were all free."""
         joined = []
-        for posting in postings:
-            if not any(key in tables[name] for name, key, _ in self._rows(posting)):
-                joined.append(posting)
-                for name, key, document in self._rows(posting):
+        for write in writes:
+            if not any(key in tables[name] for name, key, _ in self._rows(write)):
+                joined.append(write)
+                for name, key, document in self._rows(write):
                     tables[name][key] = document
         return joined
 
@@ -299,7 +299,7 @@ class IntentStore(IntentFile):
         joined = self._join(waiting(self.path, about(tables)), tables)
 
         def check_wanted() -> None:
-            if not all(posting.wanted() for posting in joined):
+            if not all(write.wanted() for write in joined):
                 raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
 
         for last in [False] * WITHDRAWALS + [True]:
@@ -309,11 +309,11 @@ class IntentStore(IntentFile):
             except Disturbed:
                 if last:
                     raise
-            for posting in [posting for posting in joined if not posting.wanted()]:
-                joined.remove(posting)
-                self._drop(tables, [key for _, key, _ in self._rows(posting)])
-        for posting in joined:
-            posting.granted()
+            for write in [write for write in joined if not write.wanted()]:
+                joined.remove(write)
+                self._drop(tables, [key for _, key, _ in self._rows(write)])
+        for write in joined:
+            write.granted()
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Trim requests and return requests; ids that are not there (any more) are skipped.

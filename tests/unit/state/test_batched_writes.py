@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.files import safe_open
 from provisioner.state import atomic, batched_writes
-from provisioner.state.batched_writes import Posting, new_id
+from provisioner.state.batched_writes import BatchedWrite, new_id
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import LockTimeout, StateUnwritable
@@ -45,13 +45,13 @@ def left(state: StateDir) -> list[str]:
     return [path.name for path in Path(state.path).iterdir() if "batch" in path.name or path.name.endswith(".new")]
 
 
-def posting(state: StateDir, id_: str, template: str = "O") -> Posting:
+def write(state: StateDir, id_: str, template: str = "O") -> BatchedWrite:
     document = {"template": template, "count": 9, "created_wall": 9.0}
-    return Posting(state.intent.path, {"requests": {id_: document}})
+    return BatchedWrite(state.intent.path, {"requests": {id_: document}})
 
 
-def mine(state: StateDir) -> Posting:
-    return Posting(state.intent.path, MINE)
+def mine(state: StateDir) -> BatchedWrite:
+    return BatchedWrite(state.intent.path, MINE)
 
 
 # --- what the writer does ---------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def mine(state: StateDir) -> Posting:
 def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
     ids = {f"r{number}" for number in range(5)}
     with ExitStack() as waiters:
-        posted = [posting(state, id_) for id_ in ids]
+        posted = [write(state, id_) for id_ in ids]
         for one in posted:
             waiters.enter_context(one.posted(TERMS))
         own = add(state)
@@ -133,8 +133,8 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
 
 def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
     own = add(state)
-    other = posting(state, own)
-    with other.posted(TERMS), mine(state).posted(TERMS), posting(state, "mine000000").posted(TERMS):
+    other = write(state, own)
+    with other.posted(TERMS), mine(state).posted(TERMS), write(state, "mine000000").posted(TERMS):
         add(state)
         assert not other.gone()
         assert len(left(state)) == 2, "nor do two who add the same id overwrite one another"
@@ -194,7 +194,7 @@ directory_of = atomic._directory_of
 def test_a_posting_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
     synced: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(Posting, "granted", lambda self: None)
+        patch.setattr(BatchedWrite, "granted", lambda self: None)
         held_until(patch, lambda: serve(StateDir(state.path)))
         patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         request = add(state)
@@ -210,7 +210,7 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
 ) -> None:
     def time_is_up(_: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
         patch.undo()
-        patch.setattr(Posting, "granted", lambda self: None)
+        patch.setattr(BatchedWrite, "granted", lambda self: None)
         serve(StateDir(state.path))
         patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         if refused:
@@ -255,13 +255,13 @@ def test_a_posting_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) 
     back = {"names": [STRANGE_TEXT, "b"], "created_wall": 1e300}
     added = {"requests": {"asked00000": asked}, "returns": {"ret-back000000": back}}
     state.intent.add(added)
-    written = Posting(state.intent.path, added)
+    written = BatchedWrite(state.intent.path, added)
     for _ in range(2):
         assert state.intent._has_written(written)
         add(state)
     document = json.dumps(asked, separators=(",", ":"))
     add_return(state, [f'"other00000":{document}'], created_wall=0.0)
-    other = Posting(state.intent.path, {"requests": {"other00000": asked}})
+    other = BatchedWrite(state.intent.path, {"requests": {"other00000": asked}})
     assert not state.intent._has_written(other)
     state.intent.remove(["asked00000"])
     assert not state.intent._has_written(written)
@@ -310,7 +310,7 @@ def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
     state.intent.create("demo")
     believed: list[bool] = []
     id_ = new_id()
-    waits = posting(state, id_)
+    waits = write(state, id_)
     give_up = [
         lambda: atomic.discard(waits._path),
         lambda: atomic.stop_replacing(state.intent.path),

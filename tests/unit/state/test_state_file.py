@@ -34,7 +34,7 @@ from provisioner.state import (
     marker_files,
     state_file,
 )
-from provisioner.state.batched_writes import Posting
+from provisioner.state.batched_writes import BatchedWrite
 from provisioner.state.database import SCHEMA
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateError, StateMissing
@@ -243,7 +243,7 @@ class Stage:
         system.urandom = bytes  # the same names in each run, so that what was left can be compared
         with ExitStack() as stack:
             if "one who waits" in self._name and not alone:
-                stack.enter_context(Posting(str(place / "intent.json"), WAITING).posted({"schema": SCHEMA}))
+                stack.enter_context(BatchedWrite(str(place / "intent.json"), WAITING).posted({"schema": SCHEMA}))
             stack.enter_context(played(system))
             try:
                 self._write(StateDir(place))
