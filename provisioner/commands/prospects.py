@@ -13,9 +13,9 @@ from provisioner.planning.core.slots import boots_by, slot_named
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import released, time_at
-from provisioner.telemetry.facts import loop_document, script_calls, silence_message
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 from provisioner.telemetry.pool_windows import local, pool_failures, pool_line, window_documents
+from provisioner.telemetry.status_inputs import loop_document, script_calls, silence_message
 from provisioner.telemetry.timeline import Kind, Subject
 from provisioner.telemetry.unmet import UnmetDocuments, unmet_lines, waits
 

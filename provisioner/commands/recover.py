@@ -20,8 +20,8 @@ from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError, StateUnreadable
 from provisioner.state.recovery import Recovery
 from provisioner.telemetry.brake_release import released
-from provisioner.telemetry.facts import script_calls
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
+from provisioner.telemetry.status_inputs import script_calls
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -94,7 +94,7 @@ def recovery_document(plan: Recovery, observations: Mapping[str, Observation], w
     ``requests`` and ``returns``: written back; of a ``kept`` one only the machines are left. ``writes``: kinds of files
     written or moved aside. ``unknown``: machines
     without a request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of
-    an ``Overview``. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this command did.
+    an ``StatusModel``. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this command did.
     """
     intent = plan.intent
     return {

@@ -15,8 +15,8 @@ from provisioner.commands.status_text import printed
 from provisioner.interrupts import orderly
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
-from provisioner.telemetry.facts import read_facts
-from provisioner.telemetry.overview import Overview, overview
+from provisioner.telemetry.status_inputs import read_status_inputs
+from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.status_model_part import narrowed
 
 WATCH_SECONDS = 2.0
@@ -56,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
     return FINE if seen.fine else PROBLEM
 
 
-def look(options: argparse.Namespace, state: State) -> Overview:
+def look(options: argparse.Namespace, state: State) -> StatusModel:
     """Read the files, or the part of them that was asked for. Raises StateError, UsageError for an unknown name."""
-    whole = overview(read_facts(state))
+    whole = status_model(read_status_inputs(state))
     known = {
         "pool": [row.pool for row in whole.pools],
         "template": [row.template for row in whole.templates],
@@ -75,7 +75,7 @@ def look(options: argparse.Namespace, state: State) -> Overview:
 
 # --- one look after the other -----------------------------------------------------------------------------------------
 
-Looking = Callable[[], Overview]
+Looking = Callable[[], StatusModel]
 
 
 def watch(look: Looking, options: argparse.Namespace) -> int:
@@ -96,7 +96,7 @@ def watch(look: Looking, options: argparse.Namespace) -> int:
     return FINE
 
 
-def _looks(first: Overview, look: Looking, seconds: float) -> Iterator[Overview | str]:
+def _looks(first: StatusModel, look: Looking, seconds: float) -> Iterator[StatusModel | str]:
     """The first observation, then others for ever. A later observation that fails gives its sentence, and the next may succeed."""
     yield first
     while True:

@@ -13,11 +13,11 @@ from rich.text import Text
 from provisioner.commands.status_text import LAST_ERROR, NUMBERS, error_text, numbers_of, title_of
 from provisioner.names import printable_lines
 from provisioner.telemetry.cost import spending_lines
-from provisioner.telemetry.overview import Overview
+from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
 
-def draw(observations: Iterable[Overview | str], *, wide: bool) -> None:
+def draw(observations: Iterable[StatusModel | str], *, wide: bool) -> None:
     """Draw each overview, or the sentence of an observation that failed, in place of the one before."""
     with Live(screen=True, auto_refresh=False) as screen:
         for seen in observations:
@@ -28,7 +28,7 @@ def _words(text: str, style: str = "") -> Text:
     return Text(printable_lines(text), style)
 
 
-def picture(seen: Overview, *, wide: bool = False) -> RenderableType:
+def picture(seen: StatusModel, *, wide: bool = False) -> RenderableType:
     """The overview for a live terminal: what asks for a person, machines, and open requests as bars."""
     silent = seen.loop["silent_seconds"]
     ago = "never ran" if silent is None else f"ran {silent:.0f} s ago"
@@ -40,7 +40,7 @@ def picture(seen: Overview, *, wide: bool = False) -> RenderableType:
     )
 
 
-def _machines(seen: Overview, wide: bool) -> Table:
+def _machines(seen: StatusModel, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("template or pool")
     for name in NUMBERS:
@@ -53,7 +53,7 @@ def _machines(seen: Overview, wide: bool) -> Table:
     return table
 
 
-def _requests(seen: Overview) -> Table:
+def _requests(seen: StatusModel) -> Table:
     """A bar for each open request, and why it is short."""
     table = Table("request", "template", "", "running", "short of", box=None, pad_edge=False)
     for request in seen.requests:

@@ -10,8 +10,8 @@ from provisioner.names import printable, printable_lines
 from provisioner.telemetry.cost import spending_lines
 from provisioner.telemetry.holds import cancel_lines
 from provisioner.telemetry.machine_rows import Row
-from provisioner.telemetry.overview import Overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
+from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
@@ -21,13 +21,13 @@ SHOWN = 20
 """Machines that wait to be deleted, as many as a terminal is shown; ``-o json`` names all."""
 
 
-def printed(seen: Overview, output: str) -> str:
+def printed(seen: StatusModel, output: str) -> str:
     """The overview as ``--output`` asks for it. Raises MissingExtra."""
     lines = status_lines(seen, wide=output == "wide")
     return shared_options.printed(output, seen.document(), lambda _: map(printable_lines, lines))
 
 
-def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:
+def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
     """The overview as lines for a terminal."""
     yield from _head(seen)
     yield from _tables(seen, wide=wide)
@@ -45,7 +45,7 @@ def status_lines(seen: Overview, *, wide: bool = False) -> Iterator[str]:
         yield f"  not read by a loop yet: {', '.join(seen.unread)}"
 
 
-def _head(seen: Overview) -> Iterator[str]:
+def _head(seen: StatusModel) -> Iterator[str]:
     """The provisioner of these files, the state of the loop, and what an operator must do."""
     loop, silent = seen.loop, seen.loop["silent_seconds"]
     last, host = loop["last_beat"], loop.get("host", "?")
@@ -62,7 +62,7 @@ def _head(seen: Overview) -> Iterator[str]:
         )
 
 
-def _tables(seen: Overview, *, wide: bool) -> Iterator[str]:
+def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
     """Machines by template and by pool; ``wide``: also by both, and each last error in full."""
     tables = [("template", seen.templates), ("pool", seen.pools)]
     if wide:

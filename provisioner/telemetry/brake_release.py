@@ -92,7 +92,7 @@ def released(
     wall: float,
     news: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The brake, and what waits for its release: ``brake``, ``waiting`` and ``forgotten`` of an ``Overview``.
+    """The brake, and what waits for its release: ``brake``, ``waiting`` and ``forgotten`` of an ``StatusModel``.
 
     ``news``: machines without a request that no loop has noted yet, with their pools.
     """

@@ -24,11 +24,11 @@ from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release import time_at
 from provisioner.telemetry.connections import Response
 from provisioner.telemetry.cost import spending_lines
-from provisioner.telemetry.facts import Facts, read_facts
-from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_line
 from provisioner.telemetry.samples import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
 from provisioner.telemetry.server import JSON
+from provisioner.telemetry.status_inputs import StatusInputs, read_status_inputs
+from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.status_model_part import narrowed
 from provisioner.telemetry.timeline import Kind, Subject, needles, timeline
 from provisioner.telemetry.unmet import unmet_lines
@@ -61,8 +61,8 @@ Told = tuple[str, str]
 class Visit(NamedTuple):
     """A page that is asked for, and what is there to show."""
 
-    facts: Facts
-    seen: Overview
+    facts: StatusInputs
+    seen: StatusModel
     subject: PlottedSubject
     """The kind of the page and the name in its path; two empty words for the first page."""
     query: str
@@ -93,7 +93,7 @@ class StatusPage:
     def __init__(self, state: State, memory: Callable[[], Memory | None], samples: Samples) -> None:
         self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
-        self._seen: tuple[float, Facts, Overview] | None = None
+        self._seen: tuple[float, StatusInputs, StatusModel] | None = None
         """The newest reading, and when it was read by the monotonic clock."""
 
     def respond(self, path: str, query: str) -> Response | None:
@@ -117,13 +117,13 @@ class StatusPage:
             return self._index(Visit(facts, seen, ALL, query))
         return pages[kind](Visit(facts, seen, (kind, unquote(name)), query))
 
-    def _observe(self) -> tuple[Facts, Overview]:
+    def _observe(self) -> tuple[StatusInputs, StatusModel]:
         """The loop's memory and the files, at most ``FRESH`` seconds old. Raises StateError."""
         with self._lock:
             now = time.monotonic()
             if self._seen is None or now - self._seen[0] >= FRESH:
-                facts = read_facts(self._state, self._memory())
-                self._seen = (now, facts, overview(facts))
+                facts = read_status_inputs(self._state, self._memory())
+                self._seen = (now, facts, status_model(facts))
             return self._seen[1:]
 
     # --- pages --------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class StatusPage:
         told = timeline(whose, lines, memory)[-MOST_TOLD:]
         return [(local(format_utc(one.at)), one.text) for one in told]
 
-    def _plot(self, subject: PlottedSubject, seen: Overview) -> Plot | None:
+    def _plot(self, subject: PlottedSubject, seen: StatusModel) -> Plot | None:
         """The samples of a pool, a template or all, followed by the numbers of now."""
         kind, name = subject
         rows = {"pool": seen.pools, "template": seen.templates}.get(kind, [seen.total])

@@ -6,11 +6,11 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from provisioner.telemetry.overview import Overview
 from provisioner.telemetry.pool_windows import Document
+from provisioner.telemetry.status_model import StatusModel
 
 
-def narrowed(whole: Overview, *, pool: str = "", template: str = "", request: str = "") -> Overview:
+def narrowed(whole: StatusModel, *, pool: str = "", template: str = "", request: str = "") -> StatusModel:
     """Return what concerns this pool, this template and this request; an empty name is no condition."""
     of = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
     machines = [row for row in whole.machines if pool in ("", row.pool) and of in ("", row.template)]
@@ -32,7 +32,7 @@ def _of_requests(entries: Sequence[Document], requests: Sequence[Document]) -> S
     return [one for one in entries if one["id"] in ids]
 
 
-def _entries(whole: Overview, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
+def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
     """Return the entries that belong there; one that names no pool, template or request belongs to each."""
     names = ("requests", "returns", "refused", "waiting", "stuck", "down", "pressure")
     return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
@@ -47,7 +47,7 @@ def _entries(whole: Overview, pools: Set[str], templates: Set[str], request: str
     }
 
 
-def _rows(whole: Overview, pools: Set[str], templates: Set[str]) -> dict[str, Any]:
+def _rows(whole: StatusModel, pools: Set[str], templates: Set[str]) -> dict[str, Any]:
     return {
         "pools": [row for row in whole.pools if row.pool in pools],
         "templates": [row for row in whole.templates if row.template in templates],

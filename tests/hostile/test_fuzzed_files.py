@@ -28,8 +28,8 @@ from provisioner.state.dump import take
 from provisioner.state.errors import StateError
 from provisioner.state.recovery import read_files, recovery, summary
 from provisioner.state.restore import restore
-from provisioner.telemetry.facts import read_facts
-from provisioner.telemetry.overview import overview
+from provisioner.telemetry.status_inputs import read_status_inputs
+from provisioner.telemetry.status_model import status_model
 from tests.hostile.fuzzing import SEEDS, damaged, fuzzed, mutated
 from tests.support.hostfactory.in_process import call_here
 from tests.support.hostfactory.provider import GOLDEN, HostFactory
@@ -141,7 +141,11 @@ def test_a_file_of_the_state_directory_is_read_or_refused(golden: StateDir, name
     content = damaged(
         right.read_bytes() if right.exists() else b'{"epoch":3,"host":"h","pid":1}\n', random.Random(seed)
     )
-    others = (lambda state: printed(overview(read_facts(state)), "text"), recovered, lambda state: state.poll([ENDED]))
+    others = (
+        lambda state: printed(status_model(read_status_inputs(state)), "text"),
+        recovered,
+        lambda state: state.poll([ENDED]),
+    )
     for read in (*READERS[name], *others):
         path.write_bytes(content)
         if message := refusal(lambda read=read: read(StateDir(golden.path)), StateError):
@@ -171,7 +175,7 @@ def test_a_dump_is_restored_or_refused_before_anything_changes(golden: StateDir,
         assert but_locks(work) == before
         return
     StateDir(work).intent.read()
-    assert printed(overview(read_facts(StateDir(work))), "text")
+    assert printed(status_model(read_status_inputs(StateDir(work))), "text")
     shutil.rmtree(work)
     shutil.copytree(GOLDEN / "state", work)
 

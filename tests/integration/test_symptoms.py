@@ -11,7 +11,7 @@ import requests
 
 from provisioner.commands.cli import run
 from provisioner.model import BrakeReason
-from provisioner.telemetry import facts, holds, overview
+from provisioner.telemetry import holds, status_inputs, status_model
 from tests.conformance.stage import Case, Grid, stage
 from tests.support.waiting import until
 
@@ -60,7 +60,7 @@ def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "pr
 
 def test_every_alarm_and_every_reason_of_the_brake_is_on_the_page() -> None:
     table = PAGE.partition("## ")[0]
-    sources = "".join(Path(str(module.__file__)).read_text() for module in (facts, holds, overview))
+    sources = "".join(Path(str(module.__file__)).read_text() for module in (status_inputs, holds, status_model))
     alarms = set(re.findall(r"\"([A-Z]{4,}(?: [A-Z]{2,})*)\b", sources))
     assert {"LOOP NOT RUNNING", "REFUSED", "STUCK", "NOTHING IS PLANNED", "INTENT OLD"} <= alarms
     assert {alarm for alarm in alarms if not re.search(rf"\b{alarm.split()[0]}\b", PAGE)} == set()

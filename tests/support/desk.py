@@ -17,8 +17,8 @@ from provisioner.state.directory import StateDir
 from provisioner.state.journal import stamp
 from provisioner.state.marker_files import UNSEEN, LifeSigns
 from provisioner.telemetry.brake_release import ScriptCalls
-from provisioner.telemetry.facts import Facts, File
 from provisioner.telemetry.pool_status import PoolStatus
+from provisioner.telemetry.status_inputs import File, StatusInputs
 from tests.support.parts import alter
 from tests.unit.core import NOW, intent_of, limits, pool, unmet_of
 
@@ -34,9 +34,9 @@ def notes_of(held: Memory, allowed: Limits, **pool_status: Any) -> PoolStatus:
     return PoolStatus(**({"unmet": unmet_of(held, allowed, blind, orphans), "limits": allowed} | pool_status))
 
 
-def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **pool_status: Any) -> Facts:
+def facts(held: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **pool_status: Any) -> StatusInputs:
     """The facts of a loop that has planned a second ago; ``ended``: it has said that it ends."""
-    return Facts(
+    return StatusInputs(
         directory="/work",
         memory=alter(held, time=NOW, time_wall=NOW),
         memory_file=File(),

@@ -218,13 +218,13 @@ def test_status_json_is_what_its_schema_says_and_what_status_prints(shown: Statu
 
 def test_many_who_look_at_once_cost_one_look(shown: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
     observations: list[object] = []
-    whole = pages.read_facts
+    whole = pages.read_status_inputs
 
     def counted(state: StateDir, held: Memory | None) -> object:
         observations.append(held)
         return whole(state, held)
 
-    monkeypatch.setattr(pages, "read_facts", counted)
+    monkeypatch.setattr(pages, "read_status_inputs", counted)
     monkeypatch.setattr(pages, "FRESH", 60.0)
     for path in PATHS:
         text_of(shown, path)

@@ -26,8 +26,8 @@ from provisioner.model import (
     format_utc,
 )
 from provisioner.state.codec import encode
-from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.pool_windows import lasting, local, pool_failures, pool_line
+from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.unmet import unmet_lines
 from tests.support.desk import ONE_POOL, facts
 from tests.unit.core import (
@@ -65,7 +65,7 @@ def kept(id_: str, count: int) -> RequestRecord:
     return record(*slots, id_=id_, ended=RequestStatus.COMPLETE)
 
 
-def lines(seen: Overview) -> list[str]:
+def lines(seen: StatusModel) -> list[str]:
     """What is said of the requests that are short."""
     return [line.strip() for one in seen.requests for line in unmet_lines(one, loop_acts=seen.loop_acts)]
 
@@ -195,13 +195,13 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("held", "allowed", "left", "says"), WAITS.values(), ids=WAITS)
 def test_what_machines_wait_for_is_one_line(held: Memory, allowed: Limits, left: dict[str, Any], says: str) -> None:
-    shown = [line for line in lines(overview(facts(held, allowed, **left))) if "starting" not in line]
+    shown = [line for line in lines(status_model(facts(held, allowed, **left))) if "starting" not in line]
     assert len(shown) == 1, shown
     assert re.fullmatch(says, shown[0]), shown[0]
 
 
 def test_json_has_the_same_facts() -> None:
-    seen = overview(facts(full(record(count=5)), TWO_POOLS))
+    seen = status_model(facts(full(record(count=5)), TWO_POOLS))
     (request,) = json.loads(json.dumps(seen.document()))["requests"]
     assert request["missing"] == [
         {
@@ -238,13 +238,13 @@ def test_what_a_pool_backs_off_from_is_not_published_again_for_each_request() ->
 
 
 def test_who_waits_behind_another_is_told() -> None:
-    first, second = lines(overview(facts(full(record(count=1), record(count=2, id_=OTHER, read=NOW)))))
+    first, second = lines(status_model(facts(full(record(count=1), record(count=2, id_=OTHER, read=NOW)))))
     assert ("behind" in first, f"behind {REQUEST}" in second) == (False, True)
 
 
 @pytest.mark.parametrize("held", [memory(record(slot(0), running(1))), memory(record(count=2)), memory(kept(OTHER, 1))])
 def test_nothing_is_said_of_requests_whose_machines_start_or_run_or_come_with_the_next_cycle(held: Memory) -> None:
-    seen = overview(facts(held))
+    seen = status_model(facts(held))
     (request,) = seen.requests
     assert lines(seen) == []
     assert sum(one["machines"] for one in request["missing"]) == request["count"] - request["running"]
@@ -270,7 +270,7 @@ RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE
 def test_what_was_learned_of_a_pool_is_a_line(
     one: RequestRecord, window: Window, says: str, numbers: tuple[object, ...]
 ) -> None:
-    (told,) = overview(facts(memory(one, windows={("a", TEMPLATE): window}))).pressure
+    (told,) = status_model(facts(memory(one, windows={("a", TEMPLATE): window}))).pressure
     assert re.fullmatch(rf"  pool a, T: {says}", pool_line(told)), pool_line(told)
     assert told["last_error"]["error"] == "stockout"
     names = ("missing", "backing_off", "since_seconds", "next_probe_seconds")
@@ -290,7 +290,7 @@ def test_the_error_of_a_pool_that_is_well_again_is_no_last_error(
 ) -> None:
     one = record(TRIED, running(1, ran=NOW - seconds_ago), count=1)
     window = replace(FULL, level=level) if level else Window(6)
-    seen = overview(facts(memory(one, windows={("a", TEMPLATE): window})))
+    seen = status_model(facts(memory(one, windows={("a", TEMPLATE): window})))
     assert [told["last_error"] is None for told in seen.pressure] == [forgotten]
     assert [row.last_error is None for row in seen.pools if row.pool == "a"] == [forgotten]
 
@@ -332,5 +332,5 @@ def test_failures_of_a_pool_count_since_its_last_machine_ran() -> None:
 
 
 def test_a_machine_that_starts_in_place_of_one_that_failed_is_named_with_the_failure() -> None:
-    (line,) = lines(overview(facts(memory(record(slot(seen=True, tried=BROKEN, tries=1))))))
+    (line,) = lines(status_model(facts(memory(record(slot(seen=True, tried=BROKEN, tries=1))))))
     assert re.match(r"1 in a: starting, other since .*: ImagePullBackOff; ", line)

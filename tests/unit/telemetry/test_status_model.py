@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from provisioner.model import Limits, RequestStatus, Verdict, Window
 from provisioner.telemetry.machine_rows import Row
-from provisioner.telemetry.overview import Overview, overview
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
+from provisioner.telemetry.status_model import StatusModel, status_model
 from provisioner.telemetry.status_model_part import narrowed
 from tests.support.desk import facts
 from tests.unit.core import (
@@ -46,7 +46,7 @@ def test_a_template_sums_up_its_pools_and_what_waits() -> None:
         record(running(0), running(1, pool="b"), slot(2), failed, running(4, Verdict.LOST, gone=True), count=9),
         windows={("a", TEMPLATE): Window(1)},
     )
-    seen = overview(facts(held, TWO_POOLS))
+    seen = status_model(facts(held, TWO_POOLS))
     both, first, second = row(seen.templates, TEMPLATE), row(seen.pools, "a"), row(seen.pools, "b")
     assert (both.running, both.pending, both.failed, both.lost) == (2, 1, 1, 1)
     assert both.wanted == 9
@@ -62,18 +62,18 @@ def test_machines_that_hf_holds_are_wanted_and_given_up_ones_are_not() -> None:
         record(running(0, Verdict.SUCCEEDED), running(1, Verdict.RETURNED, gone=True), ended=RequestStatus.COMPLETE),
         record(slot(0, Verdict.CANCELLED, OTHER, gone=True), id_=OTHER, count=1),
     )
-    assert row(overview(facts(held, TWO_POOLS)).templates, TEMPLATE).wanted == 1
+    assert row(status_model(facts(held, TWO_POOLS)).templates, TEMPLATE).wanted == 1
 
 
 def test_a_pool_and_a_template_without_machines_are_told_all_the_same() -> None:
-    seen = overview(facts(memory(), TWO_POOLS))
+    seen = status_model(facts(memory(), TWO_POOLS))
     assert [one.name for one in (*seen.templates, *seen.pools)] == [TEMPLATE, "a", "b"]
     assert {one.wanted for one in (*seen.templates, *seen.pools, *seen.machines)} == {0}
     assert seen.fine
 
 
 def test_what_no_pool_can_be_named_for_counts_for_its_template() -> None:
-    seen = overview(facts(memory(record(count=3)), Limits("hf", {}, {}), unmet={}))
+    seen = status_model(facts(memory(record(count=3)), Limits("hf", {}, {}), unmet={}))
     assert (row(seen.templates, TEMPLATE).wanted, seen.pools, seen.machines) == (3, [], [])
 
 
@@ -86,7 +86,7 @@ def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool,
         (running if ran or verdict is Verdict.SUCCEEDED else slot)(number, verdict, pool=where)
         for number, (verdict, ran, where) in enumerate(slots)
     ]
-    seen = overview(facts(memory(record(*made, count=len(made) + more)), TWO_POOLS))
+    seen = status_model(facts(memory(record(*made, count=len(made) + more)), TWO_POOLS))
     for name in ("wanted", "running", "pending", "failed", "lost"):
         sums = [sum(getattr(one, name) for one in rows) for rows in (seen.templates, seen.pools, seen.machines)]
         assert len(set(sums)) == 1, name
@@ -98,7 +98,7 @@ def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool,
 # --- a part of it -----------------------------------------------------------------------------------------------------
 
 
-def everything() -> Overview:
+def everything() -> StatusModel:
     """Two requests of two templates in a pool each, with something to say of each."""
     first, second = limits(pool("a"), pool("b")), "U"
     allowed = replace(
@@ -115,7 +115,7 @@ def everything() -> Overview:
         windows={("a", TEMPLATE): Window(1), ("b", second): Window(2)},
     )
     refused = [StandingRefusal("a", "create", TEMPLATE, 0.0, "no"), StandingRefusal("b", "delete", "", 0.0, "no")]
-    return overview(
+    return status_model(
         facts(
             held,
             allowed,
@@ -147,4 +147,4 @@ def test_a_return_is_a_part_too_and_no_name_is_no_condition() -> None:
     assert narrowed(whole) == whole
     document = json.loads(json.dumps(whole.document()))
     assert document["pools"][0]["pool"] == "a"
-    assert set(document) == set(Overview.__dataclass_fields__)
+    assert set(document) == set(StatusModel.__dataclass_fields__)

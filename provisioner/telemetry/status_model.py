@@ -28,16 +28,16 @@ from provisioner.state.marker_files import UNSEEN
 from provisioner.telemetry.brake_release import released, time_at
 from provisioner.telemetry.config_drift import sentence
 from provisioner.telemetry.cost import spending
-from provisioner.telemetry.facts import Facts, loop_document, silence_message
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, counts_of, tables
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
 from provisioner.telemetry.pool_windows import Document, last_error, local, pool_failures, window_documents
+from provisioner.telemetry.status_inputs import StatusInputs, loop_document, silence_message
 from provisioner.telemetry.unmet import UnmetDocuments, waits
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class StatusModel:
     """Each field is a key of ``status -o json``. Times are UTC; ``_seconds``: how long ago, or in how long."""
 
     time: str
@@ -133,13 +133,13 @@ class Overview:
 # --- how it is made ---------------------------------------------------------------------------------------------------
 
 
-def overview(facts: Facts) -> Overview:
+def status_model(facts: StatusInputs) -> StatusModel:
     """Return the overview that follows from these facts."""
     memory, intent, pool_status = facts.memory, facts.intent, facts.pool_status
     owner = intent or memory
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
     read = set(intent.requests) | set(intent.returns) if intent else set()
-    return Overview(
+    return StatusModel(
         time=format_utc(facts.wall),
         state_directory=facts.directory,
         provisioner=owner.provisioner if owner else "",
@@ -226,7 +226,7 @@ def _request(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, 
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def _alarms(seen: Overview) -> Iterator[str]:
+def _alarms(seen: StatusModel) -> Iterator[str]:
     """What a person has to mend, the worst first."""
     if seen.unwritable:
         words = "nothing is planned, and HostFactory's requests are refused, until it can"
@@ -252,7 +252,7 @@ def _alarms(seen: Overview) -> Iterator[str]:
     yield from _of_machines(seen)
 
 
-def _of_machines(seen: Overview) -> Iterator[str]:
+def _of_machines(seen: StatusModel) -> Iterator[str]:
     """Machines that do not run, and machines that do not go."""
     for pool, count in Counter(one["pool"] for one in seen.down).items():
         one = next(one for one in seen.down if one["pool"] == pool)

@@ -1,4 +1,4 @@
-"""What the state directory tells of the loop and its machines, read at once; what follows from it: ``overview.py``."""
+"""What the state directory tells of the loop and its machines, read at once; what follows from it: ``status_model.py``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What an ``Overview`` is made of."""
+class StatusInputs:
+    """What an ``StatusModel`` is made of."""
 
     directory: str
     memory: Memory | None
@@ -52,7 +52,7 @@ class Facts:
     """Epoch seconds when this was read."""
 
 
-def read_facts(state: State, memory: Memory | None = None) -> Facts:
+def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInputs:
     """What the files hold now; with ``memory``, as the loop of this process holds it, memory.json is not read. Raises
     StateError, also where nothing was ever written.
     """
@@ -60,7 +60,7 @@ def read_facts(state: State, memory: Memory | None = None) -> Facts:
     held, memory_file = (memory, File()) if memory else _memory(state)
     intent, intent_file = _intent(state, held)
     signs = state.life_signs()
-    return Facts(
+    return StatusInputs(
         directory=state.path,
         memory=held,
         memory_file=memory_file,
