@@ -181,8 +181,8 @@ class BrakeReason(StrEnum):
     MEMORY_LOST = "memory_lost"
     REQUEST_LOST = "request_lost"
     TOO_MANY_ORPHANS = "too_many_orphans"
-    IDENTITY_CLASH = "identity_clash"
-    POOL_ASTRAY = "pool_astray"
+    IDENTITY_CONFLICT = "identity_conflict"
+    WRONG_ENDPOINT = "wrong_endpoint"
 
 
 @dataclass(frozen=True, slots=True)

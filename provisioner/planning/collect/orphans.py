@@ -230,7 +230,7 @@ def _delete_unlisted(
 def without_brake(memory: Memory) -> Memory:
     """The memory after a person has released the brake, and so accepted what it was latched for."""
     brake, places = memory.brake, memory.places
-    if brake is not None and brake.reason is BrakeReason.POOL_ASTRAY:
+    if brake is not None and brake.reason is BrakeReason.WRONG_ENDPOINT:
         # Only of the pool that was named: the machines of other pools are not said to be gone.
         wrong, endpoints = dict(places.wrong_since), dict(places.endpoints)
         wrong.pop(brake.pool, None)

@@ -56,7 +56,7 @@ def distrust(draft: Draft) -> None:
         if distrusted is not None and reason is DistrustReason.WRONG_ENDPOINT:
             wrong[pool] = distrusted.since
             text = f"It {distrusted.detail}. To release the brake is to say that they are lost."
-            draft.latch(BrakeReason.POOL_ASTRAY, text, pool)
+            draft.latch(BrakeReason.WRONG_ENDPOINT, text, pool)
             if not snapshot.endpoint_identity:
                 known = draft.orphans.since
                 new = dict.fromkeys(_unknown(draft, snapshot) - known.keys(), draft.now)
@@ -213,7 +213,7 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
             f"{len(appeared)} machines with our names that nobody asked us for have appeared in {snapshots} looks, the "
             f"last is {new[-1]}: another provisioner may have the same id and name prefix here."
         )
-        draft.latch(BrakeReason.IDENTITY_CLASH, text, unknown[new[-1]])
+        draft.latch(BrakeReason.IDENTITY_CONFLICT, text, unknown[new[-1]])
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------

@@ -296,7 +296,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
         [".*once the brake is released"],
     ),
     "a pool with all that can be wrong": (
-        memory(record(running(0), slot(1)), brake=Brake(BrakeReason.POOL_ASTRAY, NOW, "Another place.", "a")),
+        memory(record(running(0), slot(1)), brake=Brake(BrakeReason.WRONG_ENDPOINT, NOW, "Another place.", "a")),
         {
             "paused": ["a"],
             "pools": {"a": ["not seen: no route"]},

@@ -35,7 +35,7 @@ def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
     assert reason(first) is None
     assert first.memory.orphans.appeared == {FIRST: NOW}
     last = planned(first.memory, [0, 1], NOW + 300)
-    assert reason(last) is BrakeReason.IDENTITY_CLASH
+    assert reason(last) is BrakeReason.IDENTITY_CONFLICT
     assert last.memory.brake is not None
     assert last.memory.brake.pool == "a"
     assert last.memory.brake.detail == (
@@ -70,7 +70,7 @@ def test_only_new_machines_in_a_second_look_latch_the_brake(
         known = planned(known, there, NOW + 60 * number).memory
     assert known.orphans.appeared == dict.fromkeys(expected, NOW)
     assert reason(planned(known, [0, 1], **({"now": NOW + 300} | last))) is (
-        BrakeReason.IDENTITY_CLASH if latched else None
+        BrakeReason.IDENTITY_CONFLICT if latched else None
     )
 
 
@@ -86,10 +86,10 @@ def test_a_person_releases_the_brake_and_two_more_looks_latch_it_again(tmp_path:
         brake = bench.state.memory.read().brake
         return brake.reason if brake else None
 
-    assert [somebody_makes(number) for number in range(2)] == [None, BrakeReason.IDENTITY_CLASH]
+    assert [somebody_makes(number) for number in range(2)] == [None, BrakeReason.IDENTITY_CONFLICT]
     bench.cycle(300)
     assert not bench.place.deleted, "two provisioners do not fight"
     bench.state.ask_recovery()
     bench.cycle(2)
     assert bench.state.memory.read().brake is None
-    assert [somebody_makes(number) for number in range(2, 4)] == [None, BrakeReason.IDENTITY_CLASH]
+    assert [somebody_makes(number) for number in range(2, 4)] == [None, BrakeReason.IDENTITY_CONFLICT]

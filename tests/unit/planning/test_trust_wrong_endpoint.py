@@ -80,7 +80,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     assert (distrusted.missing, distrusted.expected, distrusted.since) == (10, 10, SEEN + 1)
     assert distrusted.until == NEVER
     assert last.memory.brake is not None
-    assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
+    assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.WRONG_ENDPOINT, "a")
     assert last.memory.brake.detail == (
         "It shows none of its 10 machines but 3 that nobody asked for. "
         "To release the brake is to say that they are lost."
@@ -213,7 +213,7 @@ def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     again = planned(without_brake(first.memory), observe(endpoint_identity="two", began=SEEN + 100))
     assert lost(again) == 0
     assert again.memory.brake is not None
-    assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.POOL_ASTRAY, "a")
+    assert (again.memory.brake.reason, again.memory.brake.pool) == (BrakeReason.WRONG_ENDPOINT, "a")
     free = without_brake(again.memory)
     assert (free.brake, free.places.wrong_since, free.places.endpoints) == (None, {}, {"b": "three"})
     assert lost(planned(free, *(observe(endpoint_identity="two", began=SEEN + later) for later in (200, 205)))) == 10
