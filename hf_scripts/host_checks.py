@@ -33,7 +33,7 @@ def fine(text: str) -> CheckResult:
 
 
 def fix(text: str) -> CheckResult:
-    """The result for what has to be mended; the text says how."""
+    """The result for what has to be fixed; the text says how."""
     return CheckResult(False, text)
 
 

@@ -1,4 +1,4 @@
-"""``python -m provisioner``, and the console script: Ctrl-C is heeded before anything is imported that takes time."""
+"""``python -m provisioner``, and the console script: Ctrl-C is followed before anything is imported that takes time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioner.optional_packages import MissingExtra, extra, needing
 
 def main() -> None:
     """Entry point; ends the process with an exit code of ``cli``, or 130 after Ctrl-C."""
-    interrupts.heed()
+    interrupts.follow()
     code: object = interrupts.INTERRUPTED
     try:
         with needing(extra("loop")):

@@ -48,19 +48,19 @@ class Latch:
         return self._closed
 
 
-def heed() -> None:
+def follow() -> None:
     """Obey Ctrl-C from now on; called in the main thread."""
     signal.signal(signal.SIGINT, _interrupted)
 
 
-def heed_no_more() -> None:
+def ignore_signals() -> None:
     """The process ends: another Ctrl-C could only take its exit code away, as Python resets the signal at its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end(code: int = INTERRUPTED) -> None:
     """End the process, after what is left to be ended. Threads are not waited for: they wait for clouds."""
-    heed_no_more()
+    ignore_signals()
     for undo in (*_first, *reversed(_orderly)):
         undo()
     atexit._run_exitfuncs()

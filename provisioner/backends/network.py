@@ -47,7 +47,7 @@ NO_ADDRESS = (
 """Said without the address, which may hold a password."""
 
 MOST_WAIT = 300.0
-"""Seconds for which a server's Retry-After is heeded at most: API servers ask for one second."""
+"""Seconds for which a server's Retry-After is followed at most: API servers ask for one second."""
 
 SOON = 30 * 86_400.0
 """Seconds before the end of an authority at which people are told."""

@@ -231,7 +231,7 @@ def _lines(document: Document) -> Iterator[str]:
     if document["changed"] or document["anew"]:
         text = done if sets else f"{which[0].upper()}{which[1:]} goes on."
         anew = f" No other hold is in force any more: pull again what has to be. {document['anew']}"
-        now = "The loop heeds it at once." if document["loop_runs"] else "No loop runs: it holds as soon as one does."
+        now = "The loop follows it at once." if document["loop_runs"] else "No loop runs: it holds as soon as one does."
         yield f"{text}{stays}{anew if document['anew'] else ''} {now}"
     elif sets:
         by = document["held_by"]

@@ -91,7 +91,7 @@ class Service:
         if settings.server.token_file is not None:
             metrics.expect_logins()
 
-    def heed_signals(self) -> None:
+    def follow_signals(self) -> None:
         """SIGTERM and SIGINT end it, SIGHUP lets it look at once. Only in the main thread."""
 
         def ended(code: int) -> None:

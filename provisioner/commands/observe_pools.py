@@ -100,7 +100,7 @@ def ask_all(
 
 
 def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str, str]) -> Observation:
-    """Look again until the deadline, but only once more after a failure that a person has to mend."""
+    """Look again until the deadline, but only once more after a failure that a person has to fix."""
     refused = 0
     while True:
         try:

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             dry_run(configuration.settings, state, once=options.once)
         else:
             service = Service(configuration, state, listen=options.listen)
-            service.heed_signals()
+            service.follow_signals()
             service.run(once=options.once)
             if service.interrupted:
                 return INTERRUPTED

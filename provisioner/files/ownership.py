@@ -24,7 +24,7 @@ def group_name(gid: int) -> str:
 
 
 def why_denied(path: str) -> str:
-    """What a person needs to know to mend a refused access: whose the file, or what leads to it, is; who we are."""
+    """What a person needs to know to fix a refused access: whose the file, or what leads to it, is; who we are."""
     place = path
     while not os.access(place, os.F_OK, effective_ids=True) and place != os.path.dirname(place):
         place = os.path.dirname(place)

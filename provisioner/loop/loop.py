@@ -262,7 +262,7 @@ class Loop:
         return signature != self._signature()
 
     def _signature(self) -> object:
-        """Of what others write and the loop heeds at once."""
+        """Of what others write and the loop follows at once."""
         try:
             return self._state.intent.signature(), self._state.holds_signature()
         except StateError:

@@ -119,7 +119,7 @@ class Pool(Section):
     """Which kind of place: gke, mig, or one that another distribution brings."""
 
     read_at_start: ClassVar[tuple[str, ...]] = ("observe_seconds", "require_dns")
-    """Settings that a loop that runs does not heed."""
+    """Settings that a loop that runs does not follow."""
 
     @property
     def identity(self) -> tuple[str, ...]:

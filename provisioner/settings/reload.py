@@ -18,7 +18,7 @@ from provisioner.state.directory import STATE_FILES
 log = logging.getLogger(__name__)
 
 ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
-"""Settings that a loop that runs does not heed; those of a pool are its ``read_at_start``."""
+"""Settings that a loop that runs does not follow; those of a pool are its ``read_at_start``."""
 
 REFUSED = "New configuration refused, the one before stays in force"
 
@@ -53,7 +53,7 @@ class Configuration:
         self.settings, self.limits, self.refused = settings, settings.limits(), ""
         log.info("New configuration applied", extra={"file": str(self._path)})
         if waiting := self._waiting(settings):
-            log.warning("New settings are heeded only after another start", extra={"settings": ", ".join(waiting)})
+            log.warning("New settings are followed only after another start", extra={"settings": ", ".join(waiting)})
         return self.limits
 
     def _check(self, new: Settings, memory: Memory | None) -> None:

@@ -40,7 +40,7 @@ class LastingFailure:
 
 @dataclass(frozen=True, slots=True)
 class StandingRefusal:
-    """A pool that refuses every call of a kind, until a person mends something."""
+    """A pool that refuses every call of a kind, until a person fixes something."""
 
     pool: str
     operation: str
@@ -64,7 +64,7 @@ class PoolStatus:
     configuration: LastingFailure | None = None
     """Why the configuration in the files is not the one in force."""
     refused: tuple[StandingRefusal, ...] = ()
-    """Creates and deletes that are not worth trying until a person mends something; they are tried all the same."""
+    """Creates and deletes that are not worth trying until a person fixes something; they are tried all the same."""
     paused: tuple[str, ...] = ()
     """Pools in which a person has paused creates."""
     orphans: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

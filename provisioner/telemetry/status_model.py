@@ -64,7 +64,7 @@ class StatusModel:
     holds: Document
     """What people hold: ``held`` and ``problem``, as of ``current_holds``."""
     refused: Sequence[Document]
-    """Pools that take no create or delete until a person mends something."""
+    """Pools that take no create or delete until a person fixes something."""
     brake: Document | None
     """``reason``, ``detail``, ``pool`` and ``since``."""
     release_asked: bool
@@ -103,7 +103,7 @@ class StatusModel:
 
     @property
     def alarms(self) -> list[str]:
-        """What a person has to mend, the worst first."""
+        """What a person has to fix, the worst first."""
         return list(_alarms(self))
 
     @property
@@ -227,7 +227,7 @@ def _request(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, 
 
 
 def _alarms(seen: StatusModel) -> Iterator[str]:
-    """What a person has to mend, the worst first."""
+    """What a person has to fix, the worst first."""
     if seen.unwritable:
         words = "nothing is planned, and HostFactory's requests are refused, until it can"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {seen.unwritable}; {words}"

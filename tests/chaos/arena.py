@@ -174,7 +174,7 @@ class Arena(Playground):
             self.signal_loop(loop, signal.SIGCONT)
 
     def close(self) -> None:
-        """End the loops as a playground does; a stopped process goes on first, as it heeds no SIGTERM."""
+        """End the loops as a playground does; a stopped process goes on first, as it follows no SIGTERM."""
         self.wake()
         super().close()
 

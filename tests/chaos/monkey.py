@@ -223,7 +223,7 @@ SELDOM: tuple[Act, ...] = (
     file_is_cut,
     old_file_is_put_back,
 )
-"""Little else happens until these files are mended: a loop starts in seconds, and makes a memory again once all pools
+"""Little else happens until these files are fixed: a loop starts in seconds, and makes a memory again once all pools
 are seen.
 """
 

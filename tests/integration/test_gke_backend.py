@@ -306,7 +306,7 @@ def test_what_happened_while_versions_expired_is_found_by_the_new_list(bench: Be
     bench.wire.down()
     bench.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, name(1)), 0))
     bench.fault(Fault("watch_gone", limit=1))
-    bench.wire.mend()
+    bench.wire.fix()
     until(lambda: list(observe(backend)) == [name(2)], 30)
     assert bench.lists() == 2, "the watch had nothing to tell of it"
 
@@ -319,7 +319,7 @@ def test_a_silent_stream_is_dead_and_the_pool_unobserved_until_it_is_replaced(be
     error = until(lambda: refused(backend), 30)
     assert error is not None
     assert error.failure.error is ErrorClass.TIMEOUT
-    bench.wire.mend()
+    bench.wire.fix()
     until(lambda: refused(backend) is None, 30)
     assert list(observe(backend)) == [name(1)]
     assert bench.lists() > 1
@@ -651,7 +651,7 @@ def test_pools_of_one_server_look_for_strangers_together_no_faster_than_it_bears
         observations = [observers.submit(pool.observe, 0.0, dict.fromkeys(names, "")) for pool in pools]
         until(lambda: bench.wire.connections() >= MOST, 30)
         under_way = bench.wire.connections() - others
-        bench.wire.mend()
+        bench.wire.fix()
     assert under_way <= MOST
     assert [snapshot.result().foreign for snapshot in observations] == [{name(1)}] * len(pools)
     assert caplog.messages == []

@@ -26,17 +26,17 @@ WAIT = 60.0
 BEGIN = """
 import os
 from provisioner import __main__, interrupts
-heed_no_more = interrupts.heed_no_more
+ignore_signals = interrupts.ignore_signals
 def last():
-    heed_no_more()
-    os.write(2, b"heeds no more\\n")
-interrupts.heed_no_more = last
-interrupts.heed()
-os.write(2, b"heeds\\n")
+    ignore_signals()
+    os.write(2, b"follows no more\\n")
+interrupts.ignore_signals = last
+interrupts.follow()
+os.write(2, b"follows\\n")
 __main__.main()
 """
-"""As ``python -m provisioner``, and says from when on it heeds Ctrl-C: Python's own start is its own matter. Says, too,
-when all is done and it heeds Ctrl-C no more. Not by ``print``, in the midst of which a Ctrl-C may not print again."""
+"""As ``python -m provisioner``, and says from when on it follows Ctrl-C: Python's own start is its own matter. Says, too,
+when all is done and it follows Ctrl-C no more. Not by ``print``, in the midst of which a Ctrl-C may not print again."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Site:
         return {**os.environ, **places, "HF_PROVIDER_NAME": "demoinst", "TMPDIR": str(self.temporary)}
 
     def begin(self, *command: str) -> subprocess.Popen[str]:
-        """A command, from when on it heeds Ctrl-C."""
+        """A command, from when on it follows Ctrl-C."""
         process = subprocess.Popen(
             [sys.executable, "-c", BEGIN, *command],
             env=self.environment,
@@ -65,7 +65,7 @@ class Site:
             start_new_session=True,
         )
         assert process.stderr is not None
-        assert process.stderr.readline() == "heeds\n"
+        assert process.stderr.readline() == "follows\n"
         return process
 
     def left(self) -> list[str]:
@@ -98,7 +98,7 @@ COMMANDS = {
     "demo --keep": ["demo", "--keep"],
 }
 MOMENTS = (0.0, 0.4, 2.5)
-"""Seconds after a command began to heed Ctrl-C: while it imports, connects, waits, cleans up."""
+"""Seconds after a command began to follow Ctrl-C: while it imports, connects, waits, cleans up."""
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_ctrl_c_ends_a_command_at_any_moment(site: Site, command: list[str], mom
     process = site.begin(*command)
     time.sleep(moment)
     code, said = interrupted(site, process)
-    # In its last moment, when all is done, Python heeds no signal itself: a shell says 130 of -2, too.
-    assert code in (130, -signal.SIGINT) or ("heeds no more\n" in said and code in (0, 1, 2)), said
+    # In its last moment, when all is done, Python follows no signal itself: a shell says 130 of -2, too.
+    assert code in (130, -signal.SIGINT) or ("follows no more\n" in said and code in (0, 1, 2)), said
 
 
 def running(site: Site) -> bool:

@@ -776,7 +776,7 @@ exec {timeout} "$@"
 """
 """Notes what a step may take, before it does."""
 KILL = 1
-"""A step that heeds no signal goes on for so many seconds after its limit."""
+"""A step that follows no signal goes on for so many seconds after its limit."""
 
 
 HANGING = {

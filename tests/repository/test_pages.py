@@ -118,7 +118,7 @@ def test_every_other_program_is_listed_with_the_reason_why_it_is_not_run() -> No
         for program in command.programs
         if not ours.fullmatch(program) and (Path(program).name or program) not in ELSEWHERE
     ]
-    assert unknown == [], "mend the line, or add the program to ELSEWHERE"
+    assert unknown == [], "fix the line, or add the program to ELSEWHERE"
 
 
 def test_each_path_of_the_repository_in_a_command_exists() -> None:

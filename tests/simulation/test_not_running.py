@@ -39,7 +39,7 @@ def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
 
 
 class Trouble:
-    """Breaks and mends containers of pods."""
+    """Breaks and fixes containers of pods."""
 
     def __init__(self, story: Story, chance: random.Random) -> None:
         self._story, self._chance = story, chance
@@ -55,7 +55,7 @@ class Trouble:
             self.broken[name] = how
             self._story.judge.disturbed.add(name)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Make the pods ready again that were only unready."""
         for name in [name for name, how in self.broken.items() if how == UNREADY]:
             del self.broken[name]
@@ -78,7 +78,7 @@ class Trouble:
 
 
 def play(story: Story, trouble: Trouble, chance: random.Random) -> None:
-    """HF asks and returns, containers break and mend, the loop dies."""
+    """HF asks and returns, containers break and fix, the loop dies."""
     for _ in range(14):
         match chance.randrange(6):
             case 0 | 1:
@@ -88,7 +88,7 @@ def play(story: Story, trouble: Trouble, chance: random.Random) -> None:
                 for name in chance.sample(pods, min(len(pods), chance.randint(1, 3))):
                     trouble.strike(name)
             case 3:
-                trouble.mend()
+                trouble.fix()
             case 4:
                 story.restart()
             case 5:
@@ -106,7 +106,7 @@ def test_hf_keeps_no_machine_that_does_not_run(part: int, stories: list[Story]) 
         chance = random.Random(seed)
         trouble = Trouble(story, chance)
         play(story, trouble, chance)
-        trouble.mend()
+        trouble.fix()
         for _ in range(20):
             story.run(300.0, 10)
             story.list_hosts()

@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as directory:
         print(line.decode(), end="", flush=True)
     sys.exit(script.wait())
 """
-"""As google_metadata_script_runner: a file that goes with it, a pipe read until nobody has it, no heed of SIGTERM."""
+"""As google_metadata_script_runner: a file that goes with it, a pipe read until nobody has it, no follow of SIGTERM."""
 STARTUP = """[Service]
 Type=oneshot
 ExecStart=/usr/local/bin/runner startup

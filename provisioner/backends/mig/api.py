@@ -230,7 +230,7 @@ class ComputeApi:
         if response.status_code != 200:
             said = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
             refusal = raised(said, response.headers.get("Retry-After"))
-            self._budget.heed(refusal)
+            self._budget.follow(refusal)
             raise refusal
         if odd or (kind and body.get("kind") != kind):
             raise BackendError(ErrorClass.UNAVAILABLE, f"{path}: not {kind or 'a JSON object'}{odd}: {content[:80]!r}")

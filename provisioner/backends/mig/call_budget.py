@@ -51,7 +51,7 @@ class CallBudget:
             self._check_quiet()
             self._begun.append(time.monotonic())
 
-    def heed(self, error: BackendError) -> None:
+    def follow(self, error: BackendError) -> None:
         """Begin no call before the time for which a refused one asked.
 
         Of a window that is used up: before another one has begun for certain.

@@ -17,7 +17,7 @@ from provisioner.model import NEVER, Memory, Observation, ObservationFailed, Upt
 from provisioner.settings.definitions import Settings
 
 GATHER = 0.1
-"""Seconds between a change and the cycle that heeds it, as in production."""
+"""Seconds between a change and the cycle that follows it, as in production."""
 
 
 class VirtualClock:

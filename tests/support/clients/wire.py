@@ -1,4 +1,4 @@
-"""A wire between a client and a server that a test can cut, block and mend: what networks do and servers do not."""
+"""A wire between a client and a server that a test can cut, block and fix: what networks do and servers do not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Wire:
         """Let connections stand and carry nothing."""
         self._flowing.clear()
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Carry everything again, also what was held up."""
         self._refusing = False
         self._flowing.set()

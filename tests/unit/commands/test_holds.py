@@ -82,7 +82,7 @@ def test_a_hold_is_recorded_with_who_and_why_and_pulling_it_again_says_so(
     code, text = called(capsys, *arguments)
     assert (code, held(state)) == (0, [recorded])
     assert words in text
-    assert "The loop heeds it at once." in text
+    assert "The loop follows it at once." in text
     code, text = called(capsys, *arguments)
     assert (code, held(state)) == (0, [recorded])
     assert f"already, by {ME} since " in text

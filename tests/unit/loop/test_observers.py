@@ -58,7 +58,7 @@ def test_a_look_that_fails_is_no_snapshot_and_one_that_works_again_is() -> None:
 def test_why_a_pool_cannot_be_seen_is_logged_once(
     error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From the first observation on; as an error where no other look will mend it."""
+    """From the first observation on; as an error where no other look will fix it."""
     place = SlowPlace()
     place.error = BackendError(error, "why")
     with caplog.at_level("WARNING", "provisioner"), observing(place) as observer:

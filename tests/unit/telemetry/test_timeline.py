@@ -68,7 +68,7 @@ def test_each_event_has_its_sentence(line: dict[str, Any], said: str) -> None:
     [
         ({"event": "window", "template": "T", "window": 5}, "The window of template T is 5."),
         ({"event": "paused"}, "Paused in pool a."),
-        ({"event": "resumed", "who": "ann", "reason": "mended"}, "Resumed in pool a by ann: mended."),
+        ({"event": "resumed", "who": "ann", "reason": "fixed"}, "Resumed in pool a by ann: fixed."),
     ],
 )
 def test_each_event_of_a_pool_has_its_sentence(line: dict[str, Any], said: str) -> None:

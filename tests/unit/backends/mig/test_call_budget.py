@@ -93,8 +93,8 @@ def test_after_a_refusal_nothing_is_sent_for_as_long_as_was_asked_for(
     clock: list[float], error: BackendError, seconds: float
 ) -> None:
     window = Window(100, clock)
-    window.budget.heed(error)
-    window.budget.heed(BackendError(ErrorClass.OTHER, "a later one that asks for nothing"))
+    window.budget.follow(error)
+    window.budget.follow(BackendError(ErrorClass.OTHER, "a later one that asks for nothing"))
     clock[0] += seconds - 1.0
     assert window.take() is ErrorClass.THROTTLED
     with pytest.raises(BackendError, match="quiet for 1 s"):
