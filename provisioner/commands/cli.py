@@ -78,7 +78,7 @@ COMMANDS = (
     CommandEntry("status", "Show what the state files hold."),
     CommandEntry(
         "explain",
-        "Tell the story of a request, a return request, a machine or a pool: what happened when, how it stands, and "
+        "Tell the timeline of a request, a return request, a machine or a pool: what happened when, how it stands, and "
         "what comes next. Reads the state files and the journal alone.",
     ),
     CommandEntry("usage", "Show machine-hours and what they cost, by day, template, pool and account."),

@@ -46,7 +46,7 @@ def explain(state: State, id_: str) -> dict[str, Any]:
     sources = Sources(state)
     subject, excerpt = _find(sources, id_)
     caveats = [*sources.caveats, *_journal_caveats(excerpt)]
-    document = {"kind": None, "id": id_, "story": [], "now": [], "machines": [], "near": [], "caveats": caveats}
+    document = {"kind": None, "id": id_, "timeline": [], "now": [], "machines": [], "near": [], "caveats": caveats}
     if subject is None:
         return document | {"near": _near(sources, id_)}
     story = [
@@ -57,7 +57,7 @@ def explain(state: State, id_: str) -> dict[str, Any]:
         caveats.append(f"The journal, which begins at {local(format_utc(excerpt.since))}, does not tell of it.")
     now = [*prospects(sources, subject)]
     machines = machines_of(sources.memory, subject.id) if subject.kind is Kind.REQUEST else []
-    return document | {"kind": subject.kind, "id": subject.id, "story": story, "now": now, "machines": machines}
+    return document | {"kind": subject.kind, "id": subject.id, "timeline": story, "now": now, "machines": machines}
 
 
 # --- what is known ----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def explain_lines(document: Document, *, named: bool = False) -> Iterator[str]:
     is_known = document["kind"] is not None
     yield f"{str(document['kind']).capitalize()} {document['id']}" if is_known else _unknown(document)
     yield from (f"  {caveat}" for caveat in document["caveats"])
-    for one in document["story"]:
+    for one in document["timeline"]:
         times = dict.fromkeys([local(one["at"]), local(one["until"])])
         yield f"  {' – '.join(times)}  {one['text']}"
     if is_known:

@@ -60,7 +60,7 @@ class Desk(desks.Desk):
 
     def told(self, id_: str) -> list[str]:
         """Return the sentences of the story."""
-        return [one["text"] for one in self.document("explain", id_)["story"]]
+        return [one["text"] for one in self.document("explain", id_)["timeline"]]
 
     def now(self, id_: str) -> list[str]:
         sentences: list[str] = self.document("explain", id_)["now"]
