@@ -92,10 +92,9 @@ def recovery_document(plan: Recovery, observations: Mapping[str, Observation], w
 
     ``files``: fine, new, missing, unreadable or older, by kind. ``reasons``: why one is unreadable, by kind.
     ``requests`` and ``returns``: written back; of a ``kept`` one only the machines are left. ``writes``: kinds of files
-    written or moved aside. ``unknown``: machines
-    without a request. ``unseen``: pools. ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as of
-    an ``StatusModel``. ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence): what this command did.
-    """
+    written or moved aside. ``unknown``: machines without a request. ``unseen``: pools. ``brake``, ``release_asked``,
+    ``waiting`` and ``forgotten``: as of an ``StatusModel``. ``applied``, ``released``, ``moved`` (files) and
+    ``outcome`` (a sentence): what this command did."""
     intent = plan.intent
     return {
         "files": {kind: str(condition) for kind, condition in plan.files.conditions.items()},

@@ -79,7 +79,8 @@ Looking = Callable[[], StatusModel]
 
 
 def watch(look: Looking, options: argparse.Namespace) -> int:
-    """Show what is looked at until Ctrl-C, which is no mistake. Raises what the first observation raises, MissingExtra."""
+    """Show what is looked at until Ctrl-C, which is no mistake. Raises what the first observation raises,
+    MissingExtra."""
     first = look()
     lively = sys.stdout.isatty() and options.output in ("text", "wide")
     try:
@@ -97,7 +98,8 @@ def watch(look: Looking, options: argparse.Namespace) -> int:
 
 
 def _looks(first: StatusModel, look: Looking, seconds: float) -> Iterator[StatusModel | str]:
-    """The first observation, then others for ever. A later observation that fails gives its sentence, and the next may succeed."""
+    """The first observation, then others for ever. A later observation that fails gives its sentence, and the next may
+    succeed."""
     yield first
     while True:
         time.sleep(seconds)

@@ -1,8 +1,7 @@
 """Early notices: a place has said, through its events, that a machine will end, before an observation can show it.
 
-They only add to what an observation shows of a machine, and are never state: an observation begun after the announced end says by
-itself what became of the machine. No I/O, no clock, no logger.
-"""
+They only add to what an observation shows of a machine, and are never state: an observation begun after the announced
+end says by itself what became of the machine. No I/O, no clock, no logger."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ from dataclasses import replace
 from provisioner.model import Machine, Notice, Observation, Phase, Snapshot
 
 FORGOTTEN_AFTER = 600.0
-"""Seconds after its end that a notice is forgotten, whether or not an observation was possible: longer than any list lags."""
+"""Seconds after its end that a notice is forgotten, whether or not an observation was possible: longer than any list
+lags."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
 """Phases of which a notice says something: what does not run yet fails if it ends, and what is gone has ended."""

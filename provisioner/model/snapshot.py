@@ -74,7 +74,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one pool holds, seen completely. A failed observation raises instead (law: a failed observation is not an empty observation)."""
+    """What one pool holds, seen completely. A failed observation raises instead (law: a failed observation is not an
+    empty observation)."""
 
     pool: str
     began: float
@@ -86,7 +87,8 @@ class Snapshot:
     spec: str = ""
     """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
     asked: frozenset[str] = frozenset()
-    """The names that this observation asked about. Of any other name it says only whether the place shows it as ours."""
+    """The names that this observation asked about. Of any other name it says only whether the place shows it as
+    ours."""
     causes: Mapping[str, LossCause] = field(default_factory=dict)
     """Machines that have gone, perhaps between two observations, and why."""
     problems: tuple[str, ...] = ()
@@ -99,7 +101,8 @@ class Snapshot:
     wall: float | None = None
     """The time of the place's clock when the observation began, in epoch seconds. None: unknown."""
     listed: float | None = None
-    """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the observation."""
+    """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the
+    observation."""
 
     @property
     def proves(self) -> float:
@@ -114,7 +117,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ObservationFailed:
-    """A pool that could not be seen completely. It gets no actions (law: a failed observation is not an empty observation)."""
+    """A pool that could not be seen completely. It gets no actions (law: a failed observation is not an empty
+    observation)."""
 
     pool: str
     began: float

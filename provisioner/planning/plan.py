@@ -116,6 +116,7 @@ def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limi
 
 
 def fresh(observation: Observation, limits: Limits, now: float) -> bool:
-    """Of a pool that is configured, and young enough to act upon (law: a failed observation is not an empty observation)."""
+    """Of a pool that is configured, and young enough to act upon (law: a failed observation is not an empty
+    observation)."""
     pool = limits.pools.get(observation.pool)
     return pool is not None and now - observation.began <= pool.stale_after

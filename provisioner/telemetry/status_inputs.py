@@ -1,4 +1,5 @@
-"""What the state directory tells of the loop and its machines, read at once; what follows from it: ``status_model.py``."""
+"""What the state directory tells of the loop and its machines, read at once; what follows from it:
+``status_model.py``."""
 
 from __future__ import annotations
 

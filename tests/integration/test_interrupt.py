@@ -35,8 +35,9 @@ interrupts.follow()
 os.write(2, b"follows\\n")
 __main__.main()
 """
-"""As ``python -m provisioner``, and says from when on it follows Ctrl-C: Python's own start is its own matter. Says, too,
-when all is done and it follows Ctrl-C no more. Not by ``print``, in the midst of which a Ctrl-C may not print again."""
+"""As ``python -m provisioner``, and says from when on it follows Ctrl-C: Python's own start is its own matter. Says,
+too, when all is done and it follows Ctrl-C no more. Not by ``print``, in the midst of which a Ctrl-C may not print
+again."""
 
 
 @dataclass

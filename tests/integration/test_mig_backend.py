@@ -341,7 +341,8 @@ def test_a_delete_looks_first_and_asks_only_for_what_is_there(bench: Bench) -> N
 
 
 def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> None:
-    """Between the observation of a delete and its call members may go; the others of the call are deleted all the same."""
+    """Between the observation of a delete and its call members may go; the others of the call are deleted all the
+    same."""
     bench.create(1)
     bench.running(1)
     urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]

@@ -1,4 +1,5 @@
-"""What the MIG backend sees in the simulated Compute API: why machines do not run, their ends, and failed observations."""
+"""What the MIG backend sees in the simulated Compute API: why machines do not run, their ends, and failed
+observations."""
 
 from __future__ import annotations
 
@@ -231,7 +232,7 @@ def test_an_instance_deleted_by_others_is_gone_until_it_leaves_the_group(zonal: 
     zonal.empty()
 
 
-# --- a failed observation is not an empty observation ---------------------------------------------------------------------------
+# --- a failed observation is not an empty observation -----------------------------------------------------------------
 
 LOST_LOOKS = [
     (Fault("partial_list", ".*instances.list"), ErrorClass.UNAVAILABLE),

@@ -163,7 +163,7 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
     activity = HfActivity(
         polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
         active=draw(TIMES),
-        told=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
+        reported=draw(st.frozensets(st.sampled_from([REQUEST, OTHER]))),
         inventory=draw(st.frozensets(st.sampled_from([*names, "alien"]))),
     )
     return World(intent_of(remembered), observations, activity, draw(st.frozensets(st.sampled_from("abc")))), remembered

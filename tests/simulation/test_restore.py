@@ -114,12 +114,12 @@ def test_once_a_person_has_looked_all_goes_on_and_machines_that_hf_lists_stay(si
 
 def test_what_hf_was_told_since_the_dump_stays_where_the_directory_is_still_there(site: Dumped) -> None:
     answers = {id_: wanted.told for id_, wanted in site.story.requests.items()}
-    settled = {id_: site.story.hf.told.settled(id_) for id_ in answers}
+    settled = {id_: site.story.hf.terminal_answers.settled(id_) for id_ in answers}
     assert settled[site.open] is not None
     site.goes_back()
     site.goes_on(1, lists=True)
     assert site.brake() is BrakeReason.MEMORY_OLDER
-    assert {id_: site.story.hf.told.settled(id_) for id_ in answers} == settled
+    assert {id_: site.story.hf.terminal_answers.settled(id_) for id_ in answers} == settled
     site.story.poll(site.open)  # the judge compares with what HF was told before
 
 

@@ -44,7 +44,8 @@ EVENTS: Mapping[str, list[dict[str, Any]]] = {
     ],
 }
 SLACK = 12.0
-"""Seconds by which the time of one machine may be told too long or too short: of a call, and between two observations."""
+"""Seconds by which the time of one machine may be told too long or too short: of a call, and between two
+observations."""
 
 
 class Counted(Provisioner):

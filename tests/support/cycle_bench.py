@@ -1,4 +1,5 @@
-"""A state directory, two places and a reconciler, driven by hand: each cycle, each observation and each second by a test."""
+"""A state directory, two places and a reconciler, driven by hand: each cycle, each observation and each second by a
+test."""
 
 from __future__ import annotations
 

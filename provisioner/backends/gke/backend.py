@@ -69,7 +69,8 @@ class GkeBackend:
         self._api = self._namespace.api
         self._list_after = -math.inf
         self._rests_on: tuple[float, float] | None = None
-        """When the list began that the observations rest on: in monotonic time and, the same for all of them, in loop time."""
+        """When the list began that the observations rest on: in monotonic time and, the same for all of them, in loop
+        time."""
         self._answered_by = ""
         """As ``Snapshot.endpoint_identity``, read after that list."""
 
@@ -85,9 +86,8 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Everything of ours in the namespace.
 
-        An observation at a live watch begins now: what we created is in the cache at once, what others did within the time
-        that a silent stream takes to be noticed.
-        """
+        An observation at a live watch begins now: what we created is in the cache at once, what others did within the
+        time that a silent stream takes to be noticed."""
         listed = self._listed(now)
         sought = self._cache.worth_asking(dict(sought))
         there = self._standing(sought)

@@ -39,7 +39,8 @@ def check_number(pods: int) -> None:
 
 
 class PodCache:
-    """Pods by name, and the one mapping of machines that all observations share until something changes. Thread-safe."""
+    """Pods by name, and the one mapping of machines that all observations share until something changes.
+    Thread-safe."""
 
     def __init__(
         self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic

@@ -2,10 +2,12 @@
 
 Promises of the backend protocol, and how they are kept here:
 
-* An observation costs a list of the location's groups and one of each zone's instances (a page per 500), which all pools of
+* An observation costs a list of the location's groups and one of each zone's instances (a page per 500), which all
+  pools of
   the project share; while the group changes, also a list of its members. It is complete or raises (``observer``).
 * A create is one call per 1,000 names plus usually one wait for the operation, which ends when the group has *accepted*
-  the names; one that does not end soon is asked for with the observations (``admissions``). What becomes of the names is seen
+  the names; one that does not end soon is asked for with the observations (``admissions``). What becomes of the names
+  is seen
   by looking: the group itself would try for ever.
 * createInstances carries a request id made from its content, so that a repeat after a crash or a lost response is the
   same request to Compute. It carries names alone: with a preservedState the group would become stateful.

@@ -61,7 +61,8 @@ class CallBudget:
             self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
-        """End every wait; let no more reads begin: an observation of many pages would hold up the end of the process."""
+        """End every wait; let no more reads begin: an observation of many pages would hold up the end of the
+        process."""
         self._closed.set()
 
     def _check_quiet(self) -> None:

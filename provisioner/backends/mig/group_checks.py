@@ -213,7 +213,8 @@ class Problems:
     def compare(
         self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
     ) -> None:
-        """Notice what someone else did since the observation ``before``; ``asked``: members whose deletion we asked for."""
+        """Notice what someone else did since the observation ``before``; ``asked``: members whose deletion we asked
+        for."""
         for name, seen in before.items():
             member, was = members.get(name), seen.member.action
             if member is None and (was == "ABANDONING" or was not in LEAVING_ACTIONS):

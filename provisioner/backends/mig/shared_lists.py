@@ -23,7 +23,8 @@ from provisioner.names import name_pattern
 from provisioner.schema.pool import Compute
 
 FRESH = 0.5
-"""Part of the pace for which a list serves other pools, too: pools that observation out of step cost one more list at most."""
+"""Part of the pace for which a list serves other pools, too: pools that observation out of step cost one more list at
+most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Creates that Compute took and has not decided on: asked for again with the observations, so that none holds up its pool.
+"""Creates that Compute took and has not decided on: asked for again with the observations, so that none holds up its
+pool.
 
 An operation says only whether the group accepted the names; one that is refused late is shown as machines that are
 gone, with Compute's words, until they are deleted.
@@ -20,7 +21,8 @@ GIVE_UP = 1800.0
 """Seconds after which an undecided operation is no longer asked for: its slots' own deadlines have passed."""
 
 MOST = 10
-"""Operations that are asked for with one observation: it must not use up the calls that all observations of a project share."""
+"""Operations that are asked for with one observation: it must not use up the calls that all observations of a project
+share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,7 +302,8 @@ class Scenario(Section):
         return 3600 * self.hours
 
     def shows_truly(self) -> bool:
-        """Every observation that succeeds shows what is there, or is late by no more than the pool's ``lag_seconds``."""
+        """Every observation that succeeds shows what is there, or is late by no more than the pool's
+        ``lag_seconds``."""
         late = any(pool.appears_seconds > pool.lag_seconds for pool in self.pools.values())
         observations = [pool.observations for pool in self.pools.values()]
         changed = [event.change.get("observations", Looks.COMPLETE) for event in self.events]

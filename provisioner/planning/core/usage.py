@@ -47,7 +47,8 @@ class Span(NamedTuple):
 
 
 def span(slot: Slot, now: float) -> Span | None:
-    """When the machine of a slot was there, until ``now`` or until an observation lacked it; None where none has counted."""
+    """When the machine of a slot was there, until ``now`` or until an observation lacked it; None where none has
+    counted."""
     if not slot.observed.seen or (slot.life.used_from is None and _waits(slot)):
         return None
     return Span(

@@ -52,7 +52,8 @@ def _may_come(slot: Slot, told: LossCause | None) -> bool:
 
 
 def _expected_since(slot: Slot) -> float:
-    """Only an observation begun after this can prove anything: its create may have been under way, and its slot open."""
+    """Only an observation begun after this can prove anything: its create may have been under way, and its slot
+    open."""
     may_appear_until = (slot.submitted or 0.0) + (0.0 if slot.observed.accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed or 0.0)
 

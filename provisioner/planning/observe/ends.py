@@ -1,8 +1,7 @@
 """Ends: machines that end by themselves; in their first minutes, they count against their pool as failed boots.
 
-A machine's life is counted in loop time, from the plan that first saw it run to the observation that first showed its end,
-whether or not anybody looked in between.
-"""
+A machine's life is counted in loop time, from the plan that first saw it run to the observation that first showed its
+end, whether or not anybody looked in between."""
 
 from __future__ import annotations
 
@@ -48,7 +47,8 @@ class EarlyLosses:
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
     ) -> tuple[Slot, Failure]:
-        """The slot of a machine that was not asked to end and does, and why; an observation begun at ``ended`` shows it."""
+        """The slot of a machine that was not asked to end and does, and why; an observation begun at ``ended`` shows
+        it."""
         limit = self._draft.pool(slot.pool).early_loss
         if not (slot.life.early or _is_early(slot, cause, ended, limit)):
             return slot, failure
@@ -106,7 +106,8 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Its place had told its end, and an observation begun at ``seen``, about then, is the first to show it, or one was."""
+    """Its place had told its end, and an observation begun at ``seen``, about then, is the first to show it, or one
+    was."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires)

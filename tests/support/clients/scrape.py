@@ -52,7 +52,8 @@ class Scrape:
         meanwhile: Callable[[], object] = lambda: None,
         **labels: str,
     ) -> float:
-        """The value once it is ``expected``, or once that is true of it; ``meanwhile`` is called before each observation."""
+        """The value once it is ``expected``, or once that is true of it; ``meanwhile`` is called before each
+        observation."""
         seen = [math.nan]
 
         def fits() -> bool:

@@ -31,7 +31,7 @@ LARGE = {
     "the longest names": lambda: filled('{"machines":[', f'{{"name":"{WIDE}{240 * "a"}"}},', '{"name":"a"}]}'),
     "as many objects as there may be": lambda: filled(
         f'{{"x":"{WIDE}","machines":[',
-        f'{{"a":"{(2 * documents.DOCUMENT_BYTES // documents.MOST_VALUES - 7) * "a"}"}},',
+        f'{{"a":"{(2 * input_documents.DOCUMENT_BYTES // input_documents.MOST_VALUES - 7) * "a"}"}},',
         "{}]}",
     ),
 }

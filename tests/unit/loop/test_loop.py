@@ -336,7 +336,8 @@ def test_a_successor_waits_only_for_one_that_may_still_act(holder: dict[str, obj
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
-    """The longest of a group: a create, its result, which says that a name is taken, and an observation for the names."""
+    """The longest of a group: a create, its result, which says that a name is taken, and an observation for the
+    names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
     pod = KubeTimes().call
     kinds = {kind.name: kind.longest_call for kind in built_in()}

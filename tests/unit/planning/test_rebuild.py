@@ -88,7 +88,7 @@ def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
     assert remembered == alter(Memory("demo"), time=NOW, time_wall=WALL, unseen=("a", "b"), usage_since_wall=WALL)
 
 
-# --- when the observations are believed --------------------------------------------------------------------------------------
+# --- when the observations are believed -------------------------------------------------------------------------------
 
 
 def doubted(
@@ -255,7 +255,7 @@ def test_a_slot_that_hf_was_told_of(
 @pytest.mark.parametrize("ended", [None, DONE])
 def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended: RequestStatus | None) -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
-    again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), reported=told).requests[REQUEST]
+    again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), told=told).requests[REQUEST]
     assert again.slots[0].ran == NOW
     (entry,) = json.loads(request_answer(again).text)["machines"]
     assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).observed.ip)
@@ -264,13 +264,13 @@ def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended
 def test_what_hf_was_told_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:
     back = return_answer(giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE), memory(), PREFIX)
     told = what_was_told(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE) | {RETURN: back}
-    slots = rebuilt(intent(), machine(1), reported=told).requests[REQUEST].slots
+    slots = rebuilt(intent(), machine(1), told=told).requests[REQUEST].slots
     assert [slots[0].verdict, slots[1].verdict] == [Verdict.RETURNED, Verdict.SUCCEEDED]
 
 
 def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    remembered = rebuilt(intent(), machine(0), machine(1), reported=told)
+    remembered = rebuilt(intent(), machine(0), machine(1), told=told)
     assert sorted(remembered.requests[REQUEST].slots) == [0]
     assert remembered.requests[REQUEST].next_slot == SLOT_BLOCK
 
@@ -288,12 +288,12 @@ def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
 )
 def test_whether_hf_heard_the_terminal_answer(heard: dict[str, bool], reported_at: float | None) -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    assert rebuilt(intent(), machine(0), reported=told, heard=heard).requests[REQUEST].reported_at == reported_at
+    assert rebuilt(intent(), machine(0), told=told, heard=heard).requests[REQUEST].reported_at == reported_at
 
 
 def test_a_machine_given_back_before_hf_heard_of_it_is_left_to_the_plan() -> None:
     told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    again = rebuilt(intent(name(0)), machine(0), reported=told, heard={REQUEST: False}).requests[REQUEST]
+    again = rebuilt(intent(name(0)), machine(0), told=told, heard={REQUEST: False}).requests[REQUEST]
     assert again.slots[0].verdict is Verdict.SUCCEEDED
 
 

@@ -98,7 +98,7 @@ def empty(began: float = SEEN, asked: Iterable[str] = (STRANGER, "alien"), **cha
 def test_a_name_of_ours(
     one: Slot, told: bool, verdict: Verdict, reason: DeleteReason, done: ReturnResult | None
 ) -> None:
-    draft = settled(giving_back(name(0)), *empty(), slots=[one], reported=told)
+    draft = settled(giving_back(name(0)), *empty(), slots=[one], told=told)
     after = draft.requests[REQUEST].slots[0]
     assert after is not None
     assert (after.verdict, after.deletion.reason) == (verdict, reason)
@@ -116,7 +116,7 @@ def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Not
 def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:
     for told in (False, True):
         slots = [running(number, Verdict.SUCCEEDED) for number in range(3)]
-        draft = settled(giving_back(name(1)), slots=slots, reported=told)
+        draft = settled(giving_back(name(1)), slots=slots, told=told)
         ended = RequestStatus.COMPLETE if told else RequestStatus.COMPLETE_WITH_ERROR
         assert draft.requests[REQUEST].ended is ended
         assert [close.slot.name for close in draft.closes] == [name(1)], "only the named machine is closed"

@@ -278,7 +278,7 @@ def test_a_status_of_before(golden: StateDir) -> None:
     ended = {id_: answer.ended for id_, answer in answers.items()}
     assert ended == {SUCCEEDED: True, RUNNING: False, UNHEARD: True, BACK: True}
     assert golden.status.read_lost() == {VANISHED: Loss(0, "unknown"), NOTICED: Loss(370, "preempted")}
-    assert {id_ for id_ in answers if golden.told.settled(id_)} == {SUCCEEDED, UNHEARD, BACK}
+    assert {id_ for id_ in answers if golden.terminal_answers.settled(id_)} == {SUCCEEDED, UNHEARD, BACK}
 
 
 def test_what_the_scripts_answer_from_files_of_before(

@@ -1,6 +1,5 @@
-"""The steps of pods' lives: their pod, their time, and chance. Each step is an event in the world and observations its pod up
-again, so that a pod that was deleted or made anew is left alone.
-"""
+"""The steps of pods' lives: their pod, their time, and chance. Each step is an event in the world and observations its
+pod up again, so that a pod that was deleted or made anew is left alone."""
 
 from __future__ import annotations
 
