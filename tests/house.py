@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,6 @@ from collections.abc import Iterator, Mapping, Set
 from configparser import ConfigParser
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import cleandoc
 from pathlib import Path
 
 import grimp
@@ -29,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from provisioner.model import Limits, Memory, Slot
+from tests import words
 from tests.support.entered import count, ways
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +37,7 @@ APART = ("provisioner.lab",)
 ENTRIES = frozenset({"provisioner", "provisioner.__main__"})
 """The version, and what hands over to the command line: no rooms."""
 
-ROOMS, FLOORS, CLASS_LINES, COMPLEXITY, PARAMETERS, SENTENCES = 20, 8, 200, 15, 6, 2
+ROOMS, FLOORS, CLASS_LINES, COMPLEXITY, PARAMETERS = 20, 8, 200, 15, 6
 """Limits."""
 
 SMALL, SMALL_GOAL = 60, 15
@@ -53,21 +52,6 @@ ENTERED_GOALS = {
     "getRequestStatus": (12, 70),
 }
 """Modules and functions that each part of a request's way should enter at most."""
-
-PAGE = re.compile(r"provisioner\.(settings|schema)\b|provisioner\.backends\.\w+\.settings$")
-"""Modules whose docstrings are a page, ``docs/settings.md``: default, unit and why, in as many sentences as needed."""
-
-SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<=[.!?])[\"'”)]*\s+(?=[\"'“(]*[A-Z`])")
-NAMES = r"``[^`]+``(?: \([^)]*\))?"
-FACT = re.compile(
-    rf"{NAMES}(?:(?:,| and|, and) {NAMES})*: |(Raises|Returns)\b|Pure\b|.*\bno (I/O|clock|logger)\b|.*:$",
-    re.IGNORECASE | re.DOTALL,
-)
-"""What is no sentence of the story: what a name means, what is raised, what is promised, what a list is of."""
-BLOCK = re.compile(r"={3,}|\||\* |- ")
-"""Begins a paragraph that is a table or a list."""
-ITEM = re.compile(r"(?m)^[*-] ")
-"""Begins an item of a list."""
 
 
 @dataclass(frozen=True)
@@ -198,27 +182,6 @@ def complex_functions(module: str, path: Path) -> list[Size]:
     ]
 
 
-def most_sentences(docstring: str) -> int:
-    """How many sentences a docstring has without tables, lists and facts, or the longest item of its lists."""
-    parts = re.split(r"\n\s*\n", cleandoc(docstring))
-    items = [item for part in parts if ITEM.match(part) for item in ITEM.split(part)]
-    told = sum(_sentences(part) for part in parts if not BLOCK.match(part))
-    return max([told, *map(_sentences, items)])
-
-
-def _sentences(text: str) -> int:
-    return sum(1 for one in SENTENCE_END.split(text.strip()) if not FACT.match(one))
-
-
-def long_docstrings(module: str, path: Path) -> list[Size]:
-    """Docstrings, also those of constants and fields, of more sentences than the goal."""
-    return [
-        Size(f"{module}:{node.lineno}", number)
-        for node, text in _docstrings(ast.parse(path.read_text()))
-        if (number := most_sentences(text)) > SENTENCES and not PAGE.match(module)
-    ]
-
-
 def refused(rule: str, *settings: str) -> list[str]:
     """What ruff finds by one rule: the place and its words."""
     options = [option for setting in settings for option in ("--config", setting)]
@@ -240,11 +203,11 @@ def protocols(paths: Mapping[str, Path]) -> int:
     )
 
 
-def budgets(text: str) -> Mapping[str, int]:
-    """The budgets that the text of ``setup.cfg`` holds, by their names."""
+def budgets(text: str, section: str = "house") -> Mapping[str, int]:
+    """Return the budgets of a section of ``setup.cfg``, by their names."""
     parser = ConfigParser()
     parser.read_string(text)
-    return {name: parser.getint("house", name) for name in parser["house"]}
+    return {name: parser.getint(section, name) for name in parser[section]}
 
 
 @dataclass(frozen=True)
@@ -287,14 +250,18 @@ def main() -> int:
     here = house()
     big = big_classes(here.files)
     complex_ = [size for module, path in here.files.items() for size in complex_functions(module, path)]
-    wordy = [size for module, path in here.files.items() for size in long_docstrings(module, path)]
     wide = refused("PLR0913", f"lint.pylint.max-args = {PARAMETERS}")
+    granted = (ROOT / "setup.cfg").read_text()
+    allowed = budgets(granted, "words")
     measures = [
-        *rows(here, budgets((ROOT / "setup.cfg").read_text())),
+        *rows(here, budgets(granted)),
         Row(f"classes over {CLASS_LINES} lines", len(big), 0),
         Row(f"functions more complex than {COMPLEXITY}", len(complex_), 0),
         Row(f"functions with more than {PARAMETERS} parameters", len(wide), 0),
-        Row(f"docstrings of more than {SENTENCES} sentences", len(wordy), 0),
+        *(
+            Row(kind, number, allowed[kind.replace(" ", "_")])
+            for kind, number in words.numbers(words.findings()).items()
+        ),
     ]
     table = Table("", "measured", "limit", "goal", title="The house")
     for row in measures:
@@ -315,8 +282,6 @@ def main() -> int:
         console.print(f"{size.name}: {size.size} lines")
     for size in complex_:
         console.print(f"{size.name}: complexity {size.size}")
-    for size in wordy:
-        console.print(f"{size.name}: {size.size} sentences")
     for line in wide:
         console.print(line, markup=False)
     exceeded = [row for row in measures if row.limit is not None and row.measured > row.limit]

@@ -1,0 +1,125 @@
+"""Count what breaks the rules of the project's language: headless docstrings, long docstrings, and private words.
+
+A docstring is headless if its first word is a question word or a pronoun: it says neither what a function does nor
+what a constant is. A private word has a plain one in its place. ``make lint`` fails if there are more of them than the
+budgets of ``[words]`` in ``setup.cfg`` allow; ``python -m tests.words`` prints each of them with its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+CODE = ("provisioner", "hf_scripts")
+TEXTS = ("README.md", "ARCHITECTURE.md", "docs/*.md")
+
+HEADLESS = frozenset(["what", "how", "of", "whether", "where", "which", "one", "those", "why", "when", "that"])
+LONGEST = 60
+"""Words of a docstring."""
+
+PRIVATE = frozenset(
+    [
+        "answered_by",
+        "astray",
+        "clash",
+        "edition",
+        "heed",
+        "heeds",
+        "lesson",
+        "lever",
+        "levers",
+        "lifted",
+        "looks",
+        "mend",
+        "mended",
+        "mends",
+        "namesake",
+        "namesakes",
+        "nobody",
+        "notebook",
+        "overtaken",
+        "people",
+        "person",
+        "persons",
+        "postings",
+        "pressures",
+        "presume",
+        "presumed",
+        "respecified",
+        "somebody",
+        "stories",
+        "story",
+        "stranger",
+        "strangers",
+        "told",
+        "unobserved",
+    ]
+)
+"""Words, and parts of names, that the project does not use."""
+
+WORD = re.compile(r"answered_by|[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+KINDS = ("headless docstrings", "long docstrings", "private words")
+
+
+class Finding(NamedTuple):
+    """A place and what is wrong there."""
+
+    kind: str
+    place: str
+    text: str
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Return line and text of each docstring, also those of constants and fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def of_docstring(place: str, text: str) -> Iterator[Finding]:
+    """Judge one docstring."""
+    words = text.split()
+    first = words[0].strip("`,.:;").lower() if words else ""
+    if first in HEADLESS:
+        yield Finding("headless docstrings", place, " ".join(words[:8]))
+    longest = max((len(part.split()) for part in re.split(r"\n\s*\n|\n\s*[*-] ", text)), default=0)
+    if longest > LONGEST:
+        yield Finding("long docstrings", place, f"{longest} words")
+
+
+def private(place: str, text: str) -> Iterator[Finding]:
+    """Find the private words of a text, by line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for word in WORD.findall(line):
+            if word.lower() in PRIVATE:
+                yield Finding("private words", f"{place}:{number}", word)
+
+
+def findings(root: Path = ROOT) -> Iterator[Finding]:
+    """Find all that breaks a rule below ``root``."""
+    for package in CODE:
+        for path in sorted((root / package).rglob("*.py")):
+            text, place = path.read_text(), str(path.relative_to(root))
+            for line, docstring in docstrings(ast.parse(text)):
+                yield from of_docstring(f"{place}:{line}", docstring)
+            yield from private(place, text)
+    for pattern in TEXTS:
+        for path in sorted(root.glob(pattern)):
+            yield from private(str(path.relative_to(root)), path.read_text())
+
+
+def numbers(found: Iterable[Finding]) -> Mapping[str, int]:
+    """Count the findings of each kind, also of a kind without any."""
+    counts = Counter(one.kind for one in found)
+    return {kind: counts[kind] for kind in KINDS}
+
+
+if __name__ == "__main__":
+    for finding in findings():
+        print(f"{finding.place}: {finding.kind}: {finding.text}")
