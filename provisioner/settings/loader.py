@@ -188,7 +188,8 @@ class _Reader:
         written = [str(name) for name in bodies] if isinstance(bodies, dict) else []
         for name in template.pools:
             if name not in written and isinstance(bodies, dict):
-                self.complain_of_template(template, "pools", f"unknown pool {name!r}" + suggestion(name, written))
+                text = f"unknown pool {name!r}" + suggestion(name, written, many=True)
+                self.complain_of_template(template, "pools", text)
         texts = [pools[name].template_problem(template.id) for name in names if name in pools]
         for text in dict.fromkeys(filter(None, texts)):
             self.complain_of_template(template, "templateId", text)

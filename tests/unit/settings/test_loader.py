@@ -18,6 +18,7 @@ from provisioner.commands import cli
 from provisioner.files.yaml_text import TOO_DEEP
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.model import PoolLimits, TemplateLimits
+from provisioner.schema.problems import NAMES_SHOWN
 from provisioner.settings import loader
 from provisioner.settings.advice import advice
 from provisioner.settings.tree import Backoff, Loop
@@ -392,6 +393,29 @@ def test_a_wrong_setting_is_named_with_what_is_expected(site: Site, path: str, v
     own = [problem for problem in site.problems() if problem.startswith("provisioner.yaml: ")]
     assert len(own) == 1
     assert own[0].startswith(f"provisioner.yaml: {path}{text}")
+
+
+def test_an_unknown_setting_lists_every_setting(site: Site) -> None:
+    site.settings["pools"]["gke-main"]["zz"] = 1
+    names = [repr(name) for name in GkePool.model_fields if name != "name"]
+    assert len(names) > NAMES_SHOWN
+    assert site.problems() == [
+        f"provisioner.yaml: {GKE}.zz: unknown setting; there are {', '.join(names)}",
+    ]
+
+
+def test_an_unknown_pool_lists_some_of_many_pools(site: Site) -> None:
+    mig = site.settings["pools"]["mig-a"]
+    site.settings["pools"] = {f"m{number}": mig | {"group": f"g{number}"} for number in range(NAMES_SHOWN + 1)}
+    site.templates = [template("T", pools=["zz"])]
+    (problem,) = site.problems()
+    assert (f"'m{NAMES_SHOWN - 1}' and more" in problem, f"'m{NAMES_SHOWN}'" in problem) == (True, False)
+
+
+def test_an_unknown_pool_lists_no_pools_if_there_are_none(site: Site) -> None:
+    site.settings["pools"] = {}
+    site.templates = [template("T", pools=["zz"])]
+    assert "tprov_templates.json: templates.T.pools: unknown pool 'zz'" in site.problems()
 
 
 @pytest.mark.parametrize(
