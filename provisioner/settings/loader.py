@@ -131,8 +131,9 @@ class _Reader:
         body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
         if isinstance(of_templates := body.get("templates") or {}, dict):
             body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
-            for name in of_templates.keys() - body["templates"].keys():
-                self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
+            for name in of_templates:
+                if name not in ids:
+                    self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
         for name, low, high in ORDERED:
             self.check_order(name, low, high)
         server = body.get("server")

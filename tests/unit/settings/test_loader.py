@@ -434,6 +434,12 @@ def test_a_setting_without_default_has_to_be_there(site: Site, path: str, text: 
     assert site.problems() == [f"provisioner.yaml: pools.{pool}.{text}"]
 
 
+def test_unknown_templates_are_named_in_the_order_of_the_file(site: Site) -> None:
+    names = [f"z{number}" for number in (3, 1, 2, 9, 5, 7)]
+    site.settings["templates"] = {name: {} for name in ("z3", "Mixed", *names[1:])}
+    assert [problem.split(": ")[1] for problem in site.problems()] == [f"templates.{name}" for name in names]
+
+
 def test_one_mistake_does_not_hide_another(site: Site) -> None:
     site.settings |= {"id": "-", "loop": {"floor_seconds": 9, "act_seconds": "x", "bogus": 1}, "listen": 1}
     site.settings["pools"]["gke-main"] |= {"pod_spec": "absent.yaml", "paused": "x"}
