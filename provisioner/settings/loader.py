@@ -129,11 +129,14 @@ class _Reader:
     def written(self, ids: Collection[str]) -> dict[str, Any]:
         """The settings in the file; YAML's empty value is a section that is not there. ``ids``: HF's templates."""
         body = {name: value for name, value in self.document.items() if value is not None or name not in SECTIONS}
-        if isinstance(of_templates := body.get("templates") or {}, dict):
+        of_templates = body.pop("templates", None) or {}
+        if isinstance(of_templates, dict):
             body["templates"] = {name: part for name, part in of_templates.items() if name in ids}
             for name in of_templates:
                 if name not in ids:
                     self.complain(join("templates", name), "no such template" + suggestion(str(name), ids))
+        else:
+            self.complain("templates", expected("a mapping of templates", of_templates))
         for name, low, high in ORDERED:
             self.check_order(name, low, high)
         server = body.get("server")

@@ -363,7 +363,8 @@ WRONG_SETTINGS = {
         {"kind": "gke", "pod_spec": "spec.yaml"},
         f".name: expected {NAME}, got 'a b'",
     ),
-    "settings of templates in a list": ("templates", ["M"], ": expected a mapping of settings, got ['M']"),
+    "a value for templates": ("templates", 5, ": expected a mapping of templates, got 5"),
+    "settings of templates in a list": ("templates", ["M"], ": expected a mapping of templates, got ['M']"),
     "settings of a template that HF does not have": ("templates.Mixd", {}, ": no such template; did you mean 'Mixed'?"),
     "settings of a template that are none": ("templates.Mixed", 3, ": expected a mapping of settings, got 3"),
     "an unknown setting of a template": (
