@@ -14,10 +14,11 @@ import pytest
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi, KubeError, KubeTimes
+from provisioner.backends.gke.namespace import Namespace
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_caches import PodCaches
 from provisioner.backends.gke.pod_watch import PodWatch
-from provisioner.backends.gke.pods import ID_LABEL, Identity
+from provisioner.backends.gke.pods import ID_LABEL, POOL_LABEL, Identity
 from provisioner.model import Create, ErrorClass, Failure
 from tests.support.clients.kube_access import Plain
 from tests.support.waiting import until
@@ -396,6 +397,20 @@ def test_a_streamed_list_that_only_fails_is_asked_for_again(
     watch()
     until(lambda: list(cache.machines(0.0)) == [NAME], 30)
     assert (server.count("streamed list"), server.count("list")) == (3, 0)
+
+
+# --- several pools without a watch ------------------------------------------------------------------------------------
+
+
+def test_a_look_without_a_watch_asks_for_the_pods_of_its_own_pool_alone(server: Scripted, cache: PodCache) -> None:
+    spot = Identity("demo", "gke-spot")
+    namespace = Namespace(server.api, "symphony", "demo")
+    for one in (cache, PodCache(spot)):
+        namespace.join(one)
+    server.lists = [page(pod(5), pod(6, OTHER, spot) | {"status": {"conditions": [None]}})]
+    namespace.refresh(cache)
+    assert set(cache.machines(0.0)) == {NAME}, "another pool's pod that cannot be read does not fail the look"
+    assert [query["labelSelector"] for query in server.seen] == [[f"{ID_LABEL}=demo,{POOL_LABEL}=gke-main"]]
 
 
 # --- several pools behind one watch -----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.connections import BODY_BYTES, LINE_BYTES
 from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered, words
 from provisioner.backends.gke.pod_caches import PodCaches, PodList
+from provisioner.backends.gke.pods import Identity
 from provisioner.backends.responses import json_object, text, understood
 from provisioner.model import ErrorClass, Failure
 
@@ -149,10 +150,10 @@ class PodWatch:
             self._anew.clear()
 
     @understood(ErrorClass.UNAVAILABLE)
-    def list_pods(self) -> tuple[PodList, str]:
-        """Return a list, read in pages, and its version. Raise BackendError if the list is not complete."""
-        pods, version = self._caches.empty_list(), ""
-        for page in self._api.pages(self._path, {"labelSelector": self._selector}):
+    def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
+        """Return a complete list of the pods of ``pool`` (None: all pools) and its version; else BackendError."""
+        pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""
+        for page in self._api.pages(self._path, {"labelSelector": pool.selector if pool else self._selector}):
             items, version = page["items"], text(page["metadata"]["resourceVersion"])
             if not isinstance(items, list) or not version:
                 raise BackendError(ErrorClass.UNAVAILABLE, f"the answer is no list of pods: kind {page.get('kind')!r}")
