@@ -36,7 +36,7 @@ rm -f "$HF_READY_FILE" "$HF_READY_FILE.joins"
 know_own_name "$name" "${HF_MACHINE_ADDRESS:-$(hostname -I 2>/dev/null | cut -d' ' -f1)}"
 join "$name" || exit
 missed=0
-# Three such answers in a row are needed, because the daemons may start again.
+# Three such answers without a good one between them are needed, because the daemons may start again.
 while [ "$missed" -lt 3 ]; do
     sleep "$HF_WATCH_SECONDS"
     before=$found

@@ -381,7 +381,10 @@ def test_it_closes_itself_as_the_administrator_it_is_given_and_logs_off(machine:
 def test_without_an_administrator_it_leaves_undrained_and_says_what_to_set(machine: Machine) -> None:
     left(machine)
     assert not closed(machine)
-    assert f"EGO does not close {NAME}, which leaves undrained: HF_EGO_USER is not set, so no account is logged on" in said(machine)
+    assert (
+        f"EGO does not close {NAME}, which leaves undrained: HF_EGO_USER is not set, so no account is logged on"
+        in said(machine)
+    )
 
 
 @pytest.mark.parametrize(
