@@ -45,7 +45,7 @@ def test_what_was_packed_is_unpacked() -> None:
     dump = unpack("stdin", packed(**{"journal.jsonl.1": b"x", "seen/a.answer-0": b"reported\n{}"}))
     assert dump.manifest == Manifest(archive.FORMAT, "9.9", "demo", "then")
     assert dump.tables("intent")["meta"] == INTENT["meta"]
-    assert (dump.tables("memory"), dump.told()) == (None, {"seen/a.answer-0": Saved(b"reported\n{}", 5)})
+    assert (dump.tables("memory"), dump.reported()) == (None, {"seen/a.answer-0": Saved(b"reported\n{}", 5)})
 
 
 @pytest.mark.parametrize(

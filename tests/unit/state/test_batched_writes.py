@@ -64,7 +64,7 @@ def test_a_writer_writes_all_who_wait_at_once(state: StateDir) -> None:
         for one in posted:
             waiters.enter_context(one.posted(TERMS))
         own = add(state)
-        assert all(one.gone() for one in posted)
+        assert all(one.is_gone() for one in posted)
     assert recorded(state) == {own, *ids}
     assert state.intent.read().generation == 2
     assert left(state) == []
@@ -127,7 +127,7 @@ def test_what_a_writer_does_not_understand_is_left_to_its_owner(state: StateDir,
         posted.__enter__()
     own = add(state)
     assert recorded(state) == {own}
-    assert not other.gone()
+    assert not other.is_gone()
     posted.__exit__(None, None, None)
 
 
@@ -136,7 +136,7 @@ def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
     other = write(state, own)
     with other.posted(TERMS), mine(state).posted(TERMS), write(state, "mine000000").posted(TERMS):
         add(state)
-        assert not other.gone()
+        assert not other.is_gone()
         assert len(left(state)) == 2, "nor do two who add the same id overwrite one another"
     assert state.intent.read().requests[own].template == "T"
     assert "mine000000" in recorded(state)
@@ -194,7 +194,7 @@ directory_of = atomic._directory_of
 def test_a_posting_whose_writer_died_before_he_could_say_so_is_not_written_twice(state: StateDir, monkeypatch) -> None:
     synced: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(BatchedWrite, "granted", lambda self: None)
+        patch.setattr(BatchedWrite, "confirm_written", lambda self: None)
         held_until(patch, lambda: serve(StateDir(state.path)))
         patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         request = add(state)
@@ -210,7 +210,7 @@ def test_one_who_waits_no_longer_and_is_written_answers_once_it_is_durable(
 ) -> None:
     def time_is_up(_: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
         patch.undo()
-        patch.setattr(BatchedWrite, "granted", lambda self: None)
+        patch.setattr(BatchedWrite, "confirm_written", lambda self: None)
         serve(StateDir(state.path))
         patch.setattr(atomic, "_directory_of", lambda path: synced.append(path) or directory_of(path))
         if refused:
@@ -252,8 +252,8 @@ STRANGE_TEXT = '"it\'s": {"\\ \u00e9 \ud83d\ude00 \udc80'
 
 def test_a_posting_is_found_in_the_file_as_long_as_it_is_there(state: StateDir) -> None:
     asked = {"template": STRANGE_TEXT, "count": 1, "created_wall": 1 / 3, "rc_account": STRANGE_TEXT}
-    back = {"names": [STRANGE_TEXT, "b"], "created_wall": 1e300}
-    added = {"requests": {"asked00000": asked}, "returns": {"ret-back000000": back}}
+    return_document = {"names": [STRANGE_TEXT, "b"], "created_wall": 1e300}
+    added = {"requests": {"asked00000": asked}, "returns": {"ret-back000000": return_document}}
     state.intent.add(added)
     written = BatchedWrite(state.intent.path, added)
     for _ in range(2):
@@ -365,7 +365,7 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
 
     real = atomic._rename
     monkeypatch.setattr(atomic, "_rename", remove_first)
-    with pytest.raises(atomic.Disturbed, match="was removed before it took its place; nothing was written"):
+    with pytest.raises(atomic.Disturbed, match="was removed before it replaced the file; nothing was written"):
         add(state)
     assert recorded(state) == set()
 

@@ -140,9 +140,9 @@ def test_enums_come_back_as_enums_and_tuples_as_tuples() -> None:
     memory = alter(
         Memory("demo"), requests={"a": RequestRecord("a", "T", 1, 0.0, 1.0, {0: slot})}, orphan_deletes=(1.0,)
     )
-    back = MemoryCodec().decode(stored(MemoryCodec(), memory))
-    assert type(back.requests["a"].slots[0].verdict) is Verdict
-    assert type(back.orphans.deletes) is tuple
+    decoded = MemoryCodec().decode(stored(MemoryCodec(), memory))
+    assert type(decoded.requests["a"].slots[0].verdict) is Verdict
+    assert type(decoded.orphans.deletes) is tuple
 
 
 def test_defaults_cost_nothing() -> None:

@@ -28,8 +28,8 @@ WRITES: dict[str, Callable[[StateDir], object]] = {
 }
 
 DAMAGE = {
-    "empty": (b"", r"holds nothing \(0 bytes\)"),
-    "zeros": (b"\0" * 9, r"holds nothing \(9 bytes\)"),
+    "empty": (b"", r"is empty \(0 bytes\)"),
+    "zeros": (b"\0" * 9, r"is empty \(9 bytes\)"),
     "cut off": (b'{"meta": {"state": {"sch', r"line 1 column 21 \(byte 20 of 24\)"),
     "second line": (b'{"a": {},\n"b": oops}', r"line 2 column 6 \(byte 15 of 20\)"),
     "umlaut before": ('{"ä": oops}'.encode(), r"line 1 column 7 \(byte 7 of 12\)"),

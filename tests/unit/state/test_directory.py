@@ -68,7 +68,7 @@ def test_looking_at_signs_of_life_creates_nothing(state: StateDir) -> None:
     assert state.seen.marks() == {}
     assert state.terminal_answers.ids() == frozenset()
     assert state.inventory.read() is None
-    assert state.heartbeat.loop_silent_for(0) is None
+    assert state.heartbeat.silent_seconds_until(0) is None
     assert contents(Path(state.path)) == {}
 
 

@@ -87,7 +87,7 @@ def test_a_change_that_changes_nothing_writes_nothing(state: StateDir) -> None:
 def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: StateDir, monkeypatch) -> None:
     add(state)
     before = state.intent.signature()
-    monkeypatch.setattr(intent_file, "waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
+    monkeypatch.setattr(intent_file, "find_waiting", lambda *_: os.unlink(state.intent.lock_path) or [])
     with pytest.raises(StateUnwritable, match="Never remove lock files"):
         add(state)
     assert state.intent.signature() == before
@@ -95,14 +95,14 @@ def test_a_writer_whose_lock_file_is_removed_meanwhile_changes_nothing(state: St
 
 def test_requests_and_returns_are_found_by_id_and_trimmed(state: StateDir) -> None:
     request = add(state)
-    back = add_return(state, ["a", "b"], created_wall=1.0)
+    return_id = add_return(state, ["a", "b"], created_wall=1.0)
     kept = add_request(state, "T2", 1, created_wall=1.0, rc_account="\ud800ä")
-    assert {key: dict(value) for key, value in state.intent.find([request, back, "unknown"]).items()} == {
+    assert {key: dict(value) for key, value in state.intent.find([request, return_id, "unknown"]).items()} == {
         request: {"template": "T1", "count": 2, "created_wall": 5.0},
-        back: {"names": ["a", "b"], "created_wall": 1.0},
+        return_id: {"names": ["a", "b"], "created_wall": 1.0},
     }
     assert state.intent.returned_names() == {"a", "b"}
-    assert state.intent.remove([request, back, "unknown"]) >= 0.0
+    assert state.intent.remove([request, return_id, "unknown"]) >= 0.0
     assert state.intent.read().requests == {kept: model.Request(kept, "T2", 1, 1.0, "\ud800ä")}
     assert state.intent.read().returns == {}
 

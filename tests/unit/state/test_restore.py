@@ -68,17 +68,17 @@ def but_locks(site: Site) -> dict[str, bytes]:
 
 
 def test_what_comes_back_and_that_it_is_an_old_copy(site: Site) -> None:
-    wanted, told = site.state.intent.read(), site.state.terminal_answers.answers()
+    wanted, reported = site.state.intent.read(), site.state.terminal_answers.answers()
     written = (site.work / "intent.json").stat().st_mtime_ns
     site.dump()
     site.lose()
     done = site.restore()
-    assert (done.requests, done.returns, done.told, done.kept, done.left_out) == (3, 1, 3, "", ())
+    assert (done.requests, done.returns, done.reported, done.kept, done.left_out) == (3, 1, 3, "", ())
     state = site.state
     restored = state.intent.read()
     assert (restored.requests, restored.returns) == (wanted.requests, wanted.returns)
     assert (state.intent.condition(), state.memory.condition()) == (Condition.FINE, Condition.OLDER)
-    assert state.terminal_answers.answers() == told
+    assert state.terminal_answers.answers() == reported
     assert (site.work / "intent.json").stat().st_mtime_ns == written, "by that requests are known whose time is over"
     assert state.announced.read() == {"T": 10}
     assert (state.seen.marks(), state.inventory.read()) == ({}, None)
@@ -192,7 +192,7 @@ def test_what_is_no_file_of_ours_is_named_before_anything_changes(site: Site, na
 def test_a_dump_of_another_instance_is_refused(site: Site) -> None:
     site.dump()
     site.lose()
-    with pytest.raises(StateError, match="provider instance 'demo', not of 'other'"):
+    with pytest.raises(StateError, match="provider instance 'demo', not to 'other'"):
         site.restore(instance="other")
     assert contents(site.work) == {}
 

@@ -356,7 +356,7 @@ class Writer(threading.Thread):
 RENAME = atomic._rename
 
 
-def told(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
+def add_beside_writer(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     """Whether one who waits beside such a writer is told that he is recorded, while the system does that to him."""
     state, id_ = StateDir(directory), batched_writes.new_id()
     writer = Writer(directory, slowly=slowly)
@@ -388,10 +388,10 @@ def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, 
     """Each of his calls fails in turn; then he may have so many files open, and no more."""
     StateDir(tmp_path).intent.create("demo")
     system = System()
-    assert told(tmp_path, system, 0.0 if slowly else 20.0, slowly=slowly) is not slowly
+    assert add_beside_writer(tmp_path, system, 0.0 if slowly else 20.0, slowly=slowly) is not slowly
     disturbed = [System(turn, errno.EIO) for turn in range(len(system.calls))]
     disturbed += [System(most=most) for most in range(6)]
-    answers = [told(tmp_path, system, 0.0 if slowly else 0.5, slowly=slowly) for system in disturbed]
+    answers = [add_beside_writer(tmp_path, system, 0.0 if slowly else 0.5, slowly=slowly) for system in disturbed]
     assert answers.count(False) > 3
 
 
