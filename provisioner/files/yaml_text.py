@@ -34,7 +34,7 @@ INTEGER_BITS = 64
 KINDS = {"int": "whole number", "float": "number", "bool": "truth value", "timestamp": "date", "str": "text"}
 """Plain names of YAML's kinds of values. A kind that is missing here has a plain name already."""
 
-TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to what holds it"
+TOO_DEEP = f"nested more than {DEEPEST} levels deep, or an alias leads back to the value that contains it"
 
 
 def read_text(path: Path) -> str:

@@ -94,7 +94,7 @@ def pack(manifest: Manifest, files: Mapping[str, Saved]) -> bytes:
     """Return the files and their manifest as .tar.gz."""
     if (size := sum(len(saved.content) for saved in files.values())) > UNPACKED_BYTES:
         raise StateUnreadable(
-            f"the state has {size} bytes, and a dump at most {UNPACKED_BYTES}: move old journals away."
+            f"the state has {size} bytes, and a dump at most {UNPACKED_BYTES}. Move old journals away."
         )
     document = asdict(manifest) | {"files": {name: _described(saved) for name, saved in files.items()}}
     packed = io.BytesIO()

@@ -207,7 +207,7 @@ class StateDir(StateFiles):
         """Record durably that the brake is released. Raises StateUnwritable."""
         atomic.remove(self._recovery)
 
-    # --- what scripts do ----------------------------------------------------------------------------------------------
+    # --- the scripts' calls -------------------------------------------------------------------------------------------
 
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str

@@ -128,7 +128,7 @@ def not_ours(path: str, message: str) -> str:
         if message == HARD_LINK
         else "Move it away. (A directory may be linked.)"
     )
-    return f"{path}: {message}, and a file of ours belongs there; it was left alone. {advice}"
+    return f"{path}: {message}, and a file of ours belongs there; nothing was changed. {advice}"
 
 
 def what_to_do(error: OSError) -> str:

@@ -313,7 +313,7 @@ class IntentStore(IntentFile):
 
         def check_wanted() -> None:
             if not all(write.is_wanted() for write in joined):
-                raise Disturbed(f"{self.path}: one of those who waited no longer does; nothing was written. Try again.")
+                raise Disturbed(f"{self.path}: a script that waited gave up; nothing was written. Try again.")
 
         for is_last in [False] * WITHDRAWALS + [True]:
             try:

@@ -32,7 +32,7 @@ TURN_POLL = 0.002
 
 LOST_FILE = "The lock file was removed while it was held; nothing was written. Never remove lock files. Try again."
 LOST_LOCK = (
-    "This lock was lost while it was held (an NFS server forgets those of a host that it has not heard of for long); "
+    "This lock was lost while it was held (an NFS server forgets the locks of a host that is silent for long); "
     "nothing was written. Try again."
 )
 

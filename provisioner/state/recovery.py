@@ -112,7 +112,7 @@ class Recovery:
         return not self.releases(applied=applied) and (self.wrong or not self.files.fine("memory"))
 
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_files(state: StateDir) -> Files:
@@ -164,7 +164,7 @@ def _read(
     return None
 
 
-# --- what to write ----------------------------------------------------------------------------------------------------
+# --- planning ---------------------------------------------------------------------------------------------------------
 
 
 def recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
@@ -243,7 +243,7 @@ def _remnant(id_: str, count: int) -> Request:
     return Request(id_, NO_TEMPLATE, count, UNKNOWN_MOMENT)
 
 
-# --- what is said of it -----------------------------------------------------------------------------------------------
+# --- texts for operators ----------------------------------------------------------------------------------------------
 
 
 REMADE = (
@@ -276,12 +276,12 @@ def _next_step_message(plan: Recovery) -> str:
     if plan.files.fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         return "The brake stays latched. To release it: provisioner recover --release-brake"
     if plan.latched:
-        return "If a loop has latched the brake for that: provisioner recover --release-brake"
+        return "If a loop has latched the brake because of this: provisioner recover --release-brake"
     if plan.files.fine("memory"):
         return "No brake is latched; there is nothing to release."
     if plan.files.has_no_loop and not plan.writes:
         return f"{NO_LOOP}: there is nothing to recover."
-    return f"{REMADE[0].upper()}{REMADE[1:]}: look at `provisioner status` then."
+    return f"{REMADE[0].upper()}{REMADE[1:]}: then run `provisioner status`."
 
 
 def _not_released_message(plan: Recovery, *, applied: bool) -> str:
@@ -289,12 +289,12 @@ def _not_released_message(plan: Recovery, *, applied: bool) -> str:
         return f"none is latched. {NO_LOOP}"
     if not plan.files.fine("memory"):
         in_the_way = "memory" in plan.unreadable and not applied
-        return REMADE + ("; to make room for it: provisioner recover --apply" if in_the_way else "")
-    words = "files are wrong, for which it would latch again; write them as well"
-    return f"{words}: provisioner recover --apply --release-brake"
+        return REMADE + ("; to move the old file aside: provisioner recover --apply" if in_the_way else "")
+    problem = "files are wrong, and the brake would latch again because of them; write the files as well"
+    return f"{problem}: provisioner recover --apply --release-brake"
 
 
-# --- writing it -------------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def apply(state: StateDir, plan: Recovery) -> tuple[str, ...]:

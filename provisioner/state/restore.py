@@ -75,7 +75,7 @@ def restore(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Re
         holder_message = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
         raise LockTimeout(
             f"{loop.path}: a loop works on this directory{holder_message}, or another restore; nothing was changed. "
-            f"{loop.stopped() or 'Stop it, and any that stands by'}, then try again."
+            f"{loop.stopped() or 'Stop the loop, and any that stands by'}, then try again."
         )
     try:
         if not lock.try_acquire():

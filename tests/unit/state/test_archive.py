@@ -1,4 +1,4 @@
-"""A dump as bytes: what is cut off, altered or added is refused, as is what a newer version wrote."""
+"""A dump as bytes: a dump that was cut off, altered or extended is refused, and so is one of a newer version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTENT = {"meta": {"state": {"schema": 1, "kind": "intent", "generation": 4, "pr
 
 
 def packed(schema: int = 1, kind: str = "intent", format_: int = archive.FORMAT, **more: bytes) -> bytes:
-    """A dump of an intent, and of other files."""
+    """Return a dump of an intent and of other files."""
     intent = json.dumps(
         {**INTENT, "meta": {"state": {**INTENT["meta"]["state"], "schema": schema, "kind": kind}}, "returns": {}}
     )
@@ -32,7 +32,7 @@ def altered(before: str, after: str) -> Callable[[bytes], bytes]:
 
 
 def of_one(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Callable[[bytes], bytes]:
-    """A .tar.gz with one member; a link leads to itself."""
+    """Return a function that ignores a dump and makes a .tar.gz with one member. A link points to itself."""
     member = tarfile.TarInfo(name)
     member.type, member.linkname, member.size = kind, name, len(content)
     made = io.BytesIO()

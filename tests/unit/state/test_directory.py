@@ -1,4 +1,4 @@
-"""The directory as a whole: looking creates nothing, and every file is shared with the group."""
+"""The directory as a whole: reading creates no file, and every file is shared with the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is saved of a state directory, and when it is not."""
+"""The files that a dump saves, and the conditions in which it is refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_holds_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden:
 
 @pytest.fixture
 def linked_copy(golden: StateDir) -> StateDir:
-    """A copy of the state directory that shares each file with it, as `cp -al` makes one."""
+    """A copy of the state directory that shares each file with it, like a copy by `cp -al`."""
     take(golden)  # makes the lock files
     copy = f"{golden.path}.copy"
     shutil.copytree(golden.path, copy, copy_function=os.link)

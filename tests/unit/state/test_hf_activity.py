@@ -1,4 +1,4 @@
-"""What HF's calls leave: polls, terminal answers, hosts, maxNumbers."""
+"""Traces of HF's calls: polls, terminal answers, hosts, maxNumbers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ ONE, OTHER = '{"requestId":"a","status":"complete"}', '{"requestId":"a","status"
 
 
 class Death(BaseException):
-    """Stands for the end of the process."""
+    """The end of the process."""
 
 
 @pytest.fixture
@@ -123,13 +123,13 @@ def files(reported: ReportedAnswers) -> list[str]:
 
 
 def settled(reported: ReportedAnswers) -> str | None:
-    """The text that is settled of a."""
+    """Return the settled text of request a."""
     answer = reported.settled("a")
     assert answer is None or answer.ended
     return answer and answer.text
 
 
-def test_what_was_told_first_is_told_by_every_later_call(reported: ReportedAnswers) -> None:
+def test_the_answer_that_was_reported_first_is_reported_by_every_later_call(reported: ReportedAnswers) -> None:
     assert (settled(reported), reported.ids(), reported.answers()) == (None, frozenset(), {})
     assert reported.tell("a", ONE) == ONE
     assert reported.tell("a", OTHER) == ONE
@@ -138,24 +138,24 @@ def test_what_was_told_first_is_told_by_every_later_call(reported: ReportedAnswe
     assert files(reported) == ["a.answer-0"]
 
 
-@pytest.mark.parametrize("text", ["", "told\nx", "ä\udcff", "x" * 100_000])
+@pytest.mark.parametrize("text", ["", "reported\nx", "ä\udcff", "x" * 100_000])
 def test_an_answer_is_kept_byte_for_byte(reported: ReportedAnswers, text: str) -> None:
     reported.tell("a", text)
     assert reported.tell("a", OTHER) == text
 
 
-def test_what_the_loop_claimed_is_superseded_until_a_script_tells_it(reported: ReportedAnswers) -> None:
+def test_an_answer_that_the_loop_claimed_is_superseded_until_a_script_reports_it(reported: ReportedAnswers) -> None:
     assert reported.claim("a", ONE)
     assert reported.claim("a", ONE)
     assert files(reported) == ["a.answer-0"], "the same claim again is no other"
     assert reported.claim("a", OTHER)
-    assert (settled(reported), reported.ids()) == (OTHER, frozenset()), "HF has heard nothing yet"
+    assert (settled(reported), reported.ids()) == (OTHER, frozenset()), "HF has no answer yet"
     assert reported.tell("a", ONE) == OTHER
     assert reported.ids() == {"a"}
     assert reported.claim("a", ONE) is False
 
 
-def test_who_counts_as_told_is_told_what_is_published_then(reported: ReportedAnswers) -> None:
+def test_an_id_that_is_assumed_to_be_answered_gets_the_answer_published_then(reported: ReportedAnswers) -> None:
     reported.assume("a")
     reported.assume("a")
     assert (reported.ids(), settled(reported), reported.answers()) == ({"a"}, None, {})
@@ -231,7 +231,7 @@ def test_an_entry_that_is_none_is_named_and_nothing_is_said(reported: ReportedAn
 
 
 def test_of_many_at_once_one_decides_for_all(reported: ReportedAnswers) -> None:
-    """Scripts that tell one thing and a loop that claims another, time and again."""
+    """Let scripts report one answer while a loop claims another, time and again."""
     start = threading.Barrier(5)
 
     def act(id_: str, number: int) -> str:
@@ -250,7 +250,7 @@ def test_of_many_at_once_one_decides_for_all(reported: ReportedAnswers) -> None:
 
 
 class Site:
-    """A loop driven by hand, and HF's scripts on the same files; HF has asked for two machines, which run."""
+    """A loop driven by hand, and HF's scripts on the same files. HF has asked for two machines, which run."""
 
     def __init__(self, hf: Here, bench: Bench | None = None) -> None:
         self.hf = hf
@@ -260,16 +260,16 @@ class Site:
         self.bench.place.place.boot()
         self.bench.cycle(2)
         self.machines = sorted(self.bench.place.machines)
-        """The machines of all requests."""
+        """Machines of all requests."""
 
     def poll(self) -> str:
-        """The bytes that HF is told."""
+        """Return the bytes that HF gets."""
         code, out = self.hf.ask("getRequestStatus", json.dumps(asking(self.id)))
         assert code == 0, out
         return out
 
     def reported(self) -> dict[str, Any]:
-        """What HF is told, parsed."""
+        """Return the answer that HF gets, parsed."""
         answer: dict[str, Any] = json.loads(self.poll())["requests"][0]
         return answer
 
@@ -277,30 +277,30 @@ class Site:
         return [machine["result"] for machine in self.reported()["machines"]]
 
     def lives(self) -> list[str]:
-        """The machines that are still there after a while."""
+        """Return the machines that are still there after five cycles."""
         self.bench.cycle(5)
         return sorted(self.bench.place.machines)
 
     def nearly_forgotten(self) -> None:
-        """HF calls for other things; soon the request will be cancelled."""
+        """Let HF call for other requests until this request is about to be cancelled."""
         hf_calls(self.bench, LIMITS.cancel_after - 120)
 
     @contextmanager
     def slow_disk(self, act: Callable[[], object], nth: int = 1) -> Iterator[None]:
-        """The nth plan that has to be recorded waits for the disk; meanwhile something happens."""
+        """Act while the nth plan that has to be recorded waits for the disk."""
         with _once(self.bench.state.memory, "write", act, nth):
             yield
 
     @contextmanager
     def before_the_claim(self, act: Callable[[], object]) -> Iterator[None]:
-        """Something happens when the loop has planned to say something else, and not yet settled it."""
+        """Act after the loop has planned another answer and before it has settled that answer."""
         with _once(self.bench.state.terminal_answers, "claim", act):
             yield
 
 
 @contextmanager
 def _once(target: object, method: str, act: Callable[[], object], nth: int = 1) -> Iterator[None]:
-    """Before the nth call of a method something happens, once."""
+    """Act once, before the nth call of a method."""
     whole, calls = getattr(target, method), itertools.count(1)
 
     def late(*arguments: object) -> object:
@@ -340,10 +340,10 @@ def test_a_poll_beside_a_slow_disk_and_a_cancel(site: Site, nth: int, status: st
     assert json.loads(reported[0])["requests"][0]["status"] == status
     assert site.lives() == (site.machines if status == "complete" else [])
     assert site.poll() == reported[0]
-    assert json.loads(site.bench.answer(site.id))["status"] == status, "nor is it published for ever that it cancels"
+    assert json.loads(site.bench.answer(site.id))["status"] == status, "the announced cancel does not stay published"
 
 
-def test_a_poll_between_the_halves_of_a_cancel_is_told_its_end_later(site: Site) -> None:
+def test_a_poll_between_the_halves_of_a_cancel_gets_its_end_later(site: Site) -> None:
     reported: list[str] = []
     site.nearly_forgotten()
     with site.before_the_claim(lambda: reported.append(site.poll())):
@@ -354,7 +354,7 @@ def test_a_poll_between_the_halves_of_a_cancel_is_told_its_end_later(site: Site)
 
 
 def half(site: Site) -> None:
-    """Let the loop go on until it says something else of the request: that it cancels, then that it has."""
+    """Run the loop until its answer changes: first to a cancel that is announced, then to one that is done."""
     before = site.bench.answer(site.id)
     for _ in range(5):
         hf_calls(site.bench, 60)
@@ -372,10 +372,10 @@ def half(site: Site) -> None:
         pytest.param(True, 1, 0, 2, id="later poll, after its mark"),
     ],
 )
-def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
+def test_machines_that_a_cancel_under_way_deletes_are_never_reported_to_hf(
     site: Site, monkeypatch: pytest.MonkeyPatch, polled_before: bool, nth: int, before: int, during: int
 ) -> None:
-    """A poll is slow once it has read the published answers for the nth time: ``during`` halves of the cancel pass."""
+    """Delay a poll after its nth read of the published answers: ``during`` halves of the cancel pass meanwhile."""
     if polled_before:
         site.bench.state.seen.touch(site.id)
         site.bench.cycle()
@@ -396,12 +396,12 @@ def test_hf_is_never_told_of_machines_that_a_cancel_under_way_deletes(
     hf_calls(site.bench, 300)
     is_marked = polled_before or nth == 2
     lives = site.lives() == site.machines
-    assert lives is (is_marked or before + during < 2), "only before its mark a poll is not noticed"
+    assert lives is (is_marked or before + during < 2), "a poll is unnoticed only before its mark"
     succeeded = [machine for machine in reported["machines"] if machine["result"] == "succeed"]
     assert (reported["status"] == "complete_with_error" and not succeeded) is not lives, reported
 
 
-def test_of_a_cancelled_request_no_machine_is_told_to_succeed_not_even_a_lost_one(site: Site) -> None:
+def test_no_machine_of_a_cancelled_request_is_reported_to_succeed_not_even_a_lost_one(site: Site) -> None:
     site.bench.place.lose(site.machines[0])
     site.bench.cycle(3)
     hf_calls(site.bench, LIMITS.cancel_after + 300)
@@ -410,10 +410,10 @@ def test_of_a_cancelled_request_no_machine_is_told_to_succeed_not_even_a_lost_on
     assert site.lives() == []
 
 
-# --- a return before the terminal answer was heard --------------------------------------------------------------------
+# --- a return before the terminal answer was polled -------------------------------------------------------------------
 
 
-def test_a_machine_given_back_before_the_end_was_heard_is_told_as_failed(site: Site) -> None:
+def test_a_machine_returned_before_the_end_was_polled_is_reported_as_failed(site: Site) -> None:
     site.bench.give_back(site.machines[0])
     assert site.lives() == site.machines[1:]
     assert (site.reported()["status"], site.results()) == ("complete_with_error", ["fail", "succeed"])
@@ -421,15 +421,15 @@ def test_a_machine_given_back_before_the_end_was_heard_is_told_as_failed(site: S
 
 
 @pytest.mark.parametrize("place", ["slow_disk", "before_the_claim"])
-def test_a_poll_while_a_return_is_taken_in_is_told_what_every_later_one_is(site: Site, place: str) -> None:
+def test_a_poll_while_a_return_is_ingested_gets_the_answer_of_every_later_poll(site: Site, place: str) -> None:
     reported: list[str] = []
     site.bench.give_back(site.machines[0])
     with getattr(site, place)(lambda: reported.append(site.poll())):
         site.bench.cycle()
-    assert site.lives() == site.machines[1:], "what HF gave back goes, whatever it was told"
+    assert site.lives() == site.machines[1:], "a machine that HF returned is deleted, whatever HF was answered"
     assert site.poll() == reported[0]
     expected = ["succeed", "succeed"] if place == "before_the_claim" else ["fail", "succeed"]
-    assert site.results() == expected, "who settled first has decided"
+    assert site.results() == expected, "the first to settle decides"
     site.bench.restarted()
     site.bench.cycle(3)
     assert site.poll() == reported[0]
@@ -476,7 +476,7 @@ def test_what_was_settled_when_the_loop_died_is_what_the_next_loop_knows(site: S
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "old copy", "intent too"])
-def test_an_end_that_was_told_is_told_again_while_no_loop_runs(site: Site, damage: str) -> None:
+def test_an_end_that_was_reported_is_reported_again_while_no_loop_runs(site: Site, damage: str) -> None:
     status, intent = Path(site.bench.state.status.path), Path(site.bench.state.intent.path)
     other = site.bench.request(1)
     reported = site.poll()
@@ -517,7 +517,7 @@ def test_a_file_that_is_damaged_under_the_loop_is_written_again_at_once(site: Si
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["status.json is lost as well", "status.json is cut"])
-def test_a_memory_made_again_goes_by_what_hf_was_told(site: Site, cut: bool) -> None:
+def test_a_memory_made_again_follows_the_answers_that_hf_was_given(site: Site, cut: bool) -> None:
     reported, status = site.poll(), Path(site.bench.state.status.path)
     site.bench.place.lose(site.machines[0])
     Path(site.bench.state.memory.path).unlink()
@@ -549,7 +549,7 @@ def test_a_memory_without_lock_file_that_does_not_know_an_end_is_made_again(hf: 
     assert brake.reason is BrakeReason.MEMORY_OLDER
 
 
-def test_an_end_that_hf_was_told_from_an_old_copy_is_one_for_the_running_loop_too(site: Site) -> None:
+def test_an_end_that_hf_was_given_from_an_old_copy_is_an_end_for_the_running_loop_too(site: Site) -> None:
     late = site.bench.request(2)
     site.bench.cycle(2)
     first, second = sorted(site.bench.place.machines.keys() - set(site.machines))
@@ -558,7 +558,7 @@ def test_an_end_that_hf_was_told_from_an_old_copy_is_one_for_the_running_loop_to
     text = entry(late, "complete_with_error", machines=[machine])
     site.bench.state.terminal_answers.tell(late, text)
     site.bench.place.place.boot()
-    assert {first, second} <= set(site.lives()), "what nobody asked for any more waits for a person"
+    assert {first, second} <= set(site.lives()), "a machine that no request wants waits for an operator"
     record = site.bench.state.memory.read().requests[late]
     assert (str(record.ended), [slot.name for slot in record.slots.values()]) == ("complete_with_error", [first])
     assert json.loads(site.bench.answer(late)) == json.loads(text)

@@ -1,4 +1,4 @@
-"""Files whose name and modification time are all that they say."""
+"""Files that carry only a name and a modification time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read(**contents: list[tuple[int, Digests]]) -> dict[Side, list[ReadContent]]
 
 TEMPLATES = "templates"
 CASES = {
-    "nobody has read": (read(), []),
+    "neither has read": (read(), []),
     "the loop alone has read": (read(loop=[(1, A)]), []),
     "the scripts alone have read": (read(scripts=[(1, A)]), []),
     "both have read the same": (read(scripts=[(2, A)], loop=[(1, A)]), []),
