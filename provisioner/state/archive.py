@@ -96,7 +96,7 @@ def pack(manifest: Manifest, files: Mapping[str, Saved]) -> bytes:
         raise StateUnreadable(
             f"the state has {size} bytes, and a dump at most {UNPACKED_BYTES}. Move old journals away."
         )
-    document = asdict(manifest) | {"files": {name: _described(saved) for name, saved in files.items()}}
+    document = asdict(manifest) | {"files": {name: _describe(saved) for name, saved in files.items()}}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
         _add(tar, MANIFEST, Saved(json.dumps(document, indent=1).encode(), 0))
@@ -105,7 +105,7 @@ def pack(manifest: Manifest, files: Mapping[str, Saved]) -> bytes:
     return packed.getvalue()
 
 
-def _described(saved: Saved) -> dict[str, Any]:
+def _describe(saved: Saved) -> dict[str, Any]:
     digest = hashlib.sha256(saved.content).hexdigest()
     return {"size": len(saved.content), "sha256": digest, "mtime_ns": saved.mtime_ns}
 
@@ -125,7 +125,7 @@ def unpack(source: str, packed: bytes) -> Dump:
         described: dict[str, dict[str, Any]] = dict(document["files"])
         if manifest.format > FORMAT:
             raise _too_new(f"{source}: is a dump of format {manifest.format}", manifest.version, FORMAT)
-        files = {name: Saved(members[name], _time(entry["mtime_ns"])) for name, entry in described.items()}
+        files = {name: Saved(members[name], _check_time(entry["mtime_ns"])) for name, entry in described.items()}
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise _damaged(source, f"is cut off, or no dump of ours ({error})") from error
     except KeyError as error:
@@ -137,7 +137,7 @@ def unpack(source: str, packed: bytes) -> Dump:
     for name, saved in files.items():
         if re.fullmatch(SAVED, name) is None:
             raise _damaged(source, f"holds {name!r}, which is no file of a state directory")
-        if _described(saved) != described[name]:
+        if _describe(saved) != described[name]:
             raise _damaged(source, f"{name} is not as it was when it was saved")
     return Dump(manifest, files, source)
 
@@ -155,7 +155,7 @@ def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
             yield member.name, content.read()
 
 
-def _time(nanoseconds: object) -> int:
+def _check_time(nanoseconds: object) -> int:
     """Return a modification time that a file can have. Raises ValueError."""
     if not isinstance(nanoseconds, int) or not 0 <= nanoseconds < 1 << 63:
         raise ValueError(f"{nanoseconds!r} is no time")

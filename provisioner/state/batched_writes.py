@@ -89,9 +89,8 @@ class BatchedWrite:
     def withdraw(self) -> None:
         """Withdraw the write: once this returns, the documents are in the data or never will be.
 
-        Raises StateUnwritable.
-
         If the system refuses, the withdrawal is tried again for a moment, because half a withdrawal has no effect.
+        Raises StateUnwritable.
         """
         for is_last in tries():
             try:

@@ -67,7 +67,7 @@ class StateStorage(Storage):
 
     def write(self, data: Tables, check: Callable[[], None] = lambda: None) -> None:
         """Replace all tables durably, unless ``check`` raises. Raises StateUnwritable."""
-        replace(self._path, encoded(data), check=check)
+        replace(self._path, encode_json(data), check=check)
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
@@ -91,7 +91,7 @@ def _beginning(path: str, mark: bytes) -> bytes:
         os.close(descriptor)
 
 
-def encoded(content: Mapping[str, Any]) -> bytes:
+def encode_json(content: Mapping[str, Any]) -> bytes:
     """Return a database, or a part of a database, as the bytes that a file contains."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
@@ -101,7 +101,7 @@ def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
 
     Other parts of a file never have these bytes.
     """
-    return [encoded({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
+    return [encode_json({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 
 def are_tables(tables: Any) -> bool:

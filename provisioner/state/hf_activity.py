@@ -232,9 +232,11 @@ class ReportedAnswers:
 
         Raises StateUnwritable or StateUnreadable.
         """
-        doomed = frozenset(ids)
+        removed_ids = frozenset(ids)
         # The last entry is removed first, so that an interrupted removal leaves the entries of an earlier moment.
-        for name in sorted((name for name in names_in(self.path) if name.partition(".")[0] in doomed), reverse=True):
+        for name in sorted(
+            (name for name in names_in(self.path) if name.partition(".")[0] in removed_ids), reverse=True
+        ):
             remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:

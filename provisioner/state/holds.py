@@ -48,13 +48,13 @@ class HoldStore(StateFile):
         StateUnwritable.
         """
         with DataLock(self.lock_path) as lock:
-            before = self._usable() if anew else self.read()
+            before = self._read_usable() if anew else self.read()
             after = change(before)
             if after != before or (anew and not self.exists()):
                 self._write(after, lock)
         return before, after
 
-    def _usable(self) -> Holds:
+    def _read_usable(self) -> Holds:
         try:
             return self.read()
         except StateMissing:

@@ -333,13 +333,13 @@ class IntentStore(IntentFile):
 
         Returns the seconds that it waited for the lock; raises as ``add``.
         """
-        doomed = list(identifiers)
+        removed_ids = list(identifiers)
         self._check_ready(None)
         asked_at = time.monotonic()
         with DataLock(self.lock_path) as lock:
             waited_seconds = time.monotonic() - asked_at
             tables = self._current(lock, None)
-            if self._drop(tables, doomed):
+            if self._drop(tables, removed_ids):
                 self._write(tables, lock)
         return waited_seconds
 

@@ -172,9 +172,9 @@ def recovery(files: Files, machines: Collection[str], prefix: str, instance: str
 
     ``instance``: the owner of intent if no file names it.
     """
-    wanted = _wanted(files, machines, prefix)
+    wanted = _find_wanted(files, machines, prefix)
     current = (files.intent if files.fine("intent") else None) or NOTHING
-    lacked = _lacked(wanted, current)
+    lacked = _find_lacking(wanted, current)
     owner = files.memory or files.intent
     lost = replace(lacked, provisioner=owner.provisioner if owner else instance, generation=files.newest)
     known_ids = wanted.requests.keys() | current.requests.keys()
@@ -186,14 +186,14 @@ def recovery(files: Files, machines: Collection[str], prefix: str, instance: str
     )
 
 
-def _lacked(wanted: Intent, current: Intent) -> Intent:
+def _find_lacking(wanted: Intent, current: Intent) -> Intent:
     """Return the part of ``wanted`` that ``current`` lacks."""
     requests = {id_: request for id_, request in wanted.requests.items() if id_ not in current.requests}
     returns = {id_: return_request for id_, return_request in wanted.returns.items() if id_ not in current.returns}
     return replace(wanted, requests=requests, returns=returns)
 
 
-def _wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
+def _find_wanted(files: Files, machines: Collection[str], prefix: str) -> Intent:
     """Return the records that should be in intent. If two sources have the same record, the later source counts."""
     sources: list[Intent | None] = []
     if files.need_machines:

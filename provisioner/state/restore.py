@@ -22,7 +22,7 @@ from provisioner.hostfactory.templates import higher
 from provisioner.state.archive import ADVICE, Dump
 from provisioner.state.atomic import create_whole, facts_of, read_whole, remove, replace, sync_directory
 from provisioner.state.codec import RecordError, decode_intent
-from provisioner.state.database import Tables, encoded, generation_of
+from provisioner.state.database import Tables, encode_json, generation_of
 from provisioner.state.directory import ANNOUNCED_FILE, StateDir
 from provisioner.state.errors import (
     LockTimeout,
@@ -111,8 +111,8 @@ class _Saved:
     def from_dump(cls, dump: Dump) -> _Saved:
         intent, memory, holds = map(dump.tables, ("intent", "memory", "holds"))
         status, announced = _status(dump), _announced(dump)  # both are made again if they are damaged
-        signs = {"status.json": status, ANNOUNCED_FILE: announced}
-        left_out = tuple(name for name, sound in signs.items() if sound is None and name in dump.files)
+        remade = {"status.json": status, ANNOUNCED_FILE: announced}
+        left_out = tuple(name for name, content in remade.items() if content is None and name in dump.files)
         if intent is None:
             raise StateUnreadable(f"{dump.source}: holds no intent.json. Nothing was changed.")
         try:
@@ -147,7 +147,7 @@ def _announced(dump: Dump) -> dict[str, int] | None:
     return None
 
 
-def _present(state: StateDir) -> Iterator[str]:
+def _find_present(state: StateDir) -> Iterator[str]:
     """Yield the files that will be replaced, if they exist. Raises StateError for a link or a directory."""
     for name in (*DATABASES, ANNOUNCED_FILE):
         path = os.path.join(state.path, name)
@@ -159,7 +159,7 @@ def _present(state: StateDir) -> Iterator[str]:
 
 def _set_aside(state: StateDir, *, replaces: bool) -> str:
     """Copy the files that will be replaced; return the directory of the copies."""
-    present = list(_present(state))
+    present = list(_find_present(state))
     if not replaces and (present or state.terminal_answers.ids() or state.intent.existed()):
         present_message = ", ".join(present) or "answers that HF was given, or locks of files that are lost"
         raise StateExists(
@@ -181,11 +181,11 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
     """Put back the memory of the dump, recorded as an old copy, and stop an earlier loop by a new epoch."""
     file = state.memory
     with DataLock(file.lock_path) as lock:
-        written = [generation_of(tables) for tables in (memory, _readable(file)) if tables is not None]
+        written = [generation_of(tables) for tables in (memory, _load_readable(file)) if tables is not None]
         lock.generation = max([lock.generation, *written]) + 1
         lock.note()
         if memory is not None:
-            replace(file.path, encoded(memory))
+            replace(file.path, encode_json(memory))
         elif file.exists():
             file.set_aside()
     epoch = int(memory["memory"]["memory"].get("epoch", 0)) if memory else 0
@@ -193,7 +193,7 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
     state.loop_lock.sign_off()
 
 
-def _readable(file: StateFile) -> Tables | None:
+def _load_readable(file: StateFile) -> Tables | None:
     """Return the tables of a file; None if this version cannot read it."""
     try:
         return file.load()
@@ -215,7 +215,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
     if saved.status is None:
         remove(state.status.path)  # it names requests that intent will not contain
     else:
-        replace(state.status.path, encoded(saved.status))
+        replace(state.status.path, encode_json(saved.status))
     if saved.announced is not None:
         numbers = dict(saved.announced)
         with suppress(StateUnreadable):
@@ -223,7 +223,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
             numbers |= {name: higher(most, numbers.get(name, most)) for name, most in present.items()}
         state.announced.write(numbers)
     with DataLock(state.holds.lock_path) as lock:
-        if saved.holds is not None and _readable(state.holds) is None:
+        if saved.holds is not None and _load_readable(state.holds) is None:
             state.holds.put_back(saved.holds, lock)
     if not state.journal.files():
         for name, one in dump.files.items():

@@ -77,23 +77,23 @@ class StateFile:
 
     def set_aside(self) -> str:
         """Rename a file that cannot be used, so that a new one can be made; return its new path."""
-        return self._aside(os.rename)
+        return self._put_aside(os.rename)
 
     def keep_aside(self) -> str:
         """Copy a file that is about to be replaced; return the copy's path."""
-        return self._aside(lambda path, aside: create_whole(aside, read_whole(path, self.advice)))
+        return self._put_aside(lambda path, aside_path: create_whole(aside_path, read_whole(path, self.advice)))
 
-    def _aside(self, move: Callable[[str, str], object]) -> str:
+    def _put_aside(self, move: Callable[[str, str], object]) -> str:
         signature = self.signature()
         if signature is None:
             raise self._missing()
-        aside = f"{self.path}.aside-{signature[1]}"
+        aside_path = f"{self.path}.aside-{signature[1]}"
         with writing(self.path):
             try:
-                move(self.path, aside)  # a present copy is from an earlier try that was interrupted
+                move(self.path, aside_path)  # a present copy is from an earlier try that was interrupted
             except FileNotFoundError as error:
                 raise self._missing() from error
-        return aside
+        return aside_path
 
     def put_back(self, tables: Tables, lock: DataLock) -> None:
         """Replace all tables, with a generation above all that was written before. Raises StateUnwritable."""
