@@ -37,7 +37,7 @@ FIRST_PAUSE = 0.02
 """Seconds before a file is opened again; doubled each time, so that all tries together take 0.6 s."""
 
 LEFTOVER_AGE = 600.0
-"""Age in seconds after which a file written aside has no writer any more: replacing a file takes milliseconds."""
+"""Age in seconds after which a file written aside has no writer any more, as replacing a file takes milliseconds."""
 
 
 def tries() -> Iterator[bool]:

@@ -82,7 +82,7 @@ class BatchedWrite:
         return False
 
     def confirm_written(self) -> None:
-        """Remove the posted file: its documents are durable. If that fails, the owner finds them in the data."""
+        """Remove the posted file, as its documents are durable. If that fails, the owner finds them in the data."""
         with suppress(OSError):
             discard(self._path)
 

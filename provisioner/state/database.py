@@ -71,10 +71,10 @@ class StateStorage(Storage):
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
-    """Return the content before ``mark`` in a file that ends as ours do. Raises OSError, or ValueError if it does not.
+    """Return the content before ``mark`` in a file that ends as ours do.
 
     Within a JSON text the mark's quotes would have backslashes. Content before a mark at another depth has open
-    brackets and does not parse.
+    brackets and does not parse. Raises OSError, or ValueError if the file has another end or lacks the mark.
     """
     descriptor = open_own(path, os.O_RDONLY)
     try:
@@ -136,5 +136,5 @@ def get_meta(tables: Tables) -> dict[str, Any]:
 
 
 def generation_of(tables: Tables) -> int:
-    """Return the database's generation: it grows by one with each write."""
+    """Return the database's generation, which grows by one with each write."""
     return cast(int, get_meta(tables)["generation"])

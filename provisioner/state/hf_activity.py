@@ -240,7 +240,7 @@ class ReportedAnswers:
             remove(os.path.join(self.path, name))
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Yield the last entry, read again each time: another host's entry may show only after a moment (NFS)."""
+        """Yield the last entry, read again each time, as another host's entry may show only after a moment (NFS)."""
         for _ in tries():
             yield self._last(id_)
         raise StateStale(

@@ -113,7 +113,8 @@ class Heartbeat:
     def silent_seconds_until(self, reference_ns: int) -> float | None:
         """Return the seconds from the last heartbeat to the time stamp of another file that was just touched.
 
-        None without any heartbeat, or if it is unknown (ESTALE on NFS): a hint must not fail a call that is recorded.
+        None without any heartbeat, or if the time is unknown (ESTALE on NFS), because a hint must not fail a call that
+        has recorded its request.
         """
         last = self.last_beat()
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)

@@ -1,4 +1,5 @@
-"""``memory.json``: the records that the loop must not lose. Only the loop and operators' commands import this."""
+"""``memory.json``: the records that the loop must not lose. Only the loop and operators' commands import this
+module."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from provisioner.state.locks import DataLock
 from provisioner.state.state_file import StateFile, was_written
 
 LIFE = 10**12
-"""Distance between the generations of memory.json before and after a loss, higher than any loop counts.
+"""Distance between the generations of memory.json before and after a loss: more than any loop writes.
 
 So the number of losses stays known as long as the file or its lock file exists.
 """

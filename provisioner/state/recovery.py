@@ -89,7 +89,7 @@ class Recovery:
     def latched(self) -> bool:
         """True if the brake is latched, or a loop is about to latch it because of intent.
 
-        False for a memory that will be made again: it latches its own brake, which no operator has seen yet.
+        False for a memory that will be made again, because the loop then latches a brake that no operator has seen yet.
         """
         memory = self.files.memory if self.files.fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
@@ -97,8 +97,8 @@ class Recovery:
     @property
     def wrong(self) -> bool:
         """True if an operator has to act."""
-        older = self.files.conditions["memory"] is Condition.OLDER
-        return self.writes or self.latched or older or self.files.memory_lost
+        is_older = self.files.conditions["memory"] is Condition.OLDER
+        return self.writes or self.latched or is_older or self.files.memory_lost
 
     def releases(self, *, applied: bool) -> bool:
         """Return True if the brake may be released now.
@@ -122,15 +122,12 @@ def read_files(state: StateDir) -> Files:
     for _ in tries():
         files = _read_files(state)
         if files.conditions["intent"] is not Condition.OLDER:
-            break  # otherwise scripts or loop may have written since we read it, and it is read again
+            break  # an OLDER intent is read again, because scripts or loop may have written it meanwhile
     return files
 
 
 def _read_files(state: StateDir) -> Files:
-    """Read the files once, intent before memory.
-
-    So a request that is removed meanwhile does not look lost from intent.
-    """
+    """Read the files once, intent before memory, so that a request removed meanwhile does not look lost from intent."""
     conditions: dict[str, Condition] = {}
     reasons: dict[str, str] = {}
     intent: Intent | None = _read(state.intent, conditions, reasons)
@@ -139,11 +136,11 @@ def _read_files(state: StateDir) -> Files:
     newest = max(state.intent.known_generation(), memory.generation if memory else 0)
     if intent is not None and intent.generation < newest:
         conditions["intent"] = Condition.OLDER
-    lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
+    is_lost = conditions["memory"] is Condition.MISSING and state.memory.existed()
     if memory is None and not (state.memory.existed() or state.status.exists() or state.terminal_answers.ids()):
         conditions |= {"memory": Condition.NEW, "status": Condition.NEW}
     return Files(
-        conditions, intent, memory, {**(answers or {}), **state.terminal_answers.answers()}, newest, lost, reasons
+        conditions, intent, memory, {**(answers or {}), **state.terminal_answers.answers()}, newest, is_lost, reasons
     )
 
 
@@ -153,13 +150,13 @@ def _read(
     try:
         content = file.read_all() if isinstance(file, StatusStore) else file.read()
         # status.json has no lock file. It is only a rendering, and its answers count even if it is old.
-        older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
+        is_older = not isinstance(file, StatusStore) and file.condition() is Condition.OLDER
     except StateMissing:
         conditions[file.kind] = Condition.MISSING
     except StateUnreadable as error:
         conditions[file.kind], reasons[file.kind] = Condition.UNREADABLE, str(error)
     else:
-        conditions[file.kind] = Condition.OLDER if older else Condition.FINE
+        conditions[file.kind] = Condition.OLDER if is_older else Condition.FINE
         return content
     return None
 

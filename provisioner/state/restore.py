@@ -234,7 +234,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
 def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
     """Put back intent with a generation above all that writers know, and with its old modification time.
 
-    By that time the loop recognizes requests whose deadline is over.
+    From that time the loop recognizes requests whose deadline is over.
     """
     path = state.intent.path
     state.intent.put_back(saved.intent, lock)
