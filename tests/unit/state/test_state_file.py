@@ -208,7 +208,7 @@ def played(system: System) -> Iterator[None]:
 
 
 class Stage:
-    """One write, played again and again from the same state, each time under another fault."""
+    """A write that is played again and again from the same state, each time under another fault."""
 
     def __init__(self, directory: Path, write: str) -> None:
         self._directory = directory
