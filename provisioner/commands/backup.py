@@ -92,7 +92,7 @@ def _source(file: Path) -> tuple[str, bytes]:
 def _text(dump: Dump, done: Restored) -> str:
     lines = [
         f"Restored the state of provider instance {dump.manifest.instance} as it was at {dump.manifest.time}: "
-        f"{done.requests} requests, {done.returns} returns, {done.told} answers that HostFactory was told."
+        f"{done.requests} requests, {done.returns} returns, {done.reported} answers that HostFactory was told."
     ]
     if done.kept:
         lines.append(f"What was there before: {done.kept}")
