@@ -48,7 +48,7 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
 
 
 @pytest.mark.parametrize(
-    ("changes", "contact", "cancelling"),
+    ("changes", "activity", "cancelling"),
     [
         pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls: announced"),
         pytest.param({}, HfActivity(active=NOW - 7200), False, id="HF is silent altogether: nothing"),
@@ -101,7 +101,7 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
 
 
 @pytest.mark.parametrize(
-    ("ended", "contact", "told"),
+    ("ended", "activity", "told"),
     [
         pytest.param(DONE, HfActivity(reported=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
         pytest.param(DONE, HfActivity(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
@@ -120,7 +120,7 @@ def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, activ
 
 
 @pytest.mark.parametrize(
-    ("changes", "contact", "forgotten"),
+    ("changes", "activity", "forgotten"),
     [
         pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls"),
         pytest.param({}, HfActivity(active=NOW - 1801), False, id="HF is silent altogether"),

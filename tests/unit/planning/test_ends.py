@@ -82,7 +82,7 @@ def learned(known: Memory) -> Window:
 
 
 @pytest.mark.parametrize(
-    ("one", "looks", "early"),
+    ("one", "observations", "early"),
     [
         pytest.param(SUCCEEDED, [at(30, machine(**DEAD))], True, id="its containers ended"),
         pytest.param(running(), [at(30, machine(**DEAD))], True, id="they did before the terminal answer"),

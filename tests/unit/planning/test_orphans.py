@@ -125,7 +125,7 @@ def test_an_orphan_that_stays_is_deleted_again_and_counts_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "remembered"),
+    ("observations", "remembered"),
     [
         pytest.param([snapshot(), snapshot(pool="b")], False, id="every pool seen, and it is nowhere: forgotten"),
         pytest.param([snapshot()], True, id="a pool is blind: remembered"),
@@ -139,7 +139,7 @@ def test_what_is_remembered_of_an_orphan(observations: list[Snapshot], remembere
 
 
 @pytest.mark.parametrize(
-    ("remembered", "seen", "contact", "orphans"),
+    ("remembered", "seen", "activity", "orphans"),
     [
         pytest.param(memory(record(running(0, Verdict.SUCCEEDED))), machine(0), {}, [], id="of a known slot: no"),
         pytest.param(memory(giving_back(ORPHAN)), machine(0, request=OTHER), {}, [], id="of an open return: no"),
@@ -270,7 +270,7 @@ def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "looks", "fields", "lost"),
+    ("first", "observations", "fields", "lost"),
     [
         pytest.param({}, "ask", {}, False, id="once not seen: not yet"),
         pytest.param({ORPHAN: SEEN - 30}, "ask", {}, True, id="not seen twice, the lag apart: lost"),
@@ -344,7 +344,7 @@ def test_each_plan_notes_what_no_list_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("remembered", "contact", "since"),
+    ("remembered", "activity", "since"),
     [
         pytest.param(used(GIVEN), lists(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
         pytest.param(used(GIVEN), lists(listed={name(0): NOW - HOUR + 1}), None,
@@ -370,7 +370,7 @@ def test_a_machine_that_no_list_names_is_noted(remembered: Memory, activity: HfA
 
 
 @pytest.mark.parametrize(
-    ("after", "since", "contact", "brake", "looks", "deleted"),
+    ("after", "since", "activity", "brake", "observations", "deleted"),
     [
         pytest.param(None, 500, lists(), None, (), False, id="not configured: shown only"),
         pytest.param(48, 47, lists(), None, (), False, id="not for so long"),

@@ -104,7 +104,7 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "looks", "timed_out"),
+    ("one", "observations", "timed_out"),
     [
         pytest.param(slot(submitted=NOW - 599), EMPTY, False, id="before its boot deadline: it may come"),
         pytest.param(slot(submitted=NOW - 600), EMPTY, True, id="at its boot deadline: it failed"),
@@ -190,7 +190,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
 
 
 @pytest.mark.parametrize(
-    ("one", "look", "learned", "failure"),
+    ("one", "observation", "learned", "failure"),
     [
         pytest.param(slot(failure=BROKEN, seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None, BROKEN,
                      id="the machine's own reason"),
@@ -266,7 +266,7 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
 
 
 @pytest.mark.parametrize(
-    "looks",
+    "observations",
     [
         pytest.param([snapshot(machine(phase=Phase.GONE))], id="its machine died"),
         pytest.param([snapshot(began=SEEN - 5), snapshot()], id="its machine vanished"),
@@ -291,7 +291,7 @@ def test_a_terminal_answer_stays_and_nothing_is_created_for_it(observations: lis
 
 
 @pytest.mark.parametrize(
-    ("changes", "looks", "busy", "deleted"),
+    ("changes", "observations", "busy", "deleted"),
     [
         pytest.param({}, (snapshot(machine()),), (), True, id="never sent: sent"),
         pytest.param({"delete_sent": NOW - DELETE_AGAIN + 1}, (snapshot(machine()),), (), False,

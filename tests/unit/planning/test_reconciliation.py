@@ -243,7 +243,7 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
 
 
 @pytest.mark.parametrize(
-    ("before", "lag", "looks", "verdict", "gone"),
+    ("before", "lag", "observations", "verdict", "gone"),
     [
         pytest.param(SUCCEEDED, 0, [0], Verdict.SUCCEEDED, False, id="one observation without it proves nothing"),
         pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same observation twice is one observation"),
@@ -338,7 +338,7 @@ def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_an
 
 
 @pytest.mark.parametrize(
-    ("remembered", "look"),
+    ("remembered", "observation"),
     [
         pytest.param(memory(record(SUCCEEDED)), snapshot(pool="b"), id="its pool was not seen"),
         pytest.param(memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE))), snapshot(),

@@ -45,7 +45,7 @@ def trimmed(remembered: Memory, intent: Intent | None = None, activity: HfActivi
 
 
 @pytest.mark.parametrize(
-    ("one", "changes", "contact", "goes"),
+    ("one", "changes", "activity", "goes"),
     [
         pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(), True, id="told long ago, nothing left: it goes"),
         pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, HfActivity(), False, id="told within the retention: stays"),

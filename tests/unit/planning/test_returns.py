@@ -172,7 +172,7 @@ def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str
 
 
 @pytest.mark.parametrize(
-    ("first", "looks", "gone"),
+    ("first", "observations", "gone"),
     [
         pytest.param({}, empty(), False, id="the first set of observations proves nothing"),
         pytest.param({STRANGER: SEEN - 30}, empty(), True, id="a second set the longest lag later does"),

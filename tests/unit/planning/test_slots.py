@@ -115,7 +115,7 @@ DEAD = Failure(ErrorClass.OTHER, "exit code 1")
 
 
 @pytest.mark.parametrize(
-    ("one", "look", "why"),
+    ("one", "observation", "why"),
     [
         pytest.param(alter(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), None, BROKEN,
                      id="its create was refused for good"),
