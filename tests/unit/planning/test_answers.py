@@ -159,7 +159,7 @@ HAD = running(0, Verdict.SUCCEEDED)
         pytest.param(record(HAD, FAILED, ended=WITH_ERROR), WITH_ERROR, NONE_LEFT, id="the first machine's error"),
         pytest.param(record(running(0), cancelling=True), "running", ANNOUNCED, id="a cancel is announced"),
         pytest.param(record(HAD, ended=DONE, cancelling=True), "running", ANNOUNCED, id="announced after it ended"),
-        pytest.param(record(CANCELLED, ended=DONE, cancelling=True, message="Cancelled by a person: x"), "running",
+        pytest.param(record(CANCELLED, ended=DONE, cancelling=True, message="Cancelled by an operator: x"), "running",
                      ANNOUNCED, id="announced of what an operator cancelled"),
         pytest.param(record(CANCELLED, message="Cancelled: text", ended=WITH_ERROR), WITH_ERROR, "Cancelled: text",
                      id="cancelled"),

@@ -21,7 +21,7 @@ from provisioner.model import (
     TemplateLimits,
     Verdict,
 )
-from provisioner.planning.allocate.budget import hourly, month_cost, spent
+from provisioner.planning.allocate.budget import format_used_up_budget, hourly, month_cost
 from tests.unit.core import (
     NOW,
     OTHER,
@@ -161,7 +161,7 @@ def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_
     failure = close.slot.failure
     assert close.slot.verdict is Verdict.FAILED
     assert failure is not None
-    assert (failure.error, failure.text) == (ErrorClass.QUOTA, spent(by))
+    assert (failure.error, failure.text) == (ErrorClass.QUOTA, format_used_up_budget(by))
     assert decided.memory.requests[REQUEST].ended is not None
     both = allowed(per_hour=3.0, per_month=1500.0, currency="CHF")
-    assert spent(both) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."
+    assert format_used_up_budget(both) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."

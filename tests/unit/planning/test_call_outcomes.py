@@ -76,7 +76,7 @@ def test_a_create_that_failed(error: ErrorClass) -> None:
     else:
         assert closes == []
     learned = remembered.windows["a", TEMPLATE]
-    assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
+    assert window.is_blocked(learned, NOW) is (error is not ErrorClass.OTHER)
     assert learned.failed == (verdict is Verdict.FAILED and not error.has_no_room)
     assert learned.failure == failure
 

@@ -20,7 +20,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.collect.cleanup import DELETE_LATEST, UNHEEDED, delete_closed
+from provisioner.planning.collect.cleanup import DELETE_LATEST, UNKNOWN_GRACE, delete_closed
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from tests.unit.core import (
     BEFORE,
@@ -39,7 +39,7 @@ from tests.unit.core import (
 
 STUCK, FORCE = 60.0, 20.0
 """Seconds after the end of the grace period, in the pools of these tests."""
-UNMOVED = NOW - UNHEEDED - STUCK
+UNMOVED = NOW - UNKNOWN_GRACE - STUCK
 """Time of the first delete of a machine that counts as stuck from now on if it does not even terminate."""
 PODS = limits(pool("a", stuck_after=STUCK))
 HARD = limits(pool("a", stuck_after=STUCK, force_after=FORCE))

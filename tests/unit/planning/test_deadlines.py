@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.finish.deadlines import BLIP, NOT_BOOTED
+from provisioner.planning.finish.deadlines import NOT_BOOTED, SHORT_OUTAGE
 from provisioner.planning.report.answers import request_answer
 from tests.unit.core import (
     BEFORE,
@@ -274,14 +274,14 @@ def test_many_machines_that_are_down_at_once_make_no_straggler_of_the_last() -> 
     assert (made.deletes, made.memory.requests[REQUEST].ended) == ((), None)
 
 
-@pytest.mark.parametrize(("since", "ended"), [(NOW - BLIP + 1, None), (NOW - BLIP, GIVEN_UP)])
+@pytest.mark.parametrize(("since", "ended"), [(NOW - SHORT_OUTAGE + 1, None), (NOW - SHORT_OUTAGE, GIVEN_UP)])
 def test_at_its_deadline_a_request_waits_a_moment_for_a_machine_that_is_down(
     since: float, ended: RequestStatus | None
 ) -> None:
     held = record(running(0, down=since), running(1), count=2, deadline=NOW)
     made = plan(memory(held), snapshot(machine(0, phase=Phase.PENDING), machine(1)), limits=limits(pool("a", down=1e6)))
     assert made.memory.requests[REQUEST].ended is ended
-    assert made.due <= NOW + BLIP
+    assert made.due <= NOW + SHORT_OUTAGE
 
 
 def test_a_machine_that_was_down_and_that_no_look_shows_now_is_not_given_up() -> None:

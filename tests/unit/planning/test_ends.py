@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.observe.reconciliation import reflect
+from provisioner.planning.observe.reconciliation import reconcile
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -68,7 +68,7 @@ def seen(known: Memory, *observations: Snapshot, limits: Limits = ONE) -> Memory
     """As one look after the other leaves it."""
     for observation in observations:
         draft = draft_of(known, observation, limits=limits, now=observation.began + 1)
-        reflect(draft)
+        reconcile(draft)
         known = draft.memory()
     return known
 

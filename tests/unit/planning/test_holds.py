@@ -32,7 +32,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.holds import DRAINED, GIVEN_UP, counts, in_force, is_done
-from provisioner.planning.core.slots import BY_A_PERSON
+from provisioner.planning.core.slots import CANCELLED_BY_OPERATOR
 from provisioner.planning.recover.rebuild import RecoveryInputs, rebuild
 from provisioner.planning.report.answers import AGED, STUCK, available, losses, request_answer, return_answer
 from tests.support.parts import alter
@@ -130,7 +130,7 @@ def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
     (back,) = stopped.returns.values()
     entry = json.loads(return_answer(back, stopped, PREFIX).text)
     assert entry["status"] == "running"
-    assert entry["message"] == "Nothing is deleted now (stop-all by ann: cloud is down)."
+    assert entry["message"] == "No machine is deleted now (stop-all by ann: cloud is down)."
     assert entry["machines"][0]["result"] == "executing"
     (on,) = plan(stopped, observation, limits=ONE).memory.returns.values()
     assert on.message == ""
@@ -254,7 +254,7 @@ def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> Non
     assert (told.creates, [delete.name for delete in told.deletes]) == ((), [name(1)])
     assert (ended.ended, ended.slots[0].verdict) == (RequestStatus.COMPLETE_WITH_ERROR, Verdict.SUCCEEDED)
     entry = json.loads(request_answer(ended).text)
-    assert entry["message"] == f"{BY_A_PERSON}cancel of {REQUEST} by eve: wrong job"
+    assert entry["message"] == f"{CANCELLED_BY_OPERATOR}cancel of {REQUEST} by eve: wrong job"
     results = Counter(one["result"] for one in entry["machines"])
     assert results == {"succeed": 1, "fail": 3}
     messages = {one["message"].removeprefix("other: ") for one in entry["machines"] if one["result"] == "fail"}

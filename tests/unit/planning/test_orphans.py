@@ -25,7 +25,7 @@ from provisioner.names import SLOT_NUMBERS
 from provisioner.planning.allocate.scheduling import NO_NUMBERS
 from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.observe.reconciliation import reflect
+from provisioner.planning.observe.reconciliation import reconcile
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -68,7 +68,7 @@ def kept(
 ) -> Draft:
     """The draft after the slots were brought in line with the observations and orphans were looked for."""
     draft = draft_of(remembered, *observations, limits=LIMITS)
-    reflect(draft)
+    reconcile(draft)
     find_orphans(draft, activity or HfActivity(), frozenset(busy))
     return draft
 
@@ -225,7 +225,7 @@ def test_what_intent_says_of_the_files(
 
 def adopted(remembered: Memory, number: int = 3) -> Draft:
     draft = draft_of(remembered, snapshot(machine(number)), limits=LIMITS)
-    reflect(draft)
+    reconcile(draft)
     adopt(draft)
     return draft
 

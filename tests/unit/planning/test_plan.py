@@ -176,7 +176,7 @@ def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitt
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
     learned = made.memory.windows["a", TEMPLATE]
     assert (learned.level, learned.failure) == (1, NO_IMAGE)
-    assert window.accepted(learned, NOW) is learned
+    assert window.after_create(learned, NOW) is learned
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
@@ -185,7 +185,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     made = plan(memory(record(late)), *observations, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
-    assert window.blocked(made.memory.windows["a", TEMPLATE], NOW)
+    assert window.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
     assert made.creates == ()
 
 

@@ -26,9 +26,9 @@ from provisioner.model import (
     Window,
 )
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import missing
+from provisioner.planning.core.slots import count_missing
 from provisioner.planning.observe.absence import LATE_CREATE, VANISHED
-from provisioner.planning.observe.reconciliation import ENDED, REPLACED, STRAYED, reflect
+from provisioner.planning.observe.reconciliation import ENDED, REPLACED, STRAYED, reconcile
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
@@ -62,7 +62,7 @@ BROKE = replace(WAITS, failure=BROKEN)
 
 def drafted(remembered: Memory, observation: Snapshot, limits: Limits = LIMITS) -> Draft:
     draft = draft_of(remembered, observation, limits=limits, now=max(NOW, observation.began + 1))
-    reflect(draft)
+    reconcile(draft)
     return draft
 
 
@@ -157,7 +157,7 @@ def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
 def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its_slot_is_replaced(phase: Phase) -> None:
     after = reflected(unsent(), snapshot(machine(phase=phase)))
     assert (after.verdict, after.deletion.reason, after.deletion.gone) == (Verdict.FAILED, DeleteReason.FAILED, False)
-    assert missing(record(after)) == 1
+    assert count_missing(record(after)) == 1
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
     ("before", "lag", "observations", "verdict", "gone"),
     [
         pytest.param(SUCCEEDED, 0, [0], Verdict.SUCCEEDED, False, id="one observation without it proves nothing"),
-        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same observation twice is one observation"),
+        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same observation twice counts once"),
         pytest.param(SUCCEEDED, 0, [0, 1], Verdict.LOST, True, id="two observations prove it"),
         pytest.param(SUCCEEDED, 30, [0, 29], Verdict.SUCCEEDED, False, id="two observations within the lag do not"),
         pytest.param(SUCCEEDED, 30, [0, 30], Verdict.LOST, True, id="two observations the lag apart do"),
@@ -460,7 +460,7 @@ def crashing(number: int = 0) -> Machine:
 def looked(known: Memory, *machines: Machine, at: float = 0.0, **changes: float) -> Draft:
     allowed = limits(pool("a", **({"down": DOWN, "early_loss": 0.0} | changes)))
     draft = draft_of(known, snapshot(*machines, began=SEEN + at), limits=allowed, now=NOW + at)
-    reflect(draft)
+    reconcile(draft)
     return draft
 
 
@@ -492,7 +492,7 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
     one = after.requests[REQUEST].slots[0]
     assert one.verdict is verdict
     if verdict is Verdict.LOST:
-        assert one.failure == Failure(ErrorClass.OTHER, f"It has not run for 900 s: {CRASHES.text}")
+        assert one.failure == Failure(ErrorClass.OTHER, f"The machine has not run for 900 s: {CRASHES.text}")
 
 
 def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
@@ -549,7 +549,7 @@ def test_a_machine_that_its_place_ends_soon_is_no_new_one_for_hf(
         limits=limits(pool("a", least_life=least)),
         now=NOW,
     )
-    reflect(draft)
+    reconcile(draft)
     after = draft.requests[REQUEST].slots[before.number]
     assert after.verdict is verdict
     if verdict is Verdict.FAILED:

@@ -178,7 +178,7 @@ def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str
         pytest.param({STRANGER: SEEN - 30}, empty(), True, id="a second set the longest lag later does"),
         pytest.param({STRANGER: SEEN - 29}, empty(), False, id="a second set within the lag does not"),
         pytest.param({STRANGER: SEEN - 30}, empty()[:1], False, id="a pool is blind: not proven"),
-        pytest.param({STRANGER: SEEN - 30}, empty(asked=()), False, id="the observations did not ask about it: not proven"),
+        pytest.param({STRANGER: SEEN - 30}, empty(asked=()), False, id="no observation asked for it: not proven"),
         pytest.param({STRANGER: SEEN - 30}, [empty()[0], empty(SEEN - 5)[1]], False,
                      id="the older of the observations counts"),
         pytest.param({STRANGER: SEEN - 30}, [snapshot(machine(0, request=OTHER)), snapshot(pool="b")], False,

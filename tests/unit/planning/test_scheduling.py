@@ -32,7 +32,7 @@ from provisioner.names import NO_TEMPLATE, SLOT_NUMBERS
 from provisioner.planning.allocate import scheduling
 from provisioner.planning.allocate.scheduling import MOST_LINES, NO_NUMBERS, SLOW, ask
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import free_numbers, gaps, missing
+from provisioner.planning.core.slots import count_free_numbers, count_missing, find_gaps
 from provisioner.planning.finish.deadlines import conclude
 from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter
@@ -496,7 +496,7 @@ def test_beyond_max_number(maximum: int | None, there: int, wanted: int, creates
         assert one.failure is not None
         assert f"maxNumber of {maximum}" in one.failure.text
         assert one.failure.error is ErrorClass.QUOTA
-    assert missing(draft.requests[REQUEST]) == 0
+    assert count_missing(draft.requests[REQUEST]) == 0
 
 
 def test_an_unlimited_template_ends_at_hfs_own_maximum() -> None:
@@ -543,7 +543,7 @@ def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
     draft = asked_of(record(one, count=2, deadline=NOW), **given)
     assert draft.creates == []
     assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
-    assert missing(draft.requests[REQUEST]) == 0
+    assert count_missing(draft.requests[REQUEST]) == 0
 
 
 @pytest.mark.parametrize(("wanted", "lines"), [(MOST_LINES, MOST_LINES), (MOST_LINES + 1, 1), (100_000, 1)])
@@ -552,7 +552,7 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
     made, refused = [
         [one for one in slots(draft).values() if one.verdict is each] for each in (Verdict.OPEN, Verdict.FAILED)
     ]
-    assert (len(made), len(refused), missing(draft.requests[REQUEST])) == (4, lines, 0)
+    assert (len(made), len(refused), count_missing(draft.requests[REQUEST])) == (4, lines, 0)
     assert {one.failure.error for one in refused if one.failure} == {ErrorClass.QUOTA}
     assert (f"So {wanted:,} machines" in str(refused[0].failure)) is (lines == 1)
     again = asked(draft.memory(), limits=limits(pool("a", initial_window=4), maximum=4))
@@ -574,18 +574,18 @@ class Gaps(list[Tries]):
 @pytest.mark.parametrize("tries", [0, 3])
 def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
     """Ten thousand requests of a hundred thousand machines, in an intent that somebody altered, hold up no cycle."""
-    monkeypatch.setattr(scheduling, "gaps", lambda record: Gaps(gaps(record)))
+    monkeypatch.setattr(scheduling, "find_gaps", lambda record: Gaps(find_gaps(record)))
     few = limits(pool("a", initial_window=4), maximum=4)
     template = replace(few.templates[TEMPLATE], tries=tries)
     draft = asked(memory(record(count=100_000)), limits=replace(few, templates={TEMPLATE: template}))
-    assert (len(draft.creates), missing(draft.requests[REQUEST])) == (4, 0)
+    assert (len(draft.creates), count_missing(draft.requests[REQUEST])) == (4, 0)
 
 
 def test_of_machines_that_were_tried_each_keeps_its_line() -> None:
     failed = [slot(number, Verdict.FAILED, failure=BROKEN) for number in range(MOST_LINES + 5)]
     draft = asked(memory(record(*failed, count=3 * MOST_LINES + 5, deadline=NOW)), limits=limits())
     lines = [one for one in slots(draft).values() if one.submitted is None]
-    assert (len(lines), missing(draft.requests[REQUEST])) == (MOST_LINES + 6, 0)
+    assert (len(lines), count_missing(draft.requests[REQUEST])) == (MOST_LINES + 6, 0)
 
 
 # --- slot numbers -----------------------------------------------------------------------------------------------------
@@ -612,7 +612,7 @@ def test_a_request_whose_slot_numbers_are_used_up_ends_and_says_why(left: int, c
     assert slots(draft)[0] == one.slots[0], "no slot is replaced by another"
     if not creates:
         answer = answered(draft)
-        assert (answer["status"], missing(draft.requests[REQUEST])) == ("complete_with_error", 0)
+        assert (answer["status"], count_missing(draft.requests[REQUEST])) == ("complete_with_error", 0)
         lines = [one["message"] for one in answer["machines"] if one["name"] != name(0)]
         text = f"other: {NO_NUMBERS.text}" + " So 3 machines of the request are not made." * (left == 1)
         assert lines == [text] * left
@@ -635,7 +635,7 @@ def test_machines_that_are_given_up_share_a_line_where_numbers_are_scarce(left: 
     draft = asked(memory(record(*failed, deadline=NOW, next_slot=SLOT_NUMBERS - left)), limits=limits())
     assert len(slots(draft)) - 4 == lines
     answer = answered(draft)
-    assert missing(draft.requests[REQUEST]) == 0
+    assert count_missing(draft.requests[REQUEST]) == 0
     assert BROKEN.text in answer["message"]
     assert ("So 4 machines" in answer["message"]) is (lines == 1)
 
@@ -646,7 +646,7 @@ def test_the_last_slot_number_is_kept_to_say_why(left: int, spills: bool) -> Non
     draft = asked_of(one)
     assert created(draft) == ({"b": 1} if spills else {})
     assert slots(draft)[0].verdict is (Verdict.WITHDRAWN if spills else Verdict.OPEN)
-    assert free_numbers(draft.requests[REQUEST], 9) == 1
+    assert count_free_numbers(draft.requests[REQUEST], 9) == 1
 
 
 def test_a_slot_number_that_is_taken_is_passed_over() -> None:
@@ -662,7 +662,7 @@ def test_a_slot_number_that_is_taken_is_passed_over() -> None:
     [((0, LAST), LAST - 2, 2), ((0,), LAST - 2, 3), ((LAST,), SLOT_NUMBERS, 0), ((0,), 1, 5)],
 )
 def test_free_numbers(numbers: tuple[int, ...], next_slot: int, free: int) -> None:
-    assert free_numbers(record(*map(slot, numbers), next_slot=next_slot), 5) == free
+    assert count_free_numbers(record(*map(slot, numbers), next_slot=next_slot), 5) == free
 
 
 def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:

@@ -26,7 +26,7 @@ from provisioner.model import (
     Tries,
     Verdict,
 )
-from provisioner.planning.core.slots import gaps, missing
+from provisioner.planning.core.slots import count_missing, find_gaps
 from provisioner.planning.finish.deadlines import NOT_BOOTED
 from provisioner.planning.observe.call_outcomes import remember
 from provisioner.planning.report.answers import request_answer
@@ -92,14 +92,14 @@ def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Fa
 )  # fmt: skip
 def test_gaps(slots: list[Slot], count: int, expected: list[Tries]) -> None:
     known = record(*slots, count=count)
-    assert gaps(known) == expected
-    assert missing(known) == len(expected)
+    assert find_gaps(known) == expected
+    assert count_missing(known) == len(expected)
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
     no_try = {ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE}
-    [gap] = gaps(record(failed(0, why=Failure(error, "why"))))
+    [gap] = find_gaps(record(failed(0, why=Failure(error, "why"))))
     assert gap == Tries(0 if error in no_try else 1, Failure(error, "why"))
 
 
@@ -161,7 +161,7 @@ def test_a_machine_that_goes_to_the_next_pool_takes_its_tries_along() -> None:
     slots = made.memory.requests[REQUEST].slots
     assert (slots[1].verdict, slots[2].pool) == (Verdict.WITHDRAWN, "b")
     assert (slots[2].tries.failed, slots[2].tries.failure) == (1, BROKEN)
-    assert missing(made.memory.requests[REQUEST]) == 0
+    assert count_missing(made.memory.requests[REQUEST]) == 0
 
 
 def test_what_failed_least_is_asked_for_first() -> None:
@@ -169,7 +169,7 @@ def test_what_failed_least_is_asked_for_first() -> None:
     made = plan(memory(record(*slots, count=3)), snapshot(), limits=replace(tried(), pools={"a": pool(max_pending=2)}))
     opened = [made.memory.requests[REQUEST].slots[number].tries.failed for number in (3, 4)]
     assert opened == [0, 1]
-    assert gaps(made.memory.requests[REQUEST]) == [Tries(2, REFUSED)]
+    assert find_gaps(made.memory.requests[REQUEST]) == [Tries(2, REFUSED)]
 
 
 ANY = settings(
@@ -241,7 +241,7 @@ def test_no_machine_is_tried_more_often_and_each_is_told_once(data: st.DataObjec
     assert known.ended is not None
     assert len(entries) == count
     slots = [one for one in known.slots.values() if one.verdict is FAILED and one.submitted is not None]
-    spent = [one for one in slots if gaps(record(alter(one, tries=0)))[0].failed]
+    spent = [one for one in slots if find_gaps(record(alter(one, tries=0)))[0].failed]
     assert times * len(told) <= len(spent) <= times * count
     words = {f"{one.failure.error}: {one.failure.text}" for one in slots if one.failure}
     assert {text.partition(" Error Code")[0] for text in told.values()} <= words, "why a slot failed"

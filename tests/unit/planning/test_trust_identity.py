@@ -10,7 +10,7 @@ import pytest
 
 from provisioner.lab.fake import Mark
 from provisioner.model import BrakeReason, HfActivity, Memory, Plan
-from provisioner.planning.observe.trust import REMEMBERED, SETTLED, SNAPSHOTS
+from provisioner.planning.observe.trust import APPEARED_SECONDS, FIRST_SECONDS, SNAPSHOTS
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
 
@@ -39,12 +39,15 @@ def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
     assert last.memory.brake is not None
     assert last.memory.brake.pool == "a"
     assert last.memory.brake.detail == (
-        f"2 machines with our names that nobody asked us for have appeared in {SNAPSHOTS} looks, the last is {SECOND}: "
+        f"2 machines with our names but without a request have appeared in {SNAPSHOTS} snapshots, "
+        f"the last is {SECOND}: "
         "another provisioner may have the same id and name prefix here."
     )
 
 
-@pytest.mark.parametrize(("age", "new"), [(SETTLED, False), (SETTLED + 1, True)], ids=["begins", "has begun"])
+@pytest.mark.parametrize(
+    ("age", "new"), [(FIRST_SECONDS, False), (FIRST_SECONDS + 1, True)], ids=["begins", "has begun"]
+)
 def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
     last = planned(memory(), [0], started=NOW - age)
     assert bool(last.memory.orphans.appeared) is new
@@ -56,7 +59,7 @@ def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
         pytest.param(memory(), [[0]], {}, True, id="another one, five minutes later"),
         pytest.param(memory(), [[0], []], {}, True, id="also when the first is gone again"),
         pytest.param(memory(), [[0, 1]], {}, False, id="the same ones that stay"),
-        pytest.param(memory(), [[0]], {"now": NOW + REMEMBERED}, False, id="an hour later it is another matter"),
+        pytest.param(memory(), [[0]], {"now": NOW + APPEARED_SECONDS}, False, id="an hour later it is another matter"),
         pytest.param(memory(), [[0]], {"listed": {SECOND: NOW}}, False, id="HF lists the other one"),
         pytest.param(memory(orphans={SECOND: NOW - 900}), [[0, 1]], {}, False, id="the other one was noted before"),
         pytest.param(memory(accepted=(SECOND,)), [[0, 1]], {}, False, id="an operator has seen the other one"),

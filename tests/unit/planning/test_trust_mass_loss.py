@@ -256,8 +256,9 @@ def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(cap
         shown = report({"a": seen}, SEEN + later, distrusted)
         log.take(shown)
         assert shown.problems["a"] == (
-            "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. Nothing is "
-            "made or deleted here and HostFactory is told nothing of them before an observation 60 s later says the same.",
+            "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. No machine is "
+            "made or deleted here, and the loss is not reported to HostFactory, until a list that begins 60 s later "
+            "confirms it.",
         )
         assert (shown.unseen, shown.snapshots, shown.result) == ({}, {}, "partial")
     log.take(report({"a": blind}, SEEN + 15, {}))

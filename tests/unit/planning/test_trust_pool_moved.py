@@ -19,7 +19,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.observe.trust import configured_places, format_distrust, trust
+from provisioner.planning.observe.trust import configured_places, find_distrusted, format_distrust
 from provisioner.planning.plan import World, make_plan
 from tests.support.parts import alter
 
@@ -32,7 +32,7 @@ def limits(where: str) -> Limits:
 
 
 def moved(known: Memory, limits: Limits) -> dict[str, Distrusted]:
-    return trust(Draft(known, {}, limits, 1.0), configured_places(known, limits))
+    return find_distrusted(Draft(known, {}, limits, 1.0), configured_places(known, limits))
 
 
 def memory(where: str, *slots: Slot) -> Memory:
@@ -61,7 +61,7 @@ def test_what_is_said_names_the_setting_and_both_places() -> None:
     distrusted = moved(memory(HERE, RUNNING), limits(THERE))["m"]
     assert (distrusted.reason, distrusted.until) == (DistrustReason.POOL_MOVED, NEVER)
     assert format_distrust("m", distrusted, 0.0).startswith(
-        f"pools.m is now {THERE}, but has machines in {HERE}: put that back"
+        f"pools.m is now {THERE}, but has machines in {HERE}: restore the setting"
     )
 
 

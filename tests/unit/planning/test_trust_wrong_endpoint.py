@@ -82,8 +82,8 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.WRONG_ENDPOINT, "a")
     assert last.memory.brake.detail == (
-        "It shows none of its 10 machines but 3 that nobody asked for. "
-        "To release the brake is to say that they are lost."
+        "The pool shows none of its 10 machines but 3 without a request. "
+        "To release the brake is to confirm that its machines are lost."
     )
     causes = {name(number): LossCause.DELETED for number in range(10)}
     said = [observe((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
@@ -128,7 +128,7 @@ def test_another_place_of_the_same_name_is_never_believed(count: int, others: Co
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     assert last.memory.places.endpoints == {"a": "one"}
     assert last.memory.brake is not None
-    assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
+    assert last.memory.brake.detail.startswith("The pool is two now, but its machines were made in one. ")
     back = planned(last.memory, observe(range(count), began=SEEN + HOUR, endpoint_identity="one"))
     assert not back.distrusted
     assert not back.memory.places.wrong_since
@@ -179,9 +179,9 @@ def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None
 def test_operators_are_asked_to_check_the_place() -> None:
     distrusted = planned(grid(), observe(others=range(3))).distrusted["a"]
     assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
-        "pools.a shows none of its 10 machines but 3 that nobody asked for (since 2023-11-14T22:13:20Z): does another "
-        "cluster or project answer in its place? Put back what it is reached by and start again; or, if its machines "
-        "are gone, run `provisioner recover --release-brake`. Until then none of them counts as lost."
+        "pools.a shows none of its 10 machines but 3 without a request (since 2023-11-14T22:13:20Z): another cluster "
+        "or project may answer in its place. Restore the settings that lead to it and start again; or, if its machines "
+        "are gone, run `provisioner recover --release-brake`. Until then its machines do not count as lost."
     )
 
 

@@ -18,19 +18,19 @@ PROBING = Window(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 60,
 
 
 def ran(learned: Window, submitted: float = NOW - 10) -> Window:
-    return window.ran(learned, POOL, submitted, NOW, LIMITS)
+    return window.after_runs(learned, POOL, submitted, NOW, LIMITS)
 
 
 def failed(learned: Window, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Window:
-    return window.failed(learned, failure, submitted, NOW, LIMITS)
+    return window.after_failure(learned, failure, submitted, NOW, LIMITS)
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
 
 
 def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -> None:
-    assert window.current(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
-    assert window.current(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
+    assert window.get_current(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
+    assert window.get_current(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() ->
 @pytest.mark.parametrize("error", ErrorClass)
 def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass) -> None:
     learned = failed(Window(window=8), Failure(error, "text"))
-    assert window.blocked(learned, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
+    assert window.is_blocked(learned, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
     assert (learned.failure, learned.failed) == (Failure(error, "text"), not error.has_no_room)
 
 
@@ -98,7 +98,7 @@ def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whateve
     once = failed(Window(window=8), STOCKOUT)
     assert failed(once, STOCKOUT).level == once.level == 1
     learned = failed(PROBING, BROKEN)
-    assert (learned.level, learned.failure, window.blocked(learned, NOW)) == (3, BROKEN, True)
+    assert (learned.level, learned.failure, window.is_blocked(learned, NOW)) == (3, BROKEN, True)
     old = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
     assert (old.level, old.retry_at, old.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at), "no news"
 
@@ -107,9 +107,9 @@ def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whateve
 def test_what_was_asked_for_before_the_back_off_does_not_change_what_ends_it(boot: bool) -> None:
     silent = Failure(ErrorClass.UNAVAILABLE, "connection refused")
     learned = replace(PROBING, failure=silent)
-    learned = window.failed(learned, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
+    learned = window.after_failure(learned, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
     assert learned.failure == silent
-    assert window.accepted(learned, NOW).level == 0
+    assert window.after_create(learned, NOW).level == 0
 
 
 def test_a_round_of_old_failures_that_ends_while_a_probe_is_under_way_starts_no_other_probe() -> None:
@@ -131,48 +131,48 @@ def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_wi
     for number in range(20):
         now = NOW + 2 * number
         for _ in range(16):
-            learned = window.throttled(learned, BUSY, 1.0, now)
+            learned = window.back_off_for(learned, BUSY, 1.0, now)
         assert (learned.window, learned.failed, learned.probing, learned.level) == (64, 0, False, 1)
         assert learned.retry_at == now + 1.0, "however often it says so"
-        assert window.pausing(learned)
-        assert window.accepted(learned, now - 1) == learned, "what it took before that says nothing"
-    learned = window.accepted(learned, now + 1.0)
+        assert window.is_pausing(learned)
+        assert window.after_create(learned, now - 1) == learned, "what it took before that says nothing"
+    learned = window.after_create(learned, now + 1.0)
     assert (learned.window, learned.level, learned.retry_at, learned.failure) == (64, 0, 0.0, None)
 
 
 def test_a_pool_that_throttles_when_it_has_backed_off_for_long_is_not_new_to_it() -> None:
     learned = Window(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
-    assert window.throttled(learned, BUSY, 1.0, NOW).level == 3
+    assert window.back_off_for(learned, BUSY, 1.0, NOW).level == 3
 
 
 @pytest.mark.parametrize("boot", [True, False])
 def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
-    learned = window.failed(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
+    learned = window.after_failure(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
     assert learned.level == 0, "one of a round is no back-off"
-    learned = window.throttled(learned, BUSY, 1.0, NOW)
+    learned = window.back_off_for(learned, BUSY, 1.0, NOW)
     assert (learned.level, learned.retry_at, learned.probing) == (1, NOW + 1.0, False)
-    assert window.pausing(learned)
-    assert window.accepted(learned, NOW + 1.0).level == 0
+    assert window.is_pausing(learned)
+    assert window.after_create(learned, NOW + 1.0).level == 0
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_though_it_says_not_how_long() -> None:
-    learned = window.refused(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
+    learned = window.back_off(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
     assert (learned.probing, learned.level) == (True, PROBING.level + 1)
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
-    learned = window.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
+    learned = window.back_off_for(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
     assert learned == replace(PROBING, retry_at=NOW + 7.0)
-    assert not window.pausing(learned)
-    assert window.throttled(learned, BUSY, 1.0, NOW) == learned, "the longer wait stands"
+    assert not window.is_pausing(learned)
+    assert window.back_off_for(learned, BUSY, 1.0, NOW) == learned, "the longer wait stands"
 
 
 @pytest.mark.parametrize("error", [ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.DENIED])
 def test_after_a_refusal_a_pool_is_probed_unless_it_only_throttles(error: ErrorClass) -> None:
-    learned = window.refused(Window(window=8), Failure(error, "text"), NOW, LIMITS)
+    learned = window.back_off(Window(window=8), Failure(error, "text"), NOW, LIMITS)
     assert (learned.probing, learned.level, learned.blocked_at) == (error is not ErrorClass.THROTTLED, 1, NOW)
-    assert window.blocked(learned, NOW)
-    assert not window.blocked(learned, learned.retry_at)
+    assert window.is_blocked(learned, NOW)
+    assert not window.is_blocked(learned, learned.retry_at)
 
 
 @given(level=st.integers(1, 200), seed=st.text())
@@ -203,15 +203,15 @@ def test_a_machine_that_runs_and_the_back_off(ended: bool) -> None:
 @pytest.mark.parametrize("error", ErrorClass)
 def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass) -> None:
     soon_over = error in (ErrorClass.THROTTLED, ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE)
-    assert window.pausing(replace(PROBING, failure=Failure(error, "text"))) is soon_over
-    assert not window.pausing(Window(window=8))
+    assert window.is_pausing(replace(PROBING, failure=Failure(error, "text"))) is soon_over
+    assert not window.is_pausing(Window(window=8))
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass) -> None:
     learned = replace(PROBING, failure=Failure(error, "text"))
-    assert (window.accepted(learned, NOW).level == 0) is (error is not ErrorClass.OTHER)
-    assert window.accepted(learned, PROBING.blocked_at - 1) is learned, "one from before the back-off does not"
+    assert (window.after_create(learned, NOW).level == 0) is (error is not ErrorClass.OTHER)
+    assert window.after_create(learned, PROBING.blocked_at - 1) is learned, "one from before the back-off does not"
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
@@ -219,17 +219,19 @@ def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(erro
 def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, width: int) -> None:
     learned = Window(window=width)
     for _ in range(width):
-        learned = window.failed(learned, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
+        learned = window.after_failure(learned, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
     assert (learned.level, learned.probing) == (1, True)
-    assert not window.pausing(learned)
-    assert window.accepted(learned, NOW) is learned
-    assert window.ran(learned, POOL, NOW, NOW, LIMITS).level == 0
+    assert not window.is_pausing(learned)
+    assert window.after_create(learned, NOW) is learned
+    assert window.after_runs(learned, POOL, NOW, NOW, LIMITS).level == 0
 
 
 def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_ends_the_back_off() -> None:
-    boot = window.failed(Window(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
-    call = window.refused(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
-    assert window.accepted(call, call.blocked_at).level == 0
+    boot = window.after_failure(
+        Window(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True
+    )
+    call = window.back_off(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
+    assert window.after_create(call, call.blocked_at).level == 0
 
 
 # --- machines that are lost in their first minutes --------------------------------------------------------------------
@@ -243,7 +245,7 @@ TRIED = Window(
 def lost(learned: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
     """``fates``: of the machines that ran, from the newest on, ``x`` for one lost early and ``.`` for another."""
     dead = [fate == "x" for fate in fates]
-    return window.lost_early(learned, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
+    return window.after_early_losses(learned, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -278,16 +280,16 @@ def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) ->
 
 @pytest.mark.parametrize("ended", [True, False], ids=["asked for since the window closed", "asked for before"])
 def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(ended: bool) -> None:
-    after = window.outlived(TRIED, TRIED.blocked_at - (not ended))
+    after = window.after_outlived(TRIED, TRIED.blocked_at - (not ended))
     assert (after.level == 0, not after.probing, after.failure is None, after.early_loss is None) == (ended,) * 4
     assert after.window == TRIED.window
-    assert window.outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
+    assert window.after_outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
 
 
 def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:
     learned = lost(TRIED, "x" + 40 * ".")
     assert (learned.level, learned.blocked_at, learned.early_loss) == (3, NOW, LOST)
-    assert window.blocked(learned, NOW)
+    assert window.is_blocked(learned, NOW)
 
 
 def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_grew() -> None:
@@ -299,29 +301,29 @@ def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_out
     assert (learned.level, learned.retry_at, learned.failure) == (2, PROBING.retry_at, STOCKOUT)
     learned = ran(learned)
     assert (learned.level, learned.probing, learned.failure) == (2, True, LOST), "stock is there; what runs has to live"
-    assert window.outlived(learned, NOW - 10).level == 0
+    assert window.after_outlived(learned, NOW - 10).level == 0
 
 
 def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
-    learned = lost(window.throttled(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
+    learned = lost(window.back_off_for(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
     assert (learned.probing, learned.early_loss) == (True, LOST)
-    learned = window.accepted(learned, NOW + 60)
+    learned = window.after_create(learned, NOW + 60)
     assert (learned.probing, learned.failure, learned.retry_at) == (True, LOST, 0.0)
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class(error: ErrorClass) -> None:
     losses = window.Losses([True, True], Failure(error, "text"), NOW - 10)
-    learned = window.lost_early(Window(window=2), losses, NOW, LIMITS)
-    assert not window.pausing(learned)
-    assert window.accepted(learned, NOW) is learned
+    learned = window.after_early_losses(Window(window=2), losses, NOW, LIMITS)
+    assert not window.is_pausing(learned)
+    assert window.after_create(learned, NOW) is learned
 
 
 def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
-    learned = window.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
-    learned = window.accepted(learned, NOW + 60)
+    learned = window.back_off(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
+    learned = window.after_create(learned, NOW + 60)
     assert (learned.level, learned.probing, learned.failure, learned.early_loss) == (3, True, LOST, LOST)
-    assert window.accepted(learned, NOW + 61) is learned
+    assert window.after_create(learned, NOW + 61) is learned
 
 
 # --- a new spec -------------------------------------------------------------------------------------------------------
@@ -338,7 +340,7 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
     ],
 )
 def test_a_spec_and_what_was_learned(learned: Window, spec: str, expected: Window) -> None:
-    assert window.current(learned, POOL, spec) == expected
+    assert window.get_current(learned, POOL, spec) == expected
 
 
 @given(
@@ -352,25 +354,31 @@ def test_a_spec_and_what_was_learned(learned: Window, spec: str, expected: Windo
 def test_whatever_happens_a_window_stays_between_one_and_max_pending(
     events: list[tuple[str, ErrorClass]],
 ) -> None:
-    small, learned, now = pool(initial_window=4, max_pending=9), window.current(None, pool(initial_window=4), "s"), NOW
+    small, learned, now = (
+        pool(initial_window=4, max_pending=9),
+        window.get_current(None, pool(initial_window=4), "s"),
+        NOW,
+    )
     for event, error in events:
         now += 7.0
         failure = Failure(error, "text")
         match event:
             case "ran":
-                learned = window.ran(learned, small, now - 1, now, LIMITS)
+                learned = window.after_runs(learned, small, now - 1, now, LIMITS)
             case "failed":
-                learned = window.failed(learned, failure, now - 1, now, LIMITS)
+                learned = window.after_failure(learned, failure, now - 1, now, LIMITS)
             case "boot":
-                learned = window.failed(learned, failure, now - 1, now, LIMITS, boot=True)
+                learned = window.after_failure(learned, failure, now - 1, now, LIMITS, boot=True)
             case "refused":
-                learned = window.refused(learned, failure, now, LIMITS)
+                learned = window.back_off(learned, failure, now, LIMITS)
             case "lost":
-                learned = window.lost_early(learned, window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS)
+                learned = window.after_early_losses(
+                    learned, window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS
+                )
             case "outlived":
-                learned = window.outlived(learned, now - 1)
+                learned = window.after_outlived(learned, now - 1)
             case _:
-                learned = window.accepted(learned, now - 1)
+                learned = window.after_create(learned, now - 1)
         assert 1 <= learned.window <= 9
         assert learned.ran + learned.failed < learned.window or learned.window == 1
         assert learned.retry_at <= now + 1800.0
