@@ -84,7 +84,7 @@ class Deletion(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One try to fill one wanted machine of a request. Its name and pool never change (law: a name is used once).
+    """A try to fill one wanted machine of a request. Its name and pool never change (law: a name is used once).
 
     A slot is a tuple of tuples because ten thousand slots may change in one cycle: a changed copy costs a third of the
     copy of a dataclass.

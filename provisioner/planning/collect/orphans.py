@@ -76,9 +76,8 @@ def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
     kept = {name: at for name, at in draft.orphans.since.items() if name in orphan_pools or not _is_all_observed(draft)}
     since = kept | {name: draft.now for name in orphan_pools if name not in kept}
     draft.orphans = replace(draft.orphans, since=since)
-    for name in sorted(
-        orphan_pools, key=lambda name: (since[name], name)
-    ):  # the order in which brake_release.py shows them
+    # telemetry/brake_release.py shows the orphans in the same order.
+    for name in sorted(orphan_pools, key=lambda name: (since[name], name)):
         _delete_orphan(draft, name, orphan_pools[name], busy)
     _note_lost_unknown_machines(draft, activity, returned)
 
@@ -96,7 +95,7 @@ def _find_orphan_pools(draft: Draft, activity: HfActivity) -> dict[str, str]:
 
 
 def _check_brake(draft: Draft, orphan_pools: Mapping[str, str]) -> None:
-    """Latch the brake if the orphans show that our files are wrong. ``orphans``: the pool of each orphan."""
+    """Latch the brake if the orphans show that our files are wrong. ``orphan_pools``: the pool of each orphan."""
     counts = Counter(orphan_pools.values())
     for pool in draft.snapshots:
         if counts[pool] and pool in draft.places.unseen:

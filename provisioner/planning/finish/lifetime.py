@@ -85,8 +85,8 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
 def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:
     """Return how many machines of a template may retire at a time.
 
-    If none of its pools can replace a machine, this is one, and 0 while the replacements of returned machines are
-    missing.
+    If no pool of the template can replace a machine, only one may retire, and none before returned machines are
+    replaced.
     """
     if not any(_is_replaceable(draft, pool, template.id) for pool in template.pools):
         waiting = any(

@@ -78,7 +78,7 @@ def reconcile(draft: Draft) -> None:
         draft.set_window(*key, changed)
     end_down(draft, news.down, news.early)
     news.early.judge()
-    for pool in draft.distrusted:  # from here on the pool counts as unobserved
+    for pool in draft.distrusted:  # from here on the pool counts as not observed
         draft.snapshots.pop(pool, None)
     _list_unknown(draft, Counter(explained))
 
@@ -176,7 +176,7 @@ def _mark_applied(slot: Slot) -> Slot:
 
 
 def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, news: News) -> None:
-    """Record of a machine that may stay what HF and later comparisons need."""
+    """Record what HF and later comparisons need of a machine that may stay."""
     has_run, known = slot.ran is not None, slot.observed
     is_put_off = known.expires != machine.expires and _is_expiry_notice(known.notice)
     is_first_run = not has_run and machine.phase is RUNNING

@@ -66,10 +66,10 @@ class RecoveryInputs:
     """Inputs from which a lost memory is rebuilt."""
 
     intent: Intent
-    told: Mapping[str, Answer]
+    answers: Mapping[str, Answer]
     """Settled answers, and for the other ids the answers in the last status.json. They are binding (law: a terminal
     answer stays)."""
-    heard: Mapping[str, bool]
+    read: Mapping[str, bool]
     """For each id that HF polled, True if HF has read the terminal answer.
 
     An id without an entry counts as read if its request ended, or if one of its machines runs or was returned. So
@@ -77,7 +77,7 @@ class RecoveryInputs:
     """
     snapshots: Mapping[str, Snapshot]
     """Snapshots of all pools from after the last action of the earlier loop."""
-    asked: float
+    intent_now: float
     """Present time by the clock of intent's times, which may differ from this host's clock (law: time is an
     argument)."""
     life: int = 1
@@ -99,9 +99,9 @@ class _SlotInputs:
 
 
 def distrusted(recovery_inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return the pools whose snapshot is not trusted yet, because too many of HF's machines are missing since
-    ``since``."""
-    succeeded = _get_succeeded(recovery_inputs.told) - _get_returned(recovery_inputs)
+    """Return the pools whose snapshots are not trusted yet, because they have lacked too many of HF's machines from
+    ``since`` on."""
+    succeeded = _get_succeeded(recovery_inputs.answers) - _get_returned(recovery_inputs)
     missing = succeeded - {name for observation in recovery_inputs.snapshots.values() for name in observation.machines}
     if not is_mass_loss(len(missing), len(succeeded)):
         return {}
@@ -123,7 +123,7 @@ def rebuild(
     reason: BrakeReason = BrakeReason.MEMORY_LOST,
 ) -> Memory:
     """Return a rebuilt memory."""
-    intent, answers, read = recovery_inputs.intent, recovery_inputs.told, recovery_inputs.heard
+    intent, answers, read = recovery_inputs.intent, recovery_inputs.answers, recovery_inputs.read
     seen = {
         name: (pool, one)
         for pool, observation in recovery_inputs.snapshots.items()
@@ -141,7 +141,7 @@ def rebuild(
         answer = json.loads(answers[request.id].text) if request.id in answers else None
         if answer is None and read.get(request.id, request.id in served):
             answer = _make_answer(request, slot_inputs)
-        left_seconds = request.created_wall + limits.request_deadline - recovery_inputs.asked
+        left_seconds = request.created_wall + limits.request_deadline - recovery_inputs.intent_now
         record = _rebuild_request(request, answer, read.get(request.id, True), slot_inputs)
         requests[request.id] = replace(
             record,
@@ -242,10 +242,10 @@ def _entry(machine: Machine) -> Mapping[str, Any]:
 def _get_returned(recovery_inputs: RecoveryInputs) -> Set[str]:
     """Return the machines of all returns in intent, and of the returns in reported answers that intent has lost."""
     answers = (
-        json.loads(answer.text) for id_, answer in recovery_inputs.told.items() if id_.startswith(RETURN_ID_PREFIX)
+        json.loads(answer.text) for id_, answer in recovery_inputs.answers.items() if id_.startswith(RETURN_ID_PREFIX)
     )
     reported = {entry["name"] for answer in answers for entry in answer["machines"]}
-    return reported | {name for answer in recovery_inputs.intent.returns.values() for name in answer.names}
+    return reported | {name for request in recovery_inputs.intent.returns.values() for name in request.names}
 
 
 def _get_succeeded(answers_by_id: Mapping[str, Answer]) -> Set[str]:

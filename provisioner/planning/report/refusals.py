@@ -16,7 +16,7 @@ HELD_BY_WINDOW = frozenset({PendingReason.BACKOFF, PendingReason.WINDOW})
 
 
 class Refusal(NamedTuple):
-    """One or more machines of a template that the place of a pool refuses."""
+    """Machines of a template that the place of a pool refuses."""
 
     pool: str
     template: str
@@ -45,10 +45,10 @@ def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, R
 def news(
     transitions: Iterable[Transition], waited_before: Mapping[str, Refusal], waiting_now: Mapping[str, Refusal]
 ) -> Iterator[Refusal]:
-    """Yield the machines that were refused since the last cycle. ``waited``: those that waited before; ``held``: those
-    that wait now.
+    """Yield the machines that were refused since the last cycle.
 
-    A slot whose machine was refused may be open, failed or withdrawn. It counts once for each error class.
+    ``waited_before`` and ``waiting_now`` are the results of ``waiting`` before and now. A slot whose machine was
+    refused may be open, failed or withdrawn. It counts once for each error class.
     """
     for name, refusal in waiting_now.items():
         if not _is_same(waited_before.get(name), refusal):

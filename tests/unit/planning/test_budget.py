@@ -1,4 +1,4 @@
-"""The budget holds creates back, by the hour as a cap does and by the month once it is spent; it deletes nothing."""
+"""The budget holds creates back, by the hour as a cap does and by the month once it is spent; it deletes no machine."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from tests.unit.core import (
 
 HOUR = 3600.0
 MONTH = 31 * 86_400.0
-"""The first one since 1970."""
+"""The first month since 1970."""
 
 
 def allowed(price: float | None = 2.0, other: float | None = None, **budget: Any) -> Limits:
-    """Two pools with these prices, and a budget."""
+    """Return limits with two pools of these prices, and a budget."""
     pools = pool("a", price_per_hour=price), pool("b", price_per_hour=other)
     return limits(*pools, budget=Budget(**budget))
 
 
 def planned(count: int, there: int = 0, *, by: Limits, now: float = NOW, **changes: Any) -> Plan:
-    """A plan for a request of so many, of which some run in pool a."""
+    """Return the plan for a request of ``count`` machines, of which some run in pool a."""
     slots = [running(number) for number in range(there)]
     held = memory(record(*slots, count=count, read=now, deadline=now + 3600), **changes)
     observations = snapshot(*map(machine, range(there)), began=now - 1), snapshot(pool="b", began=now - 1)
@@ -72,7 +72,7 @@ def test_as_many_are_asked_for_as_an_hour_pays_for() -> None:
     [
         pytest.param(10, 0, allowed(2.0, 1.0, per_hour=7.0), {"a": 3, "b": 1}, id="a cheaper pool takes the rest"),
         pytest.param(10, 0, allowed(2.0, None, per_hour=7.0), {"a": 3, "b": 7}, id="so does one without a price"),
-        pytest.param(20, 3, allowed(0.1, 0.1, per_hour=1.0), {"a": 7, "b": 0}, id="as people reckon decimals"),
+        pytest.param(20, 3, allowed(0.1, 0.1, per_hour=1.0), {"a": 7, "b": 0}, id="by decimal arithmetic"),
         pytest.param(10, 1, allowed(2.0, per_month=4.0), {"a": 9, "b": 0}, id="a month not spent pays for any number"),
     ],
 )
@@ -87,7 +87,7 @@ def test_the_price_of_a_template_wins() -> None:
     assert (own.price(TEMPLATE, "a"), own.price("", "a"), own.price("", "c")) == (0.5, 2.0, None)
 
 
-def test_a_machine_that_nobody_asked_for_counts_by_the_price_of_its_pool() -> None:
+def test_a_machine_without_a_request_counts_by_the_price_of_its_pool() -> None:
     held = memory(record(count=10, read=NOW, deadline=NOW + 3600))
     observations = snapshot(machine(0, request=OTHER)), snapshot(pool="b")
     assert made(plan(held, *observations, limits=allowed(2.0, 2.0, per_hour=7.0))) == {"a": 2, "b": 0}

@@ -1,4 +1,4 @@
-"""What the outcomes of our calls say of the slots."""
+"""Effects of the outcomes of our calls on slots."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_delete_that_failed_is_sent_again(error: ErrorClass, retry_after: floa
     assert (one.verdict, one.deletion.gone) == (Verdict.FAILED, False)
 
 
-def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:
+def test_a_delete_that_was_accepted_changes_nothing_the_observation_says_when_it_is_gone() -> None:
     remembered = memory(record(running(0, Verdict.FAILED, delete_sent=NOW)))
     assert remember(remembered, [Outcome(DELETE)], (), LIMITS, NOW) == Plan(remembered)
 

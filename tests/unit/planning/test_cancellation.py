@@ -1,4 +1,4 @@
-"""Requests that HostFactory forgot: a cancel is announced before it ends them; what HostFactory has heard."""
+"""Requests that HF has forgotten are cancelled after an announcement; answers that HF knows are noted."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
     )  # fmt: skip
     assert after.slots[0].verdict is verdict
     if verdict is not Verdict.FAILED:
-        assert after.slots[0].deletion.reason is DeleteReason.CANCELLED, "it is told as failed"
+        assert after.slots[0].deletion.reason is DeleteReason.CANCELLED, "it is reported as failed"
 
 
 @pytest.mark.parametrize(
-    ("ended", "activity", "told"),
+    ("ended", "activity", "reported"),
     [
         pytest.param(DONE, HfActivity(reported=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
         pytest.param(DONE, HfActivity(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
@@ -109,11 +109,13 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
         pytest.param(None, HfActivity(reported=frozenset({REQUEST})), False, id="there is no terminal answer"),
     ],
 )
-def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, activity: HfActivity, told: bool) -> None:
+def test_whether_hf_knows_the_terminal_answer(
+    ended: RequestStatus | None, activity: HfActivity, reported: bool
+) -> None:
     back = giving_back(name(0), ended=ended, id_="ret-1")
     draft = draft_of(memory(record(running(0), ended=ended), back), limits=LIMITS)
     note_reported(draft, activity)
-    assert draft.requests[REQUEST].reported_at == (NOW if told else None)
+    assert draft.requests[REQUEST].reported_at == (NOW if reported else None)
     assert draft.returns["ret-1"].reported_at is None
     note_reported(draft, HfActivity(reported=frozenset({"ret-1"})))
     assert draft.returns["ret-1"].reported_at == (NOW if ended else None), "a script printed the end of the return"

@@ -1,4 +1,4 @@
-"""Holds: what is held back, what goes on meanwhile, what HF is told, and that nothing is deleted behind its back."""
+"""Holds: what they hold back, what goes on meanwhile, and how HF is informed before anything is deleted."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def cancel(target: str) -> Hold:
 
 
 def held(limits: Limits, *holds: Hold) -> dict[str, Any]:
-    """What a plan is given of the holds."""
+    """Return the holds as a plan gets them."""
     return {"limits": limits, "holds": Holds(holds)}
 
 
@@ -80,8 +80,8 @@ def hf_has(*slots: Slot, **changes: Any) -> Memory:
     return memory(record(*slots, **({"ended": DONE, "reported_at": BEFORE} | changes)))
 
 
-def made(told: Plan) -> dict[str, int]:
-    return dict(Counter(create.pool for create in told.creates))
+def made(reported: Plan) -> dict[str, int]:
+    return dict(Counter(create.pool for create in reported.creates))
 
 
 SENT = slot(accepted=False, submitted=NOW - 100)
@@ -93,7 +93,7 @@ OURS = running(0, Verdict.SUCCEEDED)
 ACTS: dict[str, tuple[Memory, Snapshot, dict[str, Any]]] = {
     "a machine that is wanted": (memory(record(count=1)), snapshot(), {}),
     "a slot that was not sent": (memory(record(unsent())), snapshot(), {}),
-    "a create that nobody answered": (memory(record(SENT)), snapshot(), {}),
+    "a create without a response": (memory(record(SENT)), snapshot(), {}),
     "a machine that is returned": (replace(hf_has(OURS), returns=BACK), snapshot(machine()), {}),
     "leftovers of a failed machine": (memory(record(slot(0, Verdict.FAILED), count=0)), snapshot(LEFT), {}),
     "an orphan": (memory(orphans={name(7, "zzzzzzzzzz"): NOW - 700}), STRANGE, {}),
@@ -148,7 +148,7 @@ def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machi
     assert entry["machines"][0]["message"] == STUCK
     after = plan(stopped, observation, limits=ONE)
     assert [delete.name for delete in after.deletes] == [name()]
-    assert after.memory.returns[ended.id] == ended, "what HF was told stays"
+    assert after.memory.returns[ended.id] == ended, "a reported answer stays"
 
 
 def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
@@ -159,16 +159,16 @@ def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
 
 @pytest.mark.parametrize("hold", [PAUSE, DRAIN])
 def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(hold: Hold) -> None:
-    told = plan(memory(record(unsent(), count=3)), *BOTH, **held(TWO, hold))
-    assert (made(told), dict(told.deferred)) == ({"b": 3}, {})
+    reported = plan(memory(record(unsent(), count=3)), *BOTH, **held(TWO, hold))
+    assert (made(reported), dict(reported.deferred)) == ({"b": 3}, {})
 
 
 @pytest.mark.parametrize("hold", [PAUSE, DRAIN, STOP])
 def test_without_another_pool_machines_wait_as_paused(hold: Hold) -> None:
     known = memory(record(count=3))
-    told = plan(known, snapshot(), **held(ONE, hold))
-    assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
-    (unmet,) = told.unmet[REQUEST]
+    reported = plan(known, snapshot(), **held(ONE, hold))
+    assert (reported.creates, dict(reported.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
+    (unmet,) = reported.unmet[REQUEST]
     assert (unmet.reason, unmet.machines) == (PendingReason.PAUSED, 3)
 
 
@@ -209,7 +209,7 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
 
 
 @pytest.mark.parametrize(
-    ("one", "holds", "told"),
+    ("one", "holds", "reported"),
     [
         pytest.param(OURS, (DRAIN,), DRAINED, id="in a drained pool"),
         pytest.param(OURS, (cancel(name()),), GIVEN_UP, id="cancelled"),
@@ -221,11 +221,11 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
         pytest.param(running(0, Verdict.SUCCEEDED, retiring_at=NOW), (PAUSE,), AGED, id="old, and not drained"),
     ],
 )
-def test_whose_machines_hf_is_asked_for(one: Slot, holds: tuple[Hold, ...], told: Any) -> None:
-    assert losses(hf_has(one), HfActivity(), NOW, Holds(holds)).get(name()) == told
+def test_whose_machines_hf_is_asked_for(one: Slot, holds: tuple[Hold, ...], reported: Any) -> None:
+    assert losses(hf_has(one), HfActivity(), NOW, Holds(holds)).get(name()) == reported
 
 
-def test_an_end_that_is_announced_is_told_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
+def test_an_end_that_is_announced_is_reported_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
     noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), HfActivity(), NOW, Holds((DRAIN,)))
     assert noticed[name()].grace == 30
     assert losses(hf_has(running(0, Verdict.LOST)), HfActivity(), NOW, Holds((DRAIN,)))[name()].grace == 0
@@ -239,19 +239,19 @@ def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_
 @pytest.mark.parametrize("hold", [DRAIN, cancel(name())])
 def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(hold: Hold) -> None:
     known = hf_has(OURS)
-    told = plan(known, snapshot(machine()), **held(ONE, hold))
-    assert (told.deletes, told.closes) == ((), ())
-    assert told.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
-    given = plan(replace(told.memory, returns=BACK), snapshot(machine()), **held(ONE, hold))
+    reported = plan(known, snapshot(machine()), **held(ONE, hold))
+    assert (reported.deletes, reported.closes) == ((), ())
+    assert reported.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
+    given = plan(replace(reported.memory, returns=BACK), snapshot(machine()), **held(ONE, hold))
     assert [delete.name for delete in given.deletes] == [name()]
 
 
 def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
     known = memory(record(running(0), slot(1, seen=True), unsent(2), count=4))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = plan(known, observation, **held(ONE, cancel(REQUEST)))
-    ended = told.memory.requests[REQUEST]
-    assert (told.creates, [delete.name for delete in told.deletes]) == ((), [name(1)])
+    reported = plan(known, observation, **held(ONE, cancel(REQUEST)))
+    ended = reported.memory.requests[REQUEST]
+    assert (reported.creates, [delete.name for delete in reported.deletes]) == ((), [name(1)])
     assert (ended.ended, ended.slots[0].verdict) == (RequestStatus.COMPLETE_WITH_ERROR, Verdict.SUCCEEDED)
     entry = json.loads(request_answer(ended).text)
     assert entry["message"] == f"{CANCELLED_BY_OPERATOR}cancel of {REQUEST} by eve: wrong job"
@@ -263,12 +263,12 @@ def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> Non
 
 def test_only_the_cancelled_request_ends() -> None:
     known = memory(record(count=2), record(count=2, id_=OTHER))
-    told = plan(known, snapshot(), **held(ONE, cancel(REQUEST)))
-    assert {create.request for create in told.creates} == {OTHER}
-    assert told.memory.requests[OTHER].ended is None
+    reported = plan(known, snapshot(), **held(ONE, cancel(REQUEST)))
+    assert {create.request for create in reported.creates} == {OTHER}
+    assert reported.memory.requests[OTHER].ended is None
 
 
-def test_a_cancel_changes_nothing_that_hf_was_told() -> None:
+def test_a_cancel_changes_nothing_that_hf_was_reported() -> None:
     ended = hf_has(OURS, running(1, Verdict.LOST, gone=True))
     assert plan(ended, snapshot(machine()), **held(ONE, cancel(REQUEST))).memory is ended
     whole = plan(memory(record(running(0))), snapshot(machine()), **held(ONE, cancel(REQUEST)))
@@ -276,21 +276,21 @@ def test_a_cancel_changes_nothing_that_hf_was_told() -> None:
 
 
 def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> None:
-    """A person asked for it; that the first half of another cancel was announced does not keep the end from HF."""
+    """An operator cancelled the request. The announcement of another cancel does not keep the end from HF."""
     brake = Brake(BrakeReason.MEMORY_LOST, BEFORE, "")
     known = memory(record(running(0), slot(1), cancelling=True), brake=brake)
-    told = plan(known, snapshot(machine()), **held(ONE, cancel(REQUEST)))
-    assert json.loads(request_answer(told.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
+    reported = plan(known, snapshot(machine()), **held(ONE, cancel(REQUEST)))
+    assert json.loads(request_answer(reported.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
 
 
-def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
+def test_what_hf_was_reported_of_a_cancelled_request_outlives_its_memory() -> None:
     known = memory(record(running(0), slot(1, seen=True), count=3))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = request_answer(plan(known, observation, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
+    reported = request_answer(plan(known, observation, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
     recovery_inputs = RecoveryInputs(
-        intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": observation}, 0.0
+        intent_of(known), {REQUEST: Answer(reported.text, True)}, {REQUEST: True}, {"a": observation}, 0.0
     )
-    assert request_answer(rebuild(recovery_inputs, ONE, NOW, 0.0).requests[REQUEST]) == told
+    assert request_answer(rebuild(recovery_inputs, ONE, NOW, 0.0).requests[REQUEST]) == reported
 
 
 @pytest.mark.parametrize(
@@ -301,8 +301,8 @@ def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
         pytest.param(cancel(name()), hf_has(OURS), False, id="HF has the machine"),
         pytest.param(cancel(name()), memory(record(slot(0))), False, id="HF may get it"),
         pytest.param(cancel(name()), hf_has(running(0, Verdict.RETURNED)), True, id="HF has returned it"),
-        pytest.param(cancel(name(9)), hf_has(OURS), True, id="nobody knows it any more"),
-        pytest.param(DRAIN, memory(), False, id="other holds are let go by a person alone"),
+        pytest.param(cancel(name(9)), hf_has(OURS), True, id="it is no longer known"),
+        pytest.param(DRAIN, memory(), False, id="only an operator releases other holds"),
     ],
 )
 def test_when_a_cancel_is_done(hold: Hold, known: Memory, done: bool) -> None:

@@ -1,4 +1,4 @@
-"""Orphans: which machines without a request go, when and how slowly, and when the brake holds them."""
+"""Orphans: which machines without a request are deleted, when and how slowly, and when the brake stops this."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def noted(count: int = 1, since: float = RIPE) -> dict[str, float]:
 def kept(
     remembered: Memory, *observations: Snapshot, busy: Iterable[str] = (), activity: HfActivity | None = None
 ) -> Draft:
-    """The draft after the slots were brought in line with the observations and orphans were looked for."""
+    """Return the draft after slots were reconciled with the observations and orphans were searched."""
     draft = draft_of(remembered, *observations, limits=LIMITS)
     reconcile(draft)
     find_orphans(draft, activity or HfActivity(), frozenset(busy))
@@ -266,7 +266,7 @@ def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
     assert (draft.unknown, draft.brake) == ({"a": [name(3)]}, None)
 
 
-# --- hosts that HF lists and nobody knows -----------------------------------------------------------------------------
+# --- hosts that HF lists and that are unknown -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
         pytest.param({ORPHAN: SEEN - 30}, "ask", {"brake": LATCHED}, False, id="the brake holds: never"),
     ],
 )
-def test_a_host_of_our_shape_that_nobody_knows(
+def test_a_host_of_our_shape_that_is_unknown(
     first: dict[str, float], observations: str, fields: dict[str, object], lost: bool
 ) -> None:
     seen = [snapshot(*(orphans() if observations == "there" else [])), snapshot(pool="b")][
@@ -301,7 +301,7 @@ def test_a_host_of_our_shape_that_nobody_knows(
         pytest.param("", memory(unknown={ORPHAN: BEFORE}, lost=(ORPHAN,)), (), id="HF lists it no more"),
     ],
 )  # fmt: skip
-def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
+def test_a_host_that_is_not_reported_as_lost(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
     observations = [snapshot(), snapshot(pool="b", foreign=frozenset(foreign))]
     after = kept(remembered, *observations, activity=HfActivity(inventory=frozenset({host} - {""}))).memory()
     assert (after.hosts.unknown, after.hosts.lost) == ({}, ())
@@ -311,16 +311,16 @@ def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign:
 
 HOUR = 3600.0
 GIVEN = running(0, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR)
-"""A machine that HF has had for long."""
+"""A machine that HF has had for a long time."""
 
 
 def used(*slots: Slot, **changes: object) -> Memory:
-    """A request that HF heard the end of."""
+    """Return a request whose end HF has read."""
     return memory(record(*slots, ended=DONE, reported_at=NOW - 99 * HOUR), **changes)
 
 
 def lists(last: float = NOW, **changes: object) -> HfActivity:
-    """The contact of an HF that has listed hosts for days, last at ``last``, and none of ours among them."""
+    """Return the activity of an HF that has listed hosts for days, last at ``last``, and none of ours."""
     return HfActivity(
         **({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes)
     )  # type: ignore[arg-type]
@@ -397,7 +397,7 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
     assert (slots[0].verdict, slots[0].deletion.reason, len(draft.closes)) == (*expected, deleted)
 
 
-def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:
+def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_an_operator_saw_them() -> None:
     many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
     pool_status = {one.name: NOW - 50 * HOUR for one in many}
     observation = snapshot(*(machine(number) for number in range(8)))

@@ -1,4 +1,4 @@
-"""One cycle's decisions: deadlines, terminal answers, deletes, blind pools, and a loop where nothing else happens."""
+"""Decisions of one cycle: deadlines, terminal answers, deletes, unobserved pools, and a loop without any change."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
         pytest.param(running(0, submitted=NOW - 600), (snapshot(machine()),), False, id="it runs: nothing"),
         pytest.param(slot(submitted=NOW - 600), (unobserved(),), False, id="its pool is blind: only the request's own"),
         pytest.param(unsent(opened=NOW - 600), EMPTY, False, id="not sent: it counts from the create"),
-        pytest.param(slot(submitted=NOW - 600, set_aside=True), EMPTY, False, id="set aside: nobody touches it"),
+        pytest.param(slot(submitted=NOW - 600, set_aside=True), EMPTY, False, id="set aside: it gets no action"),
     ],
 )
 def test_a_boot_deadline(one: Slot, observations: tuple[Observation, ...], timed_out: bool) -> None:
@@ -218,8 +218,8 @@ def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
     assert (ended.ended, ended.ended_at, made.creates) == (WITH_ERROR, NOW, ())
     assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)
     assert ended.slots[1].verdict is Verdict.SUCCEEDED
-    told = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted is None]
-    assert len(told) == 2, "HF hears of each missing machine"
+    reported = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted is None]
+    assert len(reported) == 2, "HF hears of each missing machine"
 
 
 def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
@@ -354,7 +354,7 @@ def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, w
 
 
 def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
-    """The memory after empty observations that all say the same: a plan is made only when one falls due."""
+    """Return the memory after equal empty observations. A plan is made only when one is due."""
     due = now = NOW
     while now <= NOW + seconds:
         if now >= due:
@@ -422,11 +422,11 @@ def test_a_request_goes_on_while_what_is_missing_is_held_back(there: list[Slot])
 # --- growth: ten times the slots are ten times the work, counted in instructions, as times depend on the machine ------
 
 LINEAR = 10.5
-"""Times the steps for ten times the slots: ten, and a little for what is rounded up."""
+"""Factor of the steps for ten times the slots: ten, and a little for rounding."""
 
 
 def steps(act: Callable[[], object]) -> int:
-    """How many instructions of Python it takes."""
+    """Return the number of Python instructions that a call takes."""
     counted = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -445,12 +445,12 @@ def steps(act: Callable[[], object]) -> int:
 
 
 def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
-    """Each kind of plan with so many slots."""
+    """Return each kind of plan with so many slots."""
     intent, limits, empty = bench_plan.scene(slots, per_request)
     opened = make_plan(World(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
     full = bench_plan.running(opened)
     settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
-    told = HfActivity(reported=frozenset(intent.requests))
+    reported = HfActivity(reported=frozenset(intent.requests))
     back = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 
@@ -462,7 +462,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
         "all begin to run": plan(World(intent, {"pool": full}), opened.memory, 1002.0),
         "steady": plan(World(intent, {"pool": full}), settled, 1003.0),
         "all vanish": plan(World(intent, {"pool": replace(empty, began=1003.0)}), settled, 1004.0),
-        "all are returned": plan(World(back, {"pool": full}, told), settled, 1004.0),
+        "all are returned": plan(World(back, {"pool": full}, reported), settled, 1004.0),
         "all are strange": plan(World(intent, {"pool": strange}), settled, 1004.0),
         "all are overdue": plan(World(intent, {"pool": replace(empty, began=9999.0)}), opened.memory, 10_000.0),
         "all are listed": plan(

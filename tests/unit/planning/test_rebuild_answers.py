@@ -1,4 +1,4 @@
-"""A terminal answer that was settled and not recorded decides what the memory says after a restart."""
+"""A terminal answer that was settled and not recorded decides the content of memory after a restart."""
 
 from __future__ import annotations
 

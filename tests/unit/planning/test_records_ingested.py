@@ -1,4 +1,4 @@
-"""Intent that is taken in, and intent that has gone back in time."""
+"""Intent that memory ingests, and intent that has gone back in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records leave the files once HostFactory has heard of their end and their time is over."""
+"""Records leave the files after HF has read their end and the retention time has passed."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def trimmed(remembered: Memory, intent: Intent | None = None, activity: HfActivi
 @pytest.mark.parametrize(
     ("one", "changes", "activity", "goes"),
     [
-        pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(), True, id="told long ago, nothing left: it goes"),
-        pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, HfActivity(), False, id="told within the retention: stays"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(), True, id="read long ago, no leftovers: it goes"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, HfActivity(), False, id="read within the retention: stays"),
         pytest.param(BYGONE, {}, HfActivity(), False, id="HF has not heard: stays"),
         pytest.param(running(0, Verdict.RETURNED), {"reported_at": LONG_AGO}, HfActivity(), False, id="machine left"),
         pytest.param(running(0, Verdict.SUCCEEDED), {"reported_at": LONG_AGO}, HfActivity(), False, id="in use: stays"),
@@ -86,8 +86,8 @@ def test_a_request_leaves_in_three_steps() -> None:
 @pytest.mark.parametrize(
     ("back", "goes"),
     [
-        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO), True, id="told long ago"),
-        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO + 1), False, id="told within the retention"),
+        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO), True, id="read long ago"),
+        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO + 1), False, id="read within the retention"),
         pytest.param(giving_back(name(0), ended=DONE), False, id="HF has not heard"),
         pytest.param(giving_back(name(0)), False, id="still open"),
     ],

@@ -1,4 +1,4 @@
-"""What is missing is asked for: where, how many now, and why not more."""
+"""Scheduling: the pools and number of the machines to request, and why no more are requested."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def asked(
     unknown: dict[str, list[str]] | None = None,
     now: float = NOW,
 ) -> Draft:
-    """Every request has asked, in order, seeing both pools empty unless told otherwise."""
+    """Return the plan after all requests were served in order, with both pools empty unless given otherwise."""
     draft = draft_of(known, *(observations or BOTH), limits=limits, now=now)
     draft.unknown = unknown or {}
     capacity = capacity_of(draft, busy)
@@ -98,7 +98,7 @@ def asked_of(
     learned_next: Window | None = None,
     busy: str = "",
 ) -> Draft:
-    """A request has asked pool ``a``, of these settings, and then ``b``."""
+    """Return the plan after a request was served by pool ``a`` with these settings, and then by ``b``."""
     windows = {("a", TEMPLATE): learned, ("b", TEMPLATE): learned_next}
     known = memory(one, windows={key: window for key, window in windows.items() if window})
     pools = pool("a", **({"spill_after": SPILL} | first)), pool("b", **second)
@@ -168,7 +168,7 @@ def test_what_no_pool_takes_is_deferred_in_the_first(
 
 
 @pytest.mark.parametrize("slots", [[], [slot(accepted=False, submitted=NOW - 30)]], ids=["new", "of unknown outcome"])
-def test_a_back_off_is_looked_at_again_when_it_ends(slots: list[Slot]) -> None:
+def test_a_back_off_is_checked_again_when_it_ends(slots: list[Slot]) -> None:
     known = memory(record(*slots, count=1), windows={("a", TEMPLATE): BACKING_OFF})
     assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
 
@@ -353,7 +353,7 @@ def test_of_slots_that_were_never_sent_one_is_the_probe(learned: Window, others:
         pytest.param(NOW - SPILL + 0.5, NOW + 0.5, id="when the slot has waited long enough"),
     ],
 )
-def test_when_a_slot_that_waits_for_a_pool_that_is_too_busy_is_looked_at_again(opened: float, due: float) -> None:
+def test_when_a_slot_that_waits_for_a_pool_that_is_too_busy_is_checked_again(opened: float, due: float) -> None:
     known = memory(record(unsent(opened=opened)), windows={("a", TEMPLATE): THROTTLED})
     assert asked(known, *BOTH, limits=limits()).due == due
 
@@ -560,7 +560,7 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
 
 
 class Gaps(list[Tries]):
-    """What a request misses, which ends the test where each of many is looked at."""
+    """The missing machines of a request. The list fails the test if code visits each of many."""
 
     def __iter__(self) -> Iterator[Tries]:
         assert len(self) <= MOST_LINES, "the work grows with what HF asks for"
@@ -573,7 +573,7 @@ class Gaps(list[Tries]):
 
 @pytest.mark.parametrize("tries", [0, 3])
 def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
-    """Ten thousand requests of a hundred thousand machines, in an intent that somebody altered, hold up no cycle."""
+    """Ten thousand requests of a hundred thousand machines, in an altered intent, do not slow a cycle down."""
     monkeypatch.setattr(scheduling, "find_gaps", lambda record: Gaps(find_gaps(record)))
     few = limits(pool("a", initial_window=4), maximum=4)
     template = replace(few.templates[TEMPLATE], tries=tries)
@@ -650,7 +650,7 @@ def test_the_last_slot_number_is_kept_to_say_why(left: int, spills: bool) -> Non
 
 
 def test_a_slot_number_that_is_taken_is_passed_over() -> None:
-    """A memory that was made again goes on in a lower block than its highest slot's, once the highest is used."""
+    """A rebuilt memory goes on in a block below its highest slot's once the highest block is used."""
     one = record(slot(0), slot(6), slot(LAST), count=6, next_slot=5)
     draft = asked(memory(one), limits=limits(pool("a", initial_window=9)))
     assert sorted(slots(draft)) == [0, 5, 6, 7, 8, LAST]
@@ -665,7 +665,7 @@ def test_free_numbers(numbers: tuple[int, ...], next_slot: int, free: int) -> No
     assert count_free_numbers(record(*map(slot, numbers), next_slot=next_slot), 5) == free
 
 
-def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
+def test_each_machine_is_reported_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
     failed = [slot(number, Verdict.FAILED, failure=why) for number, why in enumerate([STOCKOUT, BROKEN])]
     draft = asked(memory(record(*failed, count=3, deadline=NOW)), limits=limits())
     assert [slots(draft)[number].failure for number in (2, 3, 4)] == [BROKEN, STOCKOUT, BROKEN]
@@ -680,8 +680,8 @@ def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
 
 
 @pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
-def test_a_machine_of_which_nobody_knows_the_template_may_be_of_any(cap: str) -> None:
-    """Intent was made again of names that run: they take their place under every template's cap."""
+def test_a_machine_of_an_unknown_template_may_be_of_any(cap: str) -> None:
+    """The requests were recovered from names of running machines, which count under every template's cap."""
     nameless = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template=NO_TEMPLATE, count=0)
     draft = asked(memory(nameless, record(count=9)), limits=limits(pool("a", **{cap: 4})))
     assert len(draft.creates) == 2

@@ -1,4 +1,4 @@
-"""A pool that the configuration has moved is not seen while it has machines in the place before."""
+"""A pool that the configuration has moved is not observed while it has machines in the earlier place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool for which another place answers: by its identity, or as it shows new machines of ours and none of its own."""
+"""A pool with a wrong endpoint: it has another identity, or shows new machines of ours and none of the pool's."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_one_of_its_own_machines_brings_it_back() -> None:
     last = planned(grid(), observe(others=range(3)), observe(range(10), began=SEEN + HOUR))
     assert not last.distrusted
     assert not last.memory.places.wrong_since
-    assert last.memory.brake is not None, "a person looks at it all the same"
+    assert last.memory.brake is not None, "an operator checks it all the same"
     assert not last.memory.orphans.since
 
 
@@ -138,7 +138,7 @@ FOREIGN = Fingerprint(uid="foreign")
 
 
 @pytest.mark.parametrize("shown", [{"fingerprint": FOREIGN}, {"phase": Phase.GONE}], ids=["other uids", "gone"])
-def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown: dict[str, Any]) -> None:
+def test_an_observation_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown: dict[str, Any]) -> None:
     known = grid(endpoints={"a": "one"})
     machines = [machine(number, **shown) for number in range(10)]
     last = planned(known, snapshot(*machines, endpoint_identity="two"))
@@ -148,7 +148,7 @@ def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown:
     assert (lost(back), back.deletes, back.distrusted) == (0, (), {})
 
 
-def test_a_look_from_elsewhere_ends_no_open_request() -> None:
+def test_an_observation_from_elsewhere_ends_no_open_request() -> None:
     known = memory(record(*(slot(number, seen=True) for number in range(5))), endpoints={"a": "one"})
     last = planned(
         known, snapshot(*(machine(number, fingerprint=FOREIGN) for number in range(5)), endpoint_identity="two")
@@ -163,13 +163,13 @@ def test_a_pool_without_machines_may_move() -> None:
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
-    """It is a mass loss, and what is left is orphans."""
+    """The end of such machines is a mass loss, and the others are orphans."""
     observations = [observe((), range(3), SEEN + later, endpoint_identity="one") for later in (0, 60, 65)]
     last = planned(grid(endpoints={"a": "one"}), *observations)
     assert (lost(last), last.memory.places.wrong_since) == (10, {})
 
 
-def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
+def test_an_observation_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
     known = planned(grid(), observe(range(10), endpoint_identity="one")).memory
     assert known.places.endpoints == {"a": "one"}
     assert not planned(known, observe(range(10), began=SEEN + 1)).distrusted
@@ -185,8 +185,9 @@ def test_operators_are_asked_to_check_the_place() -> None:
     )
 
 
-def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
-    """Across a restart, too: then they are told as lost, and those of the other world are orphans as any."""
+def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
+    """After the release, also across a restart, the machines are reported as lost, and machines of the other endpoint
+    are orphans."""
     bench = Bench(tmp_path)
     bench.succeed(12)
     bench.place.place._entries = {}
@@ -206,7 +207,7 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
-    """Nor does that of one pool say anything of another's: each has its own word."""
+    """Releasing a brake for another reason, or for another pool, does not confirm that machines are gone."""
     held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"})
     first = planned(held, observe(endpoint_identity="two"))
     assert first.memory.brake is held.brake

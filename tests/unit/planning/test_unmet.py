@@ -63,18 +63,18 @@ def backing_off(failure: Failure = STOCKOUT, **changes: Any) -> Window:
 
 
 def unmet(held: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: Any) -> list[Unmet]:
-    """The unmet machines of the request."""
+    """Return the unmet machines of the request."""
     return list(unmet_of(held, allowed, **known)[id_])
 
 
 def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: Any) -> Memory:
-    """A request of so many machines, and what was learned of pool ``a``."""
+    """Return a request of so many machines, and the window of pool ``a``."""
     windows = {("a", TEMPLATE): window} if window else {}
     return memory(record(*slots, count=count, **changes), windows=windows)
 
 
-def told(one: Unmet) -> dict[str, Any]:
-    """The facts that not every entry has."""
+def reported(one: Unmet) -> dict[str, Any]:
+    """Return the fields that not every entry has."""
     facts, usual = asdict(one), asdict(Unmet("", PendingReason.UNKNOWN, 0))
     return {name: facts[name] for name in facts if facts[name] != usual[name]}
 
@@ -86,12 +86,12 @@ TWO_START = [slot(number, seen=True) for number in range(2)]
 
 
 def says(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """The facts of an entry of pool ``a`` since the request was read, unless ``more`` says otherwise."""
+    """Return the fields of an entry of pool ``a`` since the request was read, changed by ``more``."""
     return {"pool": "a", "reason": reason, "machines": machines, "since": BEFORE} | more
 
 
 def by_window(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """The facts of an entry that memory's window explains."""
+    """Return the fields of an entry that memory's window explains."""
     return {"pool": "a", "reason": reason, "machines": machines} | more
 
 
@@ -164,7 +164,7 @@ REASONS = [
 @pytest.mark.parametrize(("held", "allowed", "known", "says"), REASONS)
 def test_each_reason_is_named(held: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
     (one,) = (one for one in unmet(held, allowed, **known) if one.reason == says["reason"])
-    assert told(one) == says
+    assert reported(one) == says
 
 
 def test_every_reason_has_a_case() -> None:
@@ -202,7 +202,7 @@ def test_a_newer_request_does_not_have_the_room_that_an_older_one_takes() -> Non
     assert [(one.reason, one.machines) for one in unmet(held, allowed, OTHER)] == [(asked, 1), (held_back, 2)]
 
 
-def test_machines_are_told_apart_by_pool_and_class_and_the_earliest_counts() -> None:
+def test_machines_are_distinguished_by_pool_and_class_and_the_earliest_counts() -> None:
     held = wanted(
         slot(0, failure=BROKEN, submitted=NOW - 30),
         slot(1, failure=replace(BROKEN, text="another image"), submitted=NOW - 60),
@@ -242,7 +242,8 @@ POOLS = some.builds(
 
 @some.composite
 def worlds(draw: some.DrawFn, *, settled: bool = False) -> tuple[Memory, Limits, frozenset[str]]:
-    """A memory, limits and the pools that cannot be seen; ``settled``: each machine runs or has failed and is gone."""
+    """Return memory, limits and the pools that are not observed. ``settled``: each machine runs, or has failed and is
+    gone."""
     template = TemplateLimits(TEMPLATE, tuple(draw(some.permutations("ab"))[: draw(some.integers(1, 2))]))
     templates = {TEMPLATE: template} if settled or draw(some.booleans()) else {}
     allowed = Limits("hf", {name: replace(draw(POOLS), name=name) for name in "ab"}, templates)

@@ -1,4 +1,4 @@
-"""How much a pool is asked for: window, back-off, probes."""
+"""Windows: the limit on requests to a pool, back-off, probes."""
 
 from __future__ import annotations
 
@@ -243,7 +243,8 @@ TRIED = Window(
 
 
 def lost(learned: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
-    """``fates``: of the machines that ran, from the newest on, ``x`` for one lost early and ``.`` for another."""
+    """Return the window after losses. ``fates``: from the newest machine on, ``x`` for one lost early, ``.`` for
+    another."""
     dead = [fate == "x" for fate in fates]
     return window.after_early_losses(learned, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
 
