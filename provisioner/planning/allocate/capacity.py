@@ -32,7 +32,7 @@ class Cap(NamedTuple):
     size: int
     left: int
     """Number of machines that the cap still allows; negative if the cap was lowered."""
-    total: bool
+    is_total: bool
     """True for the cap over all templates."""
 
 
@@ -46,7 +46,7 @@ class Capacity:
         """Pools and templates for which the window held a machine back in this plan."""
         self.occupied: Counter[tuple[str, str]] = Counter()
         """Observed and submitted machines, by pool and template."""
-        self.there: Counter[str] = Counter()
+        self.in_pool: Counter[str] = Counter()
         """Observed and submitted machines, by pool."""
         self.pending: Counter[tuple[str, str]] = Counter()
         """Machines of open slots that do not run yet, by pool and template."""
@@ -57,7 +57,7 @@ class Capacity:
         too."""
         self.desired: Counter[str] = Counter()
         """Machines that count against HF's maxNumber, by template."""
-        self._purse = BudgetLeft(draft, self.occupied)
+        self._budget_left = BudgetLeft(draft, self.occupied)
         self._full: set[tuple[str, str]] = set()
         """Pools and templates with a wanted machine that waits for room. This machine is the probe; another one would
         only wait with it."""
@@ -70,7 +70,7 @@ class Capacity:
             self._count(record.template, there, trials)
         for template, names in pools.items():
             self.occupied.update({(pool, template): machines for pool, machines in Counter(names).items()})
-            self.there.update(names)
+            self.in_pool.update(names)
 
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
         """Count the slots of a request whose machines may exist."""
@@ -98,7 +98,7 @@ class Capacity:
     def count_opened(self, slot: Slot, template: str, machines: int) -> None:
         """Count new slots, ``machines`` in number and all like this one."""
         self.occupied[slot.pool, template] += machines
-        self.there[slot.pool] += machines
+        self.in_pool[slot.pool] += machines
         self.desired[template] += machines
         self._count_starting(slot, template, machines)
 
@@ -109,7 +109,7 @@ class Capacity:
         self.desired[template] -= 1
         if slot.submitted is None:
             self.occupied[key] -= 1
-            self.there[slot.pool] -= 1
+            self.in_pool[slot.pool] -= 1
             self.starting[key] -= 1
 
     def is_usable(self, pool: str, template: str) -> bool:
@@ -170,7 +170,7 @@ class Capacity:
         left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
         free = min(window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
-        if (affordable := self._purse.machines(pool, template)) < min(left, free):
+        if (affordable := self._budget_left.machines(pool, template)) < min(left, free):
             return Room(affordable, PendingReason.BUDGET)
         if left <= free:
             return Room(max(0, left), PendingReason.CAP)
@@ -181,7 +181,7 @@ class Capacity:
         limits, unexplained = self._draft.pool(pool), len(self._draft.unknown.get(pool, ()))
         # A machine of an unknown template may be of this template.
         of_template = self.occupied[pool, template] + self.occupied[pool, NO_TEMPLATE] + unexplained
-        return tightest_cap(limits, of_template, self.there[pool] + unexplained)
+        return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
         """Return whether machines wait for a closed window: for ``spill_after`` at most, and not after early losses."""

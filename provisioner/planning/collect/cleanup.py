@@ -16,7 +16,7 @@ from provisioner.model import (
     Slot,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.core.slots import machine_of
+from provisioner.planning.core.slots import find_machine
 
 DELETE_LATEST = 300.0
 """Most seconds between two deletes of the same machine."""
@@ -34,7 +34,7 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
             if not (slot.deletion.gone or slot.verdict in DESIRED or slot.set_aside)
         ]
         for slot in left:
-            machine = machine_of(slot, draft.snapshots)
+            machine = find_machine(slot, draft.snapshots)
             if machine is None:
                 continue
             slot = _mark_stuck(draft, record, slot, machine)

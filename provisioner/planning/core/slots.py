@@ -32,7 +32,7 @@ def slot_named(requests: Mapping[str, RequestRecord], prefix: str, name: str) ->
     return record.slots.get(parts[1]) if parts and record else None
 
 
-def machine_of(slot: Slot, snapshots: Mapping[str, Snapshot]) -> Machine | None:
+def find_machine(slot: Slot, snapshots: Mapping[str, Snapshot]) -> Machine | None:
     """Return the machine of a slot; None if its pool was not observed or does not show the machine."""
     snapshot = snapshots.get(slot.pool)
     return snapshot.machines.get(slot.name) if snapshot else None
@@ -40,7 +40,7 @@ def machine_of(slot: Slot, snapshots: Mapping[str, Snapshot]) -> Machine | None:
 
 def lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
     """Return whether the slot's machine waits because its place has no room for it."""
-    machine = machine_of(slot, snapshots) if slot.failure is not None else None
+    machine = find_machine(slot, snapshots) if slot.failure is not None else None
     return machine is not None and machine.no_room
 
 

@@ -18,7 +18,7 @@ from provisioner.model import (
 )
 from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import boots_by, count_missing, down_slots, machine_of, pending_slots
+from provisioner.planning.core.slots import boots_by, count_missing, down_slots, find_machine, pending_slots
 
 NOT_BOOTED = Failure(ErrorClass.TIMEOUT, "The machine did not run within its boot deadline.")
 
@@ -93,7 +93,7 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
 
 
 def _boot_failure(draft: Draft, slot: Slot) -> Failure:
-    machine = machine_of(slot, draft.snapshots)
+    machine = find_machine(slot, draft.snapshots)
     state = f" It is {machine.state}." if machine and machine.state else ""
     return replace(NOT_BOOTED, text=NOT_BOOTED.text + state)
 

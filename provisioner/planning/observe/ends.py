@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from provisioner.model import DESIRED, DeleteReason, Failure, LossCause, Phase, RequestRecord, Slot, Verdict, Window
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.core.slots import machine_of
+from provisioner.planning.core.slots import find_machine
 
 EXTERNAL_CAUSES = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
 """Causes, announced or observed, that say nothing about the software on a machine: a deletion is decided elsewhere. An
@@ -105,7 +105,7 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
                 or slot.verdict not in DESIRED
             ):
                 continue
-            machine = machine_of(slot, draft.snapshots)
+            machine = find_machine(slot, draft.snapshots)
             if machine is None or machine.phase is not Phase.RUNNING:
                 continue
             proven_at = slot.ran + draft.pool(slot.pool).early_loss

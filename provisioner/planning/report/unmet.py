@@ -68,8 +68,8 @@ def _find_unmet_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
             failure = None if reason is PendingReason.UNSEEN else slot.failure or slot.tries.failure
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
     for (pool, reason, _), slots in groups.items():
-        explanation = _explanation(draft, record.template, reason, slots)
-        yield Unmet(pool, reason, len(slots), **explanation, **_spill(draft, record.template, reason, slots))
+        explanation = _explain(draft, record.template, reason, slots)
+        yield Unmet(pool, reason, len(slots), **explanation, **_find_spill(draft, record.template, reason, slots))
 
 
 def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
@@ -92,7 +92,7 @@ def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
     return PendingReason.STARTING if slot.observed.seen or slot.observed.accepted else PendingReason.UNANSWERED
 
 
-def _explanation(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
+def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
     """Return the failure behind the reason, the moment since which it holds, and the moment of the next request."""
     since = min([slot.asked_at for slot in slots])
     if reason is PendingReason.UNSEEN:
@@ -110,7 +110,7 @@ def _explanation(draft: Draft, template: str, reason: PendingReason, slots: list
     return {**error_facts, "since": since, "next_try": next_try}
 
 
-def _spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
+def _find_spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
     """Return the pool to which the machines move, and the moment at which they do."""
     pool = slots[0].pool
     after = _pools_after(draft, template, pool)
@@ -147,7 +147,7 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
         facts["text"] = format_used_up_budget(draft.limits)
     elif reason is PendingReason.CAP:
         cap = capacity.cap(pool, template)
-        facts |= {"bound": cap and cap.size, "text": TOTAL if cap and cap.total else ""}
+        facts |= {"bound": cap and cap.size, "text": TOTAL if cap and cap.is_total else ""}
     elif reason is PendingReason.WINDOW:
         facts = _behind_window(draft, capacity, pool, template, reasons)
     elif reason is PendingReason.BACKOFF and is_blocked(draft.window(pool, template), draft.now):

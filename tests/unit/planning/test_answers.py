@@ -213,9 +213,9 @@ def test_only_the_words_of_the_interface_appear(changes: dict[str, Any], **facts
 def test_what_is_reported_of_a_returned_machine(
     result: ReturnResult | None, entry: dict[str, object], remembered: bool
 ) -> None:
-    back = giving_back(name(0), results={name(0): result} if result else {})
+    return_record = giving_back(name(0), results={name(0): result} if result else {})
     slots = [running(0, Verdict.RETURNED)] if remembered else []
-    answer = return_answer(back, memory(record(*slots)), PREFIX)
+    answer = return_answer(return_record, memory(record(*slots)), PREFIX)
     document = json.loads(answer.text)
     check_output("getRequestStatus", {"requests": [document]})
     ran = {"privateIpAddress": "10.0.0.0", "launchtime": 1_700_000_000} if remembered else {}
@@ -227,9 +227,9 @@ def test_what_is_reported_of_a_returned_machine(
 def test_what_is_stuck_is_tried_further_only_where_that_is_so(remembered: bool) -> None:
     request = REQUEST if remembered else OTHER
     results = {name(0, request): ReturnResult.STUCK}
-    back = giving_back(*results, results=results, ended=RequestStatus.COMPLETE_WITH_ERROR)
-    after = memory(record(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), ended=DONE), back)
-    [reported] = json.loads(return_answer(back, after, PREFIX).text)["machines"]
+    return_record = giving_back(*results, results=results, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    after = memory(record(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), ended=DONE), return_record)
+    [reported] = json.loads(return_answer(return_record, after, PREFIX).text)["machines"]
     assert (reported["result"], reported["status"]) == ("fail", "stopping")
     assert reported["message"] == (STUCK if remembered else STUCK_UNKNOWN_MACHINE)
     further = plan(after, snapshot(machine(0, request=request)), snapshot(pool="b"), limits=limits())
@@ -238,8 +238,8 @@ def test_what_is_stuck_is_tried_further_only_where_that_is_so(remembered: bool) 
 
 @pytest.mark.parametrize("ended", [RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR])
 def test_an_ended_return_request_says_so(ended: RequestStatus) -> None:
-    back = giving_back("alien", results={"alien": ReturnResult.GONE}, ended=ended)
-    answer = return_answer(back, memory(), PREFIX)
+    return_record = giving_back("alien", results={"alien": ReturnResult.GONE}, ended=ended)
+    answer = return_answer(return_record, memory(), PREFIX)
     assert (json.loads(answer.text)["status"], answer.ended) == (ended, True)
 
 
@@ -336,8 +336,8 @@ def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | Non
 def test_the_return_of_a_machine_that_had_lost_our_mark_says_so(strayed: bool) -> None:
     """The machine is gone; only its name and uid were seen."""
     known = memory(record(running(0, Verdict.RETURNED, gone=True, strayed=strayed)))
-    back = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
-    [entry] = json.loads(return_answer(back, known, PREFIX).text)["machines"]
+    return_record = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
+    [entry] = json.loads(return_answer(return_record, known, PREFIX).text)["machines"]
     assert (entry["result"], bool(entry["message"])) == ("succeed", strayed)
 
 
@@ -360,7 +360,7 @@ def test_a_return_says_why_a_machine_does_not_go(
     known = memory(record(running(0, Verdict.RETURNED, hindrance=WORDS)))
     results = {} if result is None else {name(0): result}
     ended = {ReturnResult.STUCK: RequestStatus.COMPLETE_WITH_ERROR, ReturnResult.GONE: DONE}.get(result)
-    back = giving_back(name(0), results=results, hindered=hindered, ended=ended)
-    document = json.loads(return_answer(back, known, PREFIX).text)
+    return_record = giving_back(name(0), results=results, hindered=hindered, ended=ended)
+    document = json.loads(return_answer(return_record, known, PREFIX).text)
     assert document["machines"][0]["message"] == message
     assert document["message"] == (message if result is ReturnResult.STUCK else "")

@@ -112,8 +112,8 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
 def test_whether_hf_knows_the_terminal_answer(
     ended: RequestStatus | None, activity: HfActivity, reported: bool
 ) -> None:
-    back = giving_back(name(0), ended=ended, id_="ret-1")
-    draft = draft_of(memory(record(running(0), ended=ended), back), limits=LIMITS)
+    return_record = giving_back(name(0), ended=ended, id_="ret-1")
+    draft = draft_of(memory(record(running(0), ended=ended), return_record), limits=LIMITS)
     note_reported(draft, activity)
     assert draft.requests[REQUEST].reported_at == (NOW if reported else None)
     assert draft.returns["ret-1"].reported_at is None
@@ -136,18 +136,18 @@ def test_a_return_that_hf_never_asks_for_has_been_forgotten(
     changes: dict[str, object], activity: HfActivity, forgotten: bool
 ) -> None:
     old: dict[str, object] = {"id_": "ret-1", "read": NOW - 7200, "ended": DONE, "ended_at": NOW - 3600}
-    back = giving_back(name(0), **(old | changes))
+    return_record = giving_back(name(0), **(old | changes))
     for brake in (None, LATCHED):
-        draft = draft_of(memory(back, brake=brake), limits=LIMITS)
+        draft = draft_of(memory(return_record, brake=brake), limits=LIMITS)
         note_reported(draft, activity)
         assert draft.returns["ret-1"].reported_at == (NOW if forgotten and brake is None else None)
 
 
 def test_a_cancelled_request_does_not_wait_for_a_machine_that_is_down() -> None:
-    held = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
+    recorded = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
     by = Holds((Hold(HoldKind.CANCEL, REQUEST, "eve", 1.0, "x"),))
     looked = snapshot(machine(0, phase=Phase.PENDING, failure=BROKEN), machine(1))
-    made = plan(memory(held), looked, limits=limits(pool("a", down=0.0)), holds=by)
+    made = plan(memory(recorded), looked, limits=limits(pool("a", down=0.0)), holds=by)
     after = made.memory.requests[REQUEST]
     assert after.ended is RequestStatus.COMPLETE_WITH_ERROR
     assert [one.verdict for one in after.slots.values()] == [Verdict.CANCELLED, Verdict.SUCCEEDED]

@@ -55,8 +55,8 @@ def closed(sent: float | None = NOW - 1, **changes: object) -> Slot:
 
 
 def judged(one: Slot, seen: Machine, *, busy: Iterable[str] = (), limits: Limits = PODS, now: float = NOW) -> Draft:
-    held = memory(record(one, ended=RequestStatus.COMPLETE, reported_at=BEFORE))
-    draft = draft_of(held, snapshot(seen, began=now - 1), limits=limits, now=now)
+    recorded = memory(record(one, ended=RequestStatus.COMPLETE, reported_at=BEFORE))
+    draft = draft_of(recorded, snapshot(seen, began=now - 1), limits=limits, now=now)
     delete_closed(draft, frozenset(busy))
     return draft
 

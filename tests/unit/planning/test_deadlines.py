@@ -115,8 +115,8 @@ def test_the_last_machine_is_given_up_once_nothing_has_changed_for_so_long(last:
     ],
 )
 def test_any_change_of_the_request_gives_the_last_ones_their_time_again(ran: float, other: list[Slot]) -> None:
-    held = nine_run(late(), ran=ran).requests[REQUEST]
-    known = replace(held, slots=held.slots | {one.number: one for one in other}, next_slot=11)
+    recorded = nine_run(late(), ran=ran).requests[REQUEST]
+    known = replace(recorded, slots=recorded.slots | {one.number: one for one in other}, next_slot=11)
     made = plan(memory(known), THERE, limits=impatient())
     assert made.memory.requests[REQUEST].ended is None
     assert made.due == NOW + 1, "the loop checks again when their time is over"
@@ -156,7 +156,7 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "learned", "failure"),
+    ("last", "known_window", "failure"),
     [
         pytest.param(late(seen=True, failure=BROKEN), STOCKOUT, BROKEN, id="the machine's own, in the cloud's words"),
         pytest.param(late(), STOCKOUT, STOCKOUT, id="else its pool's"),
@@ -165,8 +165,8 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
         pytest.param(None, None, NO_ROOM, id="held back for an unknown reason"),
     ],
 )
-def test_hf_hears_why(last: Slot | None, learned: Failure | None, failure: Failure) -> None:
-    block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=learned)} if learned else {}
+def test_hf_hears_why(last: Slot | None, known_window: Failure | None, failure: Failure) -> None:
+    block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=known_window)} if known_window else {}
     known = replace(nine_run(last, count=TEN), windows=block)
     seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.observed.seen else None
     observation = snapshot(*THERE.machines.values(), *([seen] if seen else []))
@@ -245,8 +245,8 @@ def test_a_machine_that_did_not_run_in_time(state: str, failure: Failure | None,
 def test_no_request_ends_with_a_machine_that_does_not_run(
     seen: Machine, deadline: float, ends: RequestStatus | None, machines: int
 ) -> None:
-    held = record(running(0, down=NOW - 60), running(1), count=2, deadline=deadline)
-    made = plan(memory(held), snapshot(seen, machine(1)), limits=limits(pool("a", down=1e6)))
+    recorded = record(running(0, down=NOW - 60), running(1), count=2, deadline=deadline)
+    made = plan(memory(recorded), snapshot(seen, machine(1)), limits=limits(pool("a", down=1e6)))
     (after,) = made.memory.requests.values()
     assert after.ended is ends
     answer = json.loads(request_answer(after).text)
@@ -260,17 +260,19 @@ def test_no_request_ends_with_a_machine_that_does_not_run(
 @pytest.mark.parametrize("down_since", [None, NOW])
 def test_a_machine_that_is_down_for_a_moment_is_no_straggler(down_since: float | None) -> None:
     """Nine machines of ten run, and the tenth never appeared. One of the nine has just become unready."""
-    held = nine_run(late(), deadline=NOW + 1000)
+    recorded = nine_run(late(), deadline=NOW + 1000)
     blinking = machine(0, phase=Phase.PENDING) if down_since else machine(0)
-    made = plan(held, snapshot(blinking, *(machine(number) for number in range(1, 9))), limits=impatient(down=900.0))
+    made = plan(
+        recorded, snapshot(blinking, *(machine(number) for number in range(1, 9))), limits=impatient(down=900.0)
+    )
     assert DeleteReason.TIMED_OUT not in [one.reason for one in made.deletes if one.name == name(0)]
     assert made.memory.requests[REQUEST].slots[0].verdict is not Verdict.FAILED
 
 
 def test_many_machines_that_are_down_at_once_make_no_straggler_of_the_last() -> None:
-    held = nine_run(late(), deadline=NOW + 1000)
+    recorded = nine_run(late(), deadline=NOW + 1000)
     all_down = snapshot(*(machine(number, phase=Phase.PENDING) for number in range(9)))
-    made = plan(held, all_down, limits=impatient(down=900.0))
+    made = plan(recorded, all_down, limits=impatient(down=900.0))
     assert (made.deletes, made.memory.requests[REQUEST].ended) == ((), None)
 
 
@@ -278,8 +280,10 @@ def test_many_machines_that_are_down_at_once_make_no_straggler_of_the_last() -> 
 def test_at_its_deadline_a_request_waits_a_moment_for_a_machine_that_is_down(
     since: float, ended: RequestStatus | None
 ) -> None:
-    held = record(running(0, down=since), running(1), count=2, deadline=NOW)
-    made = plan(memory(held), snapshot(machine(0, phase=Phase.PENDING), machine(1)), limits=limits(pool("a", down=1e6)))
+    recorded = record(running(0, down=since), running(1), count=2, deadline=NOW)
+    made = plan(
+        memory(recorded), snapshot(machine(0, phase=Phase.PENDING), machine(1)), limits=limits(pool("a", down=1e6))
+    )
     assert made.memory.requests[REQUEST].ended is ended
     assert made.due <= NOW + SHORT_OUTAGE
 
@@ -288,6 +292,6 @@ def test_a_machine_that_was_down_and_that_no_observation_shows_now_is_not_given_
     both = replace(impatient(), pools={one: replace(impatient().pools["a"], name=one) for one in ("a", "b")})
     slots = [*(running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(9))]
     slots.append(running(9, opened=LATE, submitted=LATE, ran=LATE, pool="b", down=NOW - 5))
-    held = memory(record(*slots, count=10, deadline=NOW + 1000, read=BEFORE))
-    made = plan(held, snapshot(*(machine(number) for number in range(9))), unobserved("b"), limits=both)
+    recorded = memory(record(*slots, count=10, deadline=NOW + 1000, read=BEFORE))
+    made = plan(recorded, snapshot(*(machine(number) for number in range(9))), unobserved("b"), limits=both)
     assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.OPEN

@@ -188,9 +188,9 @@ def test_templates_send_their_creates_in_turn() -> None:
 def test_a_template_that_gets_nothing_holds_up_no_other() -> None:
     blocked = Window(window=1, level=3, probing=True, retry_at=NOW + 99, failure=STOCKOUT)
     slow = Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow"))
-    for learned in (blocked, slow, Window(window=1, closed_since=BEFORE)):
+    for known_window in (blocked, slow, Window(window=1, closed_since=BEFORE)):
         records = asking(OLD, 50, BEFORE, slot()), asking(YOUNG, 5, template="U")
-        known = memory(*records, windows={("a", TEMPLATE): learned})
+        known = memory(*records, windows={("a", TEMPLATE): known_window})
         made = plan(known, snapshot(), limits=two_templates(pool("a", max_pending=5, max_machines=5)))
         assert Counter(create.request for create in made.creates) == {YOUNG: 5}
 
@@ -199,9 +199,9 @@ def test_a_template_that_has_reached_its_caps_takes_no_room_from_another() -> No
     full = two_templates(pool("a", max_pending=5, max_machines=5, initial_window=5))
     grid = Grid(asking(OLD, 50), asking(YOUNG, 5, template="U"), room=0, limits=full)
     assert grid.step() == {OLD: 5, YOUNG: 5}
-    held = [one for each in grid.known.requests.values() for one in each.slots.values() if one.verdict in DESIRED]
-    assert len(held) == 10
-    assert not [one for one in held if one.verdict is Verdict.FAILED]
+    desired = [one for each in grid.known.requests.values() for one in each.slots.values() if one.verdict in DESIRED]
+    assert len(desired) == 10
+    assert not [one for one in desired if one.verdict is Verdict.FAILED]
 
 
 @pytest.mark.parametrize("ended", [None, RequestStatus.COMPLETE])

@@ -71,7 +71,7 @@ def cancel(target: str) -> Hold:
     return Hold(HoldKind.CANCEL, target, "eve", 3.0, "wrong job")
 
 
-def held(limits: Limits, *holds: Hold) -> dict[str, Any]:
+def with_holds(limits: Limits, *holds: Hold) -> dict[str, Any]:
     """Return the holds as a plan gets them."""
     return {"limits": limits, "holds": Holds(holds)}
 
@@ -87,14 +87,14 @@ def made(reported: Plan) -> dict[str, int]:
 SENT = slot(accepted=False, submitted=NOW - 100)
 STRANGE = snapshot(machine(7, request="zzzzzzzzzz"))
 LEFT = machine(phase=Phase.GONE)
-BACK = {"ret-x": giving_back(name(), id_="ret-x")}
+RETURN_RECORDS = {"ret-x": giving_back(name(), id_="ret-x")}
 
 OURS = running(0, Verdict.SUCCEEDED)
 ACTS: dict[str, tuple[Memory, Snapshot, dict[str, Any]]] = {
     "a machine that is wanted": (memory(record(count=1)), snapshot(), {}),
     "a slot that was not sent": (memory(record(unsent())), snapshot(), {}),
     "a create without a response": (memory(record(SENT)), snapshot(), {}),
-    "a machine that is returned": (replace(hf_has(OURS), returns=BACK), snapshot(machine()), {}),
+    "a machine that is returned": (replace(hf_has(OURS), returns=RETURN_RECORDS), snapshot(machine()), {}),
     "leftovers of a failed machine": (memory(record(slot(0, Verdict.FAILED), count=0)), snapshot(LEFT), {}),
     "an orphan": (memory(orphans={name(7, "zzzzzzzzzz"): NOW - 700}), STRANGE, {}),
     "a returned machine that no slot explains": (memory(giving_back(name(7, "zzzzzzzzzz"))), STRANGE, {}),
@@ -109,7 +109,7 @@ LISTS = HfActivity(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
 def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_over(case: str) -> None:
     known, observation, settings = ACTS[case]
     usual = alter(ONE, **settings)
-    stopped = plan(known, observation, **held(usual, STOP), activity=LISTS)
+    stopped = plan(known, observation, **with_holds(usual, STOP), activity=LISTS)
     assert (stopped.creates, stopped.deletes) == ((), ())
     assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
     assert stopped.memory.orphans.deletes == (), "an orphan that is kept spends nothing of the cap"
@@ -118,17 +118,17 @@ def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_
 
 
 def test_verdicts_and_answers_go_on_while_all_is_stopped() -> None:
-    seen = plan(memory(record(slot(0))), snapshot(machine()), **held(ONE, STOP))
+    seen = plan(memory(record(slot(0))), snapshot(machine()), **with_holds(ONE, STOP))
     assert seen.memory.requests[REQUEST].ended is DONE
-    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), **held(ONE, STOP))
+    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), **with_holds(ONE, STOP))
     assert lost.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
 
 
 def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
     known, observation, _ = ACTS["a machine that is returned"]
-    stopped = plan(known, observation, **held(ONE, STOP)).memory
-    (back,) = stopped.returns.values()
-    entry = json.loads(return_answer(back, stopped, PREFIX).text)
+    stopped = plan(known, observation, **with_holds(ONE, STOP)).memory
+    (return_record,) = stopped.returns.values()
+    entry = json.loads(return_answer(return_record, stopped, PREFIX).text)
     assert entry["status"] == "running"
     assert entry["message"] == "No machine is deleted now (stop-all by ann: cloud is down)."
     assert entry["machines"][0]["result"] == "executing"
@@ -138,9 +138,9 @@ def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
 
 def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machine_goes_later() -> None:
     known, observation, _ = ACTS["a machine that is returned"]
-    (back,) = known.returns.values()
-    late = replace(known, returns={back.id: replace(back, deadline=NOW - 1)})
-    stopped = plan(late, observation, **held(ONE, STOP)).memory
+    (return_record,) = known.returns.values()
+    late = replace(known, returns={return_record.id: replace(return_record, deadline=NOW - 1)})
+    stopped = plan(late, observation, **with_holds(ONE, STOP)).memory
     (ended,) = stopped.returns.values()
     entry = json.loads(return_answer(ended, stopped, PREFIX).text)
     assert (entry["status"], ended.results) == ("complete_with_error", {name(): ReturnResult.STUCK})
@@ -152,21 +152,21 @@ def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machi
 
 
 def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
-    known = replace(hf_has(running(0, Verdict.RETURNED, gone=True)), returns=BACK)
-    (back,) = plan(known, snapshot(), **held(ONE, STOP)).memory.returns.values()
-    assert (back.ended, back.message) == (DONE, "")
+    known = replace(hf_has(running(0, Verdict.RETURNED, gone=True)), returns=RETURN_RECORDS)
+    (return_record,) = plan(known, snapshot(), **with_holds(ONE, STOP)).memory.returns.values()
+    assert (return_record.ended, return_record.message) == (DONE, "")
 
 
 @pytest.mark.parametrize("hold", [PAUSE, DRAIN])
 def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(hold: Hold) -> None:
-    reported = plan(memory(record(unsent(), count=3)), *BOTH, **held(TWO, hold))
+    reported = plan(memory(record(unsent(), count=3)), *BOTH, **with_holds(TWO, hold))
     assert (made(reported), dict(reported.deferred)) == ({"b": 3}, {})
 
 
 @pytest.mark.parametrize("hold", [PAUSE, DRAIN, STOP])
 def test_without_another_pool_machines_wait_as_paused(hold: Hold) -> None:
     known = memory(record(count=3))
-    reported = plan(known, snapshot(), **held(ONE, hold))
+    reported = plan(known, snapshot(), **with_holds(ONE, hold))
     assert (reported.creates, dict(reported.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
     (unmet,) = reported.unmet[REQUEST]
     assert (unmet.reason, unmet.machines) == (PendingReason.PAUSED, 3)
@@ -186,7 +186,7 @@ def test_a_request_that_is_held_until_its_deadline_says_so(
 ) -> None:
     failed = [slot(number, Verdict.FAILED, failure=one, gone=True) for number, one in enumerate(failures)]
     known = memory(record(*failed, count=1 + len(failed), deadline=NOW - 1))
-    ended = plan(known, snapshot(), **held(limits(pool("a", max_machines=0)), *holds)).memory.requests[REQUEST]
+    ended = plan(known, snapshot(), **with_holds(limits(pool("a", max_machines=0)), *holds)).memory.requests[REQUEST]
     entry = json.loads(request_answer(ended).text)
     assert entry["status"] == "complete_with_error"
     (message,) = [one["message"] for one in entry["machines"] if words in one["message"]]
@@ -195,14 +195,16 @@ def test_a_request_that_is_held_until_its_deadline_says_so(
 
 
 def test_a_hold_on_one_of_two_pools_is_no_reason() -> None:
-    capped = held(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
+    capped = with_holds(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
     ended = plan(memory(record(count=1, deadline=NOW - 1)), *BOTH, **capped).memory.requests[REQUEST]
     assert "bob" not in request_answer(ended).text
 
 
 def test_holds_change_no_cap() -> None:
     capped = limits(pool("a", max_machines=5))
-    assert available(memory(), held(capped, STOP, PAUSE)["limits"]) == available(memory(), capped) == {TEMPLATE: 5}
+    assert (
+        available(memory(), with_holds(capped, STOP, PAUSE)["limits"]) == available(memory(), capped) == {TEMPLATE: 5}
+    )
 
 
 SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
@@ -233,23 +235,25 @@ def test_an_end_that_is_announced_is_reported_with_what_is_left_of_it_and_one_th
 
 def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_it_is_given_back() -> None:
     assert min(DRAINED.grace, GIVEN_UP.grace) > 0, "0 says that it is gone"
-    assert losses(replace(hf_has(OURS), returns=BACK), HfActivity(), NOW, Holds((DRAIN, cancel(name())))) == {}
+    assert (
+        losses(replace(hf_has(OURS), returns=RETURN_RECORDS), HfActivity(), NOW, Holds((DRAIN, cancel(name())))) == {}
+    )
 
 
 @pytest.mark.parametrize("hold", [DRAIN, cancel(name())])
 def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(hold: Hold) -> None:
     known = hf_has(OURS)
-    reported = plan(known, snapshot(machine()), **held(ONE, hold))
+    reported = plan(known, snapshot(machine()), **with_holds(ONE, hold))
     assert (reported.deletes, reported.closes) == ((), ())
     assert reported.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
-    given = plan(replace(reported.memory, returns=BACK), snapshot(machine()), **held(ONE, hold))
+    given = plan(replace(reported.memory, returns=RETURN_RECORDS), snapshot(machine()), **with_holds(ONE, hold))
     assert [delete.name for delete in given.deletes] == [name()]
 
 
 def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
     known = memory(record(running(0), slot(1, seen=True), unsent(2), count=4))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
-    reported = plan(known, observation, **held(ONE, cancel(REQUEST)))
+    reported = plan(known, observation, **with_holds(ONE, cancel(REQUEST)))
     ended = reported.memory.requests[REQUEST]
     assert (reported.creates, [delete.name for delete in reported.deletes]) == ((), [name(1)])
     assert (ended.ended, ended.slots[0].verdict) == (RequestStatus.COMPLETE_WITH_ERROR, Verdict.SUCCEEDED)
@@ -263,15 +267,15 @@ def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> Non
 
 def test_only_the_cancelled_request_ends() -> None:
     known = memory(record(count=2), record(count=2, id_=OTHER))
-    reported = plan(known, snapshot(), **held(ONE, cancel(REQUEST)))
+    reported = plan(known, snapshot(), **with_holds(ONE, cancel(REQUEST)))
     assert {create.request for create in reported.creates} == {OTHER}
     assert reported.memory.requests[OTHER].ended is None
 
 
 def test_a_cancel_changes_nothing_that_hf_was_reported() -> None:
     ended = hf_has(OURS, running(1, Verdict.LOST, gone=True))
-    assert plan(ended, snapshot(machine()), **held(ONE, cancel(REQUEST))).memory is ended
-    whole = plan(memory(record(running(0))), snapshot(machine()), **held(ONE, cancel(REQUEST)))
+    assert plan(ended, snapshot(machine()), **with_holds(ONE, cancel(REQUEST))).memory is ended
+    whole = plan(memory(record(running(0))), snapshot(machine()), **with_holds(ONE, cancel(REQUEST)))
     assert (whole.memory.requests[REQUEST].ended, whole.memory.requests[REQUEST].message) == (DONE, "")
 
 
@@ -279,14 +283,14 @@ def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> No
     """An operator cancelled the request. The announcement of another cancel does not keep the end from HF."""
     brake = Brake(BrakeReason.MEMORY_LOST, BEFORE, "")
     known = memory(record(running(0), slot(1), cancelling=True), brake=brake)
-    reported = plan(known, snapshot(machine()), **held(ONE, cancel(REQUEST)))
+    reported = plan(known, snapshot(machine()), **with_holds(ONE, cancel(REQUEST)))
     assert json.loads(request_answer(reported.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
 
 
 def test_what_hf_was_reported_of_a_cancelled_request_outlives_its_memory() -> None:
     known = memory(record(running(0), slot(1, seen=True), count=3))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
-    reported = request_answer(plan(known, observation, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
+    reported = request_answer(plan(known, observation, **with_holds(ONE, cancel(REQUEST))).memory.requests[REQUEST])
     recovery_inputs = RecoveryInputs(
         intent_of(known), {REQUEST: Answer(reported.text, True)}, {REQUEST: True}, {"a": observation}, 0.0
     )

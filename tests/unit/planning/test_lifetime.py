@@ -134,8 +134,8 @@ def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_
     slots = [aged(number, ran=OLD - number) for number in range(3)]
     known = plan(grid(*slots), observe(3), limits=mortal()).memory
     assert retiring_at(known) == [name(2)]
-    back = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
-    made = plan(known, observe(3), limits=mortal(), intent=back)
+    returning = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
+    made = plan(known, observe(3), limits=mortal(), intent=returning)
     assert [(delete.name, delete.reason) for delete in made.deletes] == [(name(2), DeleteReason.RETURNED)]
     assert made.memory.requests[REQUEST].slots[2].verdict is Verdict.RETURNED
     assert retiring_at(made.memory) == [name(1)]
@@ -160,7 +160,7 @@ BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, probing=True, retry_at=N
 
 
 @pytest.mark.parametrize(
-    ("learned", "paused", "waiting", "expected"),
+    ("known_window", "paused", "waiting", "expected"),
     [
         pytest.param({}, False, True, 3, id="all is well: a tenth, whoever waits"),
         pytest.param(BACKS_OFF, False, False, 1, id="its pool backs off: one"),
@@ -169,12 +169,12 @@ BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, probing=True, retry_at=N
     ],
 )
 def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
-    learned: dict[tuple[str, str], Window], paused: bool, waiting: bool, expected: int
+    known_window: dict[tuple[str, str], Window], paused: bool, waiting: bool, expected: int
 ) -> None:
     known = grid(*(aged(number) for number in range(30)))
     if waiting:
         known = replace(known, requests=known.requests | {OTHER: record(id_=OTHER, count=1)})
-    made = plan(replace(known, windows=learned), observe(30), limits=mortal(paused=paused))
+    made = plan(replace(known, windows=known_window), observe(30), limits=mortal(paused=paused))
     assert len(retiring_at(made.memory)) == expected
 
 

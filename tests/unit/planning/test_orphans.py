@@ -401,10 +401,10 @@ def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_
     many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
     pool_status = {one.name: NOW - 50 * HOUR for one in many}
     observation = snapshot(*(machine(number) for number in range(8)))
-    held = forgotten(used(*many, unlisted=pool_status), lists(), observation, after=48 * HOUR)
-    assert held.brake is not None
-    assert held.brake.reason is BrakeReason.TOO_MANY_ORPHANS
-    assert held.closes == []
+    recorded = forgotten(used(*many, unlisted=pool_status), lists(), observation, after=48 * HOUR)
+    assert recorded.brake is not None
+    assert recorded.brake.reason is BrakeReason.TOO_MANY_ORPHANS
+    assert recorded.closes == []
     seen = forgotten(
         used(*many, unlisted=pool_status, accepted=tuple(pool_status)), lists(), observation, after=48 * HOUR
     )

@@ -132,7 +132,7 @@ def test_a_machine_that_timed_out_keeps_its_place_under_a_pools_cap_until_it_is_
     assert (len(made.deletes), made.creates) == (1, ())
 
 
-HELD = machine(0, Phase.PENDING, gated=True, failure=GATED)
+HELD_BACK = machine(0, Phase.PENDING, gated=True, failure=GATED)
 FREED = machine(0, Phase.PENDING)
 GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after=1e9))
 
@@ -140,8 +140,10 @@ GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after
 @pytest.mark.parametrize(
     ("one", "seen", "timed_out", "due"),
     [
-        pytest.param(slot(submitted=NOW - 999), HELD, False, NOW + 1, id="held back beyond its boot deadline: it may"),
-        pytest.param(slot(submitted=NOW - 1000), HELD, True, None, id="at the deadline of its gates: it failed"),
+        pytest.param(
+            slot(submitted=NOW - 999), HELD_BACK, False, NOW + 1, id="held back beyond its boot deadline: it may"
+        ),
+        pytest.param(slot(submitted=NOW - 1000), HELD_BACK, True, None, id="at the deadline of its gates: it failed"),
         pytest.param(slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just freed: it boots now"),
         pytest.param(
             slot(submitted=NOW - 1500, ungated_at=NOW - 599), FREED, False, NOW + 1, id="freed, and still boots"
@@ -174,9 +176,9 @@ NO_IMAGE = Failure(ErrorClass.INVALID, "main: ImagePullBackOff")
 def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitted: float, phase: Phase) -> None:
     one, seen = slot(submitted=submitted, seen=True, failure=NO_IMAGE), machine(0, phase, failure=NO_IMAGE)
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
-    learned = made.memory.windows["a", TEMPLATE]
-    assert (learned.level, learned.failure) == (1, NO_IMAGE)
-    assert window.after_create(learned, NOW) is learned
+    known_window = made.memory.windows["a", TEMPLATE]
+    assert (known_window.level, known_window.failure) == (1, NO_IMAGE)
+    assert window.after_create(known_window, NOW) is known_window
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
@@ -190,7 +192,7 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
 
 
 @pytest.mark.parametrize(
-    ("one", "observation", "learned", "failure"),
+    ("one", "observation", "known_window", "failure"),
     [
         pytest.param(slot(failure=BROKEN, seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None, BROKEN,
                      id="the machine's own reason"),
@@ -205,15 +207,15 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     ],
 )  # fmt: skip
 def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
-    one: Slot, observation: Observation, learned: Window | None, failure: Failure
+    one: Slot, observation: Observation, known_window: Window | None, failure: Failure
 ) -> None:
-    held = record(one, running(1), count=3, deadline=NOW)
+    known = record(one, running(1), count=3, deadline=NOW)
     seen = (
         replace(observation, machines=observation.machines | {name(1): machine(1)})
         if isinstance(observation, Snapshot)
         else observation
     )
-    made = plan(memory(held, windows={("a", TEMPLATE): learned} if learned else {}), seen, limits=ONE)
+    made = plan(memory(known, windows={("a", TEMPLATE): known_window} if known_window else {}), seen, limits=ONE)
     ended = after(made)
     assert (ended.ended, ended.ended_at, made.creates) == (WITH_ERROR, NOW, ())
     assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)
@@ -340,14 +342,14 @@ def test_a_machine_that_is_returned_or_lost_is_closed_and_deleted_in_one_plan_an
 @pytest.mark.parametrize("before", sorted(Verdict))
 @pytest.mark.parametrize("wanted", sorted(Verdict))
 def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, wanted: Verdict) -> None:
-    held = record(running(0, before), running(1))
-    draft = draft_of(memory(held), limits=ONE)
-    changed = draft.close(held.slots[0], wanted, reason=DeleteReason.FAILED)
+    known = record(running(0, before), running(1))
+    draft = draft_of(memory(known), limits=ONE)
+    changed = draft.close(known.slots[0], wanted, reason=DeleteReason.FAILED)
     allowed = wanted in TRANSITIONS[before]
     assert changed.set_aside is not allowed
     assert changed.verdict is (wanted if allowed else before)
     assert len(draft.closes) == (allowed and wanted not in DESIRED)
-    assert draft.requests[REQUEST].slots == {0: changed, 1: held.slots[1]}
+    assert draft.requests[REQUEST].slots == {0: changed, 1: known.slots[1]}
 
 
 # --- a loop in which nothing else happens -----------------------------------------------------------------------------
@@ -397,8 +399,8 @@ def test_a_create_without_an_answer_is_sent_again_although_nothing_else_happens(
 
 def test_a_machine_held_back_by_the_window_goes_to_the_next_pool_although_nothing_else_happens() -> None:
     waiting = limits(pool("a", initial_window=1, spill_after=180.0), pool("b"))
-    held = record(slot(0, submitted=NOW - 1, seen=True), count=2)
-    made = plan(memory(held), snapshot(machine(0, Phase.PENDING)), snapshot(pool="b"), limits=waiting)
+    known = record(slot(0, submitted=NOW - 1, seen=True), count=2)
+    made = plan(memory(known), snapshot(machine(0, Phase.PENDING)), snapshot(pool="b"), limits=waiting)
     assert made.deferred == {("a", TEMPLATE, PendingReason.WINDOW): 1}
     assert made.due <= NOW + 180.0
 
@@ -451,7 +453,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
     full = bench_plan.running(opened)
     settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
     reported = HfActivity(reported=frozenset(intent.requests))
-    back = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
+    returning = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 
     def plan(world: World, memory: Memory, now: float, caps: Limits = limits) -> Callable[[], Plan]:
@@ -462,7 +464,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
         "all begin to run": plan(World(intent, {"pool": full}), opened.memory, 1002.0),
         "steady": plan(World(intent, {"pool": full}), settled, 1003.0),
         "all vanish": plan(World(intent, {"pool": replace(empty, began=1003.0)}), settled, 1004.0),
-        "all are returned": plan(World(back, {"pool": full}, reported), settled, 1004.0),
+        "all are returned": plan(World(returning, {"pool": full}, reported), settled, 1004.0),
         "all are strange": plan(World(intent, {"pool": strange}), settled, 1004.0),
         "all are overdue": plan(World(intent, {"pool": replace(empty, began=9999.0)}), opened.memory, 10_000.0),
         "all are listed": plan(

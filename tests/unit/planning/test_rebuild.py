@@ -62,8 +62,8 @@ RETURN = "ret-aaaaaaaaaa"
 
 
 def intent(*returned: str, created: float = WALL - 60, count: int = 2) -> Intent:
-    backs = {RETURN: ReturnRequest(RETURN, returned, WALL)} if returned else {}
-    return Intent("demo", 7, {REQUEST: Request(REQUEST, TEMPLATE, count, created, "acct")}, backs)
+    return_requests = {RETURN: ReturnRequest(RETURN, returned, WALL)} if returned else {}
+    return Intent("demo", 7, {REQUEST: Request(REQUEST, TEMPLATE, count, created, "acct")}, return_requests)
 
 
 def rebuilt(
@@ -92,14 +92,14 @@ def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
 
 
 def distrusted_pools(
-    missing: int = 10, there: int = 0, *, listed: float = NOW, back: tuple[str, ...] = (), wait: float = 60.0
+    missing: int = 10, there: int = 0, *, listed: float = NOW, returned_names: tuple[str, ...] = (), wait: float = 60.0
 ) -> Mapping[str, Distrusted]:
     """Return the distrusted pools for a memory that was missed at ``NOW``, with so many machines that HF has and no
     pool shows."""
     reported = reported_answers(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
     seen = [machine(number) for number in range(missing, missing + there)]
     observations = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
-    recovery_inputs = RecoveryInputs(intent(*back), reported, {}, observations, WALL)
+    recovery_inputs = RecoveryInputs(intent(*returned_names), reported, {}, observations, WALL)
     return distrusted(recovery_inputs, limits(pool("a", mass_loss=wait), pool("b")), NOW)
 
 
@@ -112,7 +112,9 @@ def test_observations_that_lack_many_machines_that_hf_has_are_no_evidence_before
     assert not distrusted_pools(missing=6, there=24)
     assert distrusted_pools(missing=7, there=24)
     assert not distrusted_pools(wait=0.0)
-    assert not distrusted_pools(back=tuple(name(number) for number in range(5))), "what HF gave back is not missed"
+    assert not distrusted_pools(returned_names=tuple(name(number) for number in range(5))), (
+        "what HF gave back is not missed"
+    )
 
 
 # --- without an answer to go by ---------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ HAD = running(0, Verdict.SUCCEEDED)
 
 
 @pytest.mark.parametrize(
-    ("one", "ended", "back", "there", "verdict", "delete"),
+    ("one", "ended", "returned_names", "there", "verdict", "delete"),
     [
         pytest.param(HAD, DONE, (), True, Verdict.SUCCEEDED, None, id="reported and there"),
         pytest.param(HAD, DONE, (), False, Verdict.LOST, DeleteReason.LOST, id="reported and absent"),
@@ -245,9 +247,16 @@ HAD = running(0, Verdict.SUCCEEDED)
     ],
 )  # fmt: skip
 def test_a_slot_that_hf_was_reported_of(
-    one: Slot, ended: RequestStatus | None, back: tuple[str, ...], there: bool, verdict: Verdict, delete: DeleteReason
+    one: Slot,
+    ended: RequestStatus | None,
+    returned_names: tuple[str, ...],
+    there: bool,
+    verdict: Verdict,
+    delete: DeleteReason,
 ) -> None:
-    remembered = rebuilt(intent(*back), *([machine()] if there else []), reported=reported_answers(one, ended=ended))
+    remembered = rebuilt(
+        intent(*returned_names), *([machine()] if there else []), reported=reported_answers(one, ended=ended)
+    )
     again = remembered.requests[REQUEST].slots[0]
     assert (again.verdict, again.deletion.reason) == (verdict, delete)
     assert again.deletion.gone is (not there and verdict is not Verdict.OPEN)
@@ -263,9 +272,11 @@ def test_a_machine_that_was_reported_as_running_stays_so_while_it_is_not_ready(e
 
 
 def test_what_hf_was_reported_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:
-    back = return_answer(giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE), memory(), PREFIX)
+    returned_names = return_answer(
+        giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE), memory(), PREFIX
+    )
     reported = reported_answers(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE) | {
-        RETURN: back
+        RETURN: returned_names
     }
     slots = rebuilt(intent(), machine(1), reported=reported).requests[REQUEST].slots
     assert [slots[0].verdict, slots[1].verdict] == [Verdict.RETURNED, Verdict.SUCCEEDED]
@@ -313,7 +324,7 @@ def test_of_a_read_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothin
 
 
 @pytest.mark.parametrize(
-    ("back", "there", "ended"),
+    ("returned_names", "there", "ended"),
     [
         pytest.param((), [machine(0), machine(1)], DONE, id="all of its machines run"),
         pytest.param((name(1),), [machine(0)], WITH_ERROR, id="one was given back"),
@@ -321,10 +332,10 @@ def test_of_a_read_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothin
     ],
 )
 def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_read(
-    back: tuple[str, ...], there: list[Machine], ended: RequestStatus
+    returned_names: tuple[str, ...], there: list[Machine], ended: RequestStatus
 ) -> None:
     """The age of the request is only a guess. Without this rule it would be made again, or cancelled as forgotten."""
-    wanted = intent(*back)
+    wanted = intent(*returned_names)
     remembered = rebuilt(wanted, *there)
     again = remembered.requests[REQUEST]
     assert (again.ended, again.reported_at) == (ended, NOW)
@@ -349,8 +360,8 @@ def test_a_request_whose_machines_do_not_run_yet_goes_on() -> None:
 )
 def test_an_ended_return_request_stays_as_it_was_reported(result: ReturnResult, hindered: dict[str, Failure]) -> None:
     ended = DONE if result is ReturnResult.GONE else WITH_ERROR
-    back = giving_back("x", results={"x": result}, hindered=hindered, ended=ended)
-    answer = return_answer(back, memory(), PREFIX)
+    returned_names = giving_back("x", results={"x": result}, hindered=hindered, ended=ended)
+    answer = return_answer(returned_names, memory(), PREFIX)
     again = rebuilt(intent("x"), reported={RETURN: answer}).returns[RETURN]
     assert (again.results, again.ended, again.reported_at) == ({"x": result}, ended, NOW)
     assert again.hindered == hindered

@@ -383,8 +383,8 @@ def test_a_machine_without_a_slot_in_its_pool_is_listed() -> None:
     ],
 )
 def test_what_an_observation_teaches(before: Slot, seen: Machine, ran: int, failed: int) -> None:
-    learned = drafted(memory(record(before)), snapshot(seen)).window("a", TEMPLATE)
-    assert (learned.ran, learned.failed) == (ran, failed)
+    known_window = drafted(memory(record(before)), snapshot(seen)).window("a", TEMPLATE)
+    assert (known_window.ran, known_window.failed) == (ran, failed)
 
 
 BACKING_OFF = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)

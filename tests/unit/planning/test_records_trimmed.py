@@ -84,7 +84,7 @@ def test_a_request_leaves_in_three_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("back", "goes"),
+    ("return_record", "goes"),
     [
         pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO), True, id="read long ago"),
         pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO + 1), False, id="read within the retention"),
@@ -92,9 +92,9 @@ def test_a_request_leaves_in_three_steps() -> None:
         pytest.param(giving_back(name(0)), False, id="still open"),
     ],
 )
-def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) -> None:
-    draft = trimmed(memory(back))
-    assert draft.forget == ([back.id] if goes else [])
+def test_when_a_return_request_leaves_the_files(return_record: ReturnRecord, goes: bool) -> None:
+    draft = trimmed(memory(return_record))
+    assert draft.forget == ([return_record.id] if goes else [])
     if goes:
         assert trimmed(draft.memory(), intent_of(memory())).memory().returns == {}
 
@@ -113,6 +113,6 @@ def test_a_request_follows_the_return_request_that_named_its_machine_although_no
 
 
 def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
-    back = giving_back(name(0), ended=DONE, reported_at=NOW)
-    draft = trimmed(memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO), back))
+    return_record = giving_back(name(0), ended=DONE, reported_at=NOW)
+    draft = trimmed(memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO), return_record))
     assert (draft.forget, draft.due) == ([], NOW + LIMITS.retention)

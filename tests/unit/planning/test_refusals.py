@@ -39,8 +39,8 @@ def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
 def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> list[Refusal]:
     """Return the new refusals if one slot was as ``before`` and is as ``now``."""
     former, memory_now = memory(record(before)) if before else memory(), memory(record(now))
-    known, held = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
-    return list(news(transitions(former, memory_now), known, held))
+    known, waiting_now = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
+    return list(news(transitions(former, memory_now), known, waiting_now))
 
 
 FATES: dict[str, Callable[[Slot], Slot]] = {
@@ -80,10 +80,10 @@ def test_no_refusal_is(now: Slot) -> None:
 
 def test_that_no_node_takes_a_pod_is_a_refusal_once_there_is_none_to_add_or_its_time_is_over() -> None:
     unplaced = alter(ASKED, failure=STOCKOUT)
-    held = waiting(memory(record(unplaced)), seen(unplaced))
+    waiting_now = waiting(memory(record(unplaced)), seen(unplaced))
 
     assert after(unplaced, no_room=False) == []
-    assert list(news([], {}, held)) == [FULL], "its place has said so since"
+    assert list(news([], {}, waiting_now)) == [FULL], "its place has said so since"
     assert after(alter(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
 
 
@@ -113,9 +113,9 @@ NOT_REFUSED: dict[str, tuple[Memory, PendingReason]] = {
 }
 
 
-@pytest.mark.parametrize(("held", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
-def test_what_is_held_back_is_not_refused_when_it_is_for(held: Memory, reason: PendingReason) -> None:
-    assert list(held_back(held, {("a", TEMPLATE, reason): 7})) == []
+@pytest.mark.parametrize(("waiting_now", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
+def test_what_is_held_back_is_not_refused_when_it_is_for(waiting_now: Memory, reason: PendingReason) -> None:
+    assert list(held_back(waiting_now, {("a", TEMPLATE, reason): 7})) == []
 
 
 def test_what_ended_waits_for_nothing() -> None:

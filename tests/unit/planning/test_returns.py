@@ -49,7 +49,7 @@ UNKNOWN_NAME = name(0, OTHER)
 
 
 def settled(
-    back: ReturnRecord,
+    return_record: ReturnRecord,
     *observations: Snapshot,
     slots: Iterable[Slot] = (),
     reported: bool = True,
@@ -58,8 +58,8 @@ def settled(
     now: float = NOW,
 ) -> Draft:
     ended = RequestStatus.COMPLETE
-    held = record(*slots, ended=ended, reported_at=BEFORE if reported else None)
-    draft = draft_of(memory(held, back), *observations, limits=limits, now=now)
+    recorded = record(*slots, ended=ended, reported_at=BEFORE if reported else None)
+    draft = draft_of(memory(recorded, return_record), *observations, limits=limits, now=now)
     settle_returns(draft, frozenset(busy))
     return draft
 
@@ -212,8 +212,8 @@ ASKED = {"pool": "b", "asked": frozenset({UNKNOWN_NAME})}
 def test_what_is_there_and_not_this_pools_is_not_gone(
     now: float, others: list[Snapshot], expected: ReturnResult | None, deleted: list[str]
 ) -> None:
-    held = snapshot(asked=frozenset({UNKNOWN_NAME}), name_collisions=frozenset({UNKNOWN_NAME}))
-    draft = settled(giving_back(UNKNOWN_NAME, absent={UNKNOWN_NAME: SEEN - 30}), held, *others, now=now)
+    recorded = snapshot(asked=frozenset({UNKNOWN_NAME}), name_collisions=frozenset({UNKNOWN_NAME}))
+    draft = settled(giving_back(UNKNOWN_NAME, absent={UNKNOWN_NAME: SEEN - 30}), recorded, *others, now=now)
     assert result(draft, UNKNOWN_NAME) is expected
     assert draft.returns[RETURN].absent == {}
     assert [delete.pool for delete in draft.deletes] == deleted
@@ -245,8 +245,8 @@ def test_the_end_of_a_return_request(
 
 
 def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_closed() -> None:
-    back = giving_back(name(0), deadline=NOW)
-    draft = settled(back, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
+    return_record = giving_back(name(0), deadline=NOW)
+    draft = settled(return_record, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
     assert result(draft, name(0)) is ReturnResult.STUCK
     assert draft.requests[REQUEST].slots[0] == running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)
     assert draft.returns[RETURN].hindered == {}
@@ -255,21 +255,25 @@ def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_c
 @pytest.mark.parametrize(("deadline", "kept"), [(NOW, True), (NOW + 1, False)], ids=["at its end", "before it"])
 def test_why_a_machine_does_not_go_stays_as_it_was_at_the_end_of_its_return(deadline: float, kept: bool) -> None:
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, hindrance=STOCKOUT)
-    back = settled(giving_back(name(0), deadline=deadline), *empty(), slots=[closed]).returns[RETURN]
-    assert back.hindered == ({name(0): STOCKOUT} if kept else {})
+    return_record = settled(giving_back(name(0), deadline=deadline), *empty(), slots=[closed]).returns[RETURN]
+    assert return_record.hindered == ({name(0): STOCKOUT} if kept else {})
 
 
 def test_an_ended_return_request_never_changes() -> None:
-    back = giving_back(UNKNOWN_NAME, results={UNKNOWN_NAME: GONE}, ended=RequestStatus.COMPLETE, ended_at=BEFORE)
-    draft = settled(back, snapshot(machine(0, request=OTHER, fingerprint=Fingerprint("new"))), snapshot(pool="b"))
-    assert draft.returns[RETURN] is back
+    return_record = giving_back(
+        UNKNOWN_NAME, results={UNKNOWN_NAME: GONE}, ended=RequestStatus.COMPLETE, ended_at=BEFORE
+    )
+    draft = settled(
+        return_record, snapshot(machine(0, request=OTHER, fingerprint=Fingerprint("new"))), snapshot(pool="b")
+    )
+    assert draft.returns[RETURN] is return_record
     assert draft.deletes == []
 
 
 def test_an_unsettled_return_is_checked_again_by_its_deadline() -> None:
-    back = giving_back(name(0))
-    draft = settled(back, slots=[running(0, Verdict.LOST)])
-    assert draft.due == back.deadline
+    return_record = giving_back(name(0))
+    draft = settled(return_record, slots=[running(0, Verdict.LOST)])
+    assert draft.due == return_record.deadline
 
 
 def test_a_pool_is_asked_for_its_own_machines_and_for_unknown_machines_alone() -> None:

@@ -94,12 +94,12 @@ def asked_of(
     second: Mapping[str, Any] = MappingProxyType({}),
     *,
     seen: tuple[Snapshot, ...] = BOTH,
-    learned: Window | None = None,
-    learned_next: Window | None = None,
+    known_window: Window | None = None,
+    next_window: Window | None = None,
     busy: str = "",
 ) -> Draft:
     """Return the plan after a request was served by pool ``a`` with these settings, and then by ``b``."""
-    windows = {("a", TEMPLATE): learned, ("b", TEMPLATE): learned_next}
+    windows = {("a", TEMPLATE): known_window, ("b", TEMPLATE): next_window}
     known = memory(one, windows={key: window for key, window in windows.items() if window})
     pools = pool("a", **({"spill_after": SPILL} | first)), pool("b", **second)
     return asked(known, *seen, limits=limits(*pools), busy=busy)
@@ -128,8 +128,8 @@ def verdicts(draft: Draft) -> dict[Verdict, int]:
         pytest.param({"max_machines": 0}, {}, {"b": 5}, {}, id="no room at all: all goes on"),
         pytest.param({"max_machines": 0}, {"busy": "b"}, {}, {"b": 5}, id="no room, the second busy: they wait for it"),
         pytest.param({"paused": True}, {}, {"b": 5}, {}, id="paused: all goes on"),
-        pytest.param({}, {"learned": BACKING_OFF}, {"b": 5}, {}, id="backing off: all goes on"),
-        pytest.param({}, {"learned": PROBING}, {"a": 1}, {"a": 4}, id="probing: one, the others wait"),
+        pytest.param({}, {"known_window": BACKING_OFF}, {"b": 5}, {}, id="backing off: all goes on"),
+        pytest.param({}, {"known_window": PROBING}, {"a": 1}, {"a": 4}, id="probing: one, the others wait"),
         pytest.param({}, {"seen": BOTH[1:]}, {"b": 5}, {}, id="blind: gets nothing"),
         pytest.param({}, {"busy": "a"}, {}, {"a": 5}, id="busy: they wait for it"),
         pytest.param({}, {"busy": "b"}, {"a": 5}, {}, id="the second busy: no matter"),
@@ -150,7 +150,7 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("both", "learned", "reason"),
+    ("both", "known_window", "reason"),
     [
         pytest.param({"paused": True}, None, PendingReason.PAUSED, id="paused"),
         pytest.param({"max_machines": 0}, None, PendingReason.CAP, id="full"),
@@ -158,9 +158,9 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
     ],
 )
 def test_what_no_pool_takes_is_deferred_in_the_first(
-    both: dict[str, object], learned: Window | None, reason: PendingReason
+    both: dict[str, object], known_window: Window | None, reason: PendingReason
 ) -> None:
-    windows = {(one, TEMPLATE): learned for one in "ab"} if learned else {}
+    windows = {(one, TEMPLATE): known_window for one in "ab"} if known_window else {}
     draft = asked(memory(record(count=5), windows=windows), limits=limits(pool("a", **both), pool("b", **both)))
     assert draft.creates == []
     assert dict(draft.deferred) == {("a", TEMPLATE, reason): 5}
@@ -194,14 +194,14 @@ def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> No
     ],
 )
 def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, expected: dict[str, int]) -> None:
-    draft = asked_of(record(count=5), learned=Window(window=2, closed_since=since))
+    draft = asked_of(record(count=5), known_window=Window(window=2, closed_since=since))
     assert created(draft) == expected
     assert draft.window("a", TEMPLATE).closed_since == (since or NOW)
     assert draft.due == ((since or NOW) + SPILL if since != NOW - SPILL else float("inf"))
 
 
 def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
-    draft = asked_of(record(count=2), learned=Window(window=2, closed_since=BEFORE))
+    draft = asked_of(record(count=2), known_window=Window(window=2, closed_since=BEFORE))
     assert draft.memory().windows["a", TEMPLATE].closed_since is None
 
 
@@ -215,7 +215,7 @@ def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
         pytest.param({"submitted": NOW - SPILL}, {}, {}, True, id="after spill_after: the next pool takes it"),
         pytest.param({"submitted": NOW - SPILL}, {"paused": True}, {}, False, id="the next is paused: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {"max_machines": 0}, {}, False, id="the next is full: it stays"),
-        pytest.param({"submitted": NOW - SPILL}, {}, {"learned_next": BACKING_OFF}, False,
+        pytest.param({"submitted": NOW - SPILL}, {}, {"next_window": BACKING_OFF}, False,
                      id="the next backs off: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[:1]}, False, id="the next is blind: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[1:]}, False, id="its own pool is blind: it stays"),
@@ -313,13 +313,13 @@ def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
     ("first", "given", "sent", "verdict"),
     [
         pytest.param({}, {}, True, Verdict.OPEN, id="the pool takes it: it is sent"),
-        pytest.param({}, {"learned": BACKING_OFF}, False, Verdict.WITHDRAWN, id="the pool backs off: another slot"),
-        pytest.param({}, {"learned": THROTTLED}, False, Verdict.OPEN, id="the pool is too busy just now: it waits"),
-        pytest.param({}, {"learned": SILENT}, False, Verdict.OPEN, id="the pool does not answer just now: it waits"),
+        pytest.param({}, {"known_window": BACKING_OFF}, False, Verdict.WITHDRAWN, id="it backs off: another slot"),
+        pytest.param({}, {"known_window": THROTTLED}, False, Verdict.OPEN, id="throttled: it waits"),
+        pytest.param({}, {"known_window": SILENT}, False, Verdict.OPEN, id="no response: it waits"),
         pytest.param({"paused": True}, {}, False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
         pytest.param({}, {"seen": BOTH[1:]}, False, Verdict.OPEN, id="the pool is blind: it waits"),
         pytest.param({}, {"busy": "a"}, False, Verdict.OPEN, id="the pool is busy: it waits"),
-        pytest.param({"spill_after": 1.0}, {"learned": THROTTLED}, False, Verdict.WITHDRAWN,
+        pytest.param({"spill_after": 1.0}, {"known_window": THROTTLED}, False, Verdict.WITHDRAWN,
                      id="the pool is too busy for longer than spill_after: another slot"),
     ],
 )  # fmt: skip
@@ -334,14 +334,14 @@ def test_a_slot_that_was_never_sent(first: dict[str, Any], given: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("learned", "others"),
+    ("known_window", "others"),
     [
         pytest.param(replace(SILENT, retry_at=NOW - 1), Verdict.OPEN, id="it did not answer: they wait"),
         pytest.param(PROBING, Verdict.WITHDRAWN, id="it had no stock: they give way"),
     ],
 )
-def test_of_slots_that_were_never_sent_one_is_the_probe(learned: Window, others: Verdict) -> None:
-    draft = asked_of(record(*(unsent(number, opened=NOW - 1) for number in range(3))), learned=learned)
+def test_of_slots_that_were_never_sent_one_is_the_probe(known_window: Window, others: Verdict) -> None:
+    draft = asked_of(record(*(unsent(number, opened=NOW - 1) for number in range(3))), known_window=known_window)
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST)]
     assert [one.verdict for one in slots(draft).values()] == [Verdict.OPEN, others, others]
 
@@ -374,7 +374,7 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
 
 
 @pytest.mark.parametrize(
-    ("changes", "learned", "began", "repeated"),
+    ("changes", "known_window", "began", "repeated"),
     [
         pytest.param({}, None, NOW - 1, True, id="no answer, never seen: repeated"),
         pytest.param({}, None, NOW - 30, False, id="no observation since: not yet"),
@@ -386,9 +386,9 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
     ],
 )
 def test_a_create_of_unknown_outcome(
-    changes: dict[str, bool], learned: Window | None, began: float, repeated: bool
+    changes: dict[str, bool], known_window: Window | None, began: float, repeated: bool
 ) -> None:
-    draft = asked_of(record(alter(UNKNOWN, **changes)), seen=(snapshot(began=began),), learned=learned)
+    draft = asked_of(record(alter(UNKNOWN, **changes)), seen=(snapshot(began=began),), known_window=known_window)
     assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
     assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
     assert len(slots(draft)) == 1
@@ -401,10 +401,10 @@ def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> 
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
 
 
-@pytest.mark.parametrize(("learned", "creates"), [(None, 3), (PROBING, 1)], ids=["all at once", "once per probe"])
-def test_creates_of_unknown_outcome_are_repeated(learned: Window | None, creates: int) -> None:
+@pytest.mark.parametrize(("known_window", "creates"), [(None, 3), (PROBING, 1)], ids=["all at once", "once per probe"])
+def test_creates_of_unknown_outcome_are_repeated(known_window: Window | None, creates: int) -> None:
     unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
-    draft = asked_of(record(*unknown), seen=BOTH[:1], learned=learned)
+    draft = asked_of(record(*unknown), seen=BOTH[:1], known_window=known_window)
     assert [create.again for create in draft.creates] == [True] * creates
 
 
@@ -525,9 +525,9 @@ def test_a_template_with_nowhere_to_go_fails_at_once(templates: bool) -> None:
 @pytest.mark.parametrize(
     ("one", "given", "failure"),
     [
-        pytest.param(slot(0, Verdict.FAILED, failure=BROKEN), {"learned": BACKING_OFF}, BROKEN,
+        pytest.param(slot(0, Verdict.FAILED, failure=BROKEN), {"known_window": BACKING_OFF}, BROKEN,
                      id="why its last slot failed"),
-        pytest.param(slot(0, Verdict.WITHDRAWN, failure=SLOW), {"learned": BACKING_OFF}, STOCKOUT,
+        pytest.param(slot(0, Verdict.WITHDRAWN, failure=SLOW), {"known_window": BACKING_OFF}, STOCKOUT,
                      id="else why its pool backs off"),
         pytest.param(slot(0, Verdict.WITHDRAWN), {"seen": BOTH[1:]},
                      Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."),

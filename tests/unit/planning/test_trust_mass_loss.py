@@ -169,8 +169,8 @@ def test_other_pools_go_on() -> None:
 
 def test_a_machine_that_was_given_back_is_not_gone_before_the_second_observation() -> None:
     slots = [running(number, Verdict.SUCCEEDED) for number in ALL]
-    back = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
-    known = memory(record(*slots, back, ended=RequestStatus.COMPLETE))
+    shows_again = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
+    known = memory(record(*slots, shows_again, ended=RequestStatus.COMPLETE))
     waiting = planned(known, observe(()), observe((), SEEN + 5))
     assert not waiting.memory.requests[REQUEST].slots[10].deletion.gone
     settled = planned(known, observe(()), observe((), SEEN + APART), observe((), SEEN + APART + 5))
@@ -293,8 +293,10 @@ def vanish(bench: Bench) -> dict[str, Entry]:
     return there
 
 
-@pytest.mark.parametrize("back", [True, False], ids=["they show again", "a second observation lacks them too"])
-def test_a_memory_is_not_made_again_from_one_observation_that_lacks_many_machines(bench: Bench, back: bool) -> None:
+@pytest.mark.parametrize("shows_again", [True, False], ids=["they show again", "a second observation lacks them too"])
+def test_a_memory_is_not_made_again_from_one_observation_that_lacks_many_machines(
+    bench: Bench, shows_again: bool
+) -> None:
     bench.succeed(12)
     there = vanish(bench)
     Path(bench.state.memory.path).unlink()
@@ -303,8 +305,8 @@ def test_a_memory_is_not_made_again_from_one_observation_that_lacks_many_machine
     assert report.distrusted.keys() == {"pool", "other"}
     assert "a second look at these pools, which lack many machines that HostFactory has" in report.problem
     assert not bench.state.status.read_lost()
-    if back:
+    if shows_again:
         bench.place.place._entries = there
         assert not bench.cycle().distrusted
     assert not bench.cycle(20).distrusted
-    assert len(bench.state.status.read_lost()) == (0 if back else 12)
+    assert len(bench.state.status.read_lost()) == (0 if shows_again else 12)

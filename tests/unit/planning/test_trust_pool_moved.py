@@ -41,7 +41,7 @@ def memory(where: str, *slots: Slot) -> Memory:
 
 
 @pytest.mark.parametrize(
-    ("slot", "held"),
+    ("slot", "has_machines"),
     [
         pytest.param(RUNNING, True, id="a machine"),
         pytest.param(RUNNING._replace(verdict=Verdict.RETURNED), True, id="one that is being deleted"),
@@ -50,10 +50,10 @@ def memory(where: str, *slots: Slot) -> Memory:
         pytest.param(RUNNING._replace(pool="other"), False, id="one of another pool"),
     ],
 )
-def test_a_pool_stays_where_its_machines_are(slot: Slot, held: bool) -> None:
+def test_a_pool_stays_where_its_machines_are(slot: Slot, has_machines: bool) -> None:
     remembered = memory(HERE, slot)
-    assert configured_places(remembered, limits(THERE)) == {"m": HERE if held else THERE}
-    assert moved(remembered, limits(THERE)).keys() == ({"m"} if held else set())
+    assert configured_places(remembered, limits(THERE)) == {"m": HERE if has_machines else THERE}
+    assert moved(remembered, limits(THERE)).keys() == ({"m"} if has_machines else set())
     assert moved(remembered, limits(HERE)) == {}
 
 

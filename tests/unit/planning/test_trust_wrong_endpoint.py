@@ -129,9 +129,9 @@ def test_another_place_of_the_same_name_is_never_believed(count: int, others: Co
     assert last.memory.places.endpoints == {"a": "one"}
     assert last.memory.brake is not None
     assert last.memory.brake.detail.startswith("The pool is two now, but its machines were made in one. ")
-    back = planned(last.memory, observe(range(count), began=SEEN + HOUR, endpoint_identity="one"))
-    assert not back.distrusted
-    assert not back.memory.places.wrong_since
+    restored = planned(last.memory, observe(range(count), began=SEEN + HOUR, endpoint_identity="one"))
+    assert not restored.distrusted
+    assert not restored.memory.places.wrong_since
 
 
 FOREIGN = Fingerprint(uid="foreign")
@@ -144,8 +144,8 @@ def test_an_observation_from_elsewhere_says_nothing_of_machines_of_the_same_name
     last = planned(known, snapshot(*machines, endpoint_identity="two"))
     assert last.distrusted["a"].reason is DistrustReason.WRONG_ENDPOINT
     assert lost(last) == 0
-    back = planned(last.memory, observe(range(10), began=SEEN + 5, endpoint_identity="one"))
-    assert (lost(back), back.deletes, back.distrusted) == (0, (), {})
+    restored = planned(last.memory, observe(range(10), began=SEEN + 5, endpoint_identity="one"))
+    assert (lost(restored), restored.deletes, restored.distrusted) == (0, (), {})
 
 
 def test_an_observation_from_elsewhere_ends_no_open_request() -> None:
@@ -208,9 +208,11 @@ def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
     """Releasing a brake for another reason, or for another pool, does not confirm that machines are gone."""
-    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"})
-    first = planned(held, observe(endpoint_identity="two"))
-    assert first.memory.brake is held.brake
+    recorded = grid(
+        brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"}
+    )
+    first = planned(recorded, observe(endpoint_identity="two"))
+    assert first.memory.brake is recorded.brake
     again = planned(without_brake(first.memory), observe(endpoint_identity="two", began=SEEN + 100))
     assert lost(again) == 0
     assert again.memory.brake is not None

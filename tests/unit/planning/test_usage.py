@@ -64,10 +64,10 @@ def there_were(lived: Lives) -> Memory:
 def gone(remembered: Memory, numbers: Sequence[int], *, ahead: float = 0.0, allowed: Limits = SHORT) -> Memory:
     """Return the memory after a plan that finds these machines gone."""
     draft = Draft(remembered, {}, allowed, NOW, NOW + ahead)
-    for held in list(draft.records()):
-        for one in list(held.slots.values()):
+    for known_slot in list(draft.records()):
+        for one in list(known_slot.slots.values()):
             if one.number in numbers:
-                draft.put(held.id, alter(one, gone=True))
+                draft.put(known_slot.id, alter(one, gone=True))
     count_usage(draft)
     return draft.memory()
 
@@ -159,9 +159,13 @@ def test_a_plan_in_which_no_machine_goes_counts_nothing() -> None:
 
 def test_the_same_memory_planned_twice_counts_once() -> None:
     """After a crash before the write, the loop plans from the memory that was written last."""
-    held = memory(record(slot(0, Verdict.FAILED, seen=True, absent=BEFORE + 50.0)))
-    first = plan(held, snapshot(), limits=SHORT).memory
-    assert first.usage.days == plan(held, snapshot(), limits=SHORT).memory.usage.days == {"1970-01-01": {CELL: 50_000}}
+    known_slot = memory(record(slot(0, Verdict.FAILED, seen=True, absent=BEFORE + 50.0)))
+    first = plan(known_slot, snapshot(), limits=SHORT).memory
+    assert (
+        first.usage.days
+        == plan(known_slot, snapshot(), limits=SHORT).memory.usage.days
+        == {"1970-01-01": {CELL: 50_000}}
+    )
     again = plan(first, snapshot(began=NOW + 1), limits=SHORT, now=NOW + 2).memory
     assert again.usage == first.usage
 
@@ -182,7 +186,7 @@ def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "counts"),
+    ("known_slot", "counts"),
     [
         pytest.param(slot(0), False, id="one that was not seen"),
         pytest.param(slot(0, seen=True), True, id="one that boots"),
@@ -192,8 +196,8 @@ def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
         pytest.param(slot(0, seen=True, failure=STOCKOUT, used_from=BEFORE), True, id="one that counted before"),
     ],
 )
-def test_which_machines_count(held: Slot, counts: bool) -> None:
-    assert (span(held, NOW) is not None) is counts
+def test_which_machines_count(known_slot: Slot, counts: bool) -> None:
+    assert (span(known_slot, NOW) is not None) is counts
 
 
 def test_a_machine_that_comes_back_late_counts_again_from_then_on() -> None:
