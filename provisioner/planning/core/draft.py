@@ -199,9 +199,7 @@ class Draft:
     def window(self, pool: str, template: str) -> Window:
         """Return the window of a template in a pool; a new one if the pool's spec changed."""
         snapshot = self.snapshots.get(pool)
-        return window.get_current(
-            self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else ""
-        )
+        return window.update(self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
 
     def set_window(self, pool: str, template: str, changed: Window) -> None:
         """Record the window of a template in a pool."""

@@ -24,7 +24,7 @@ GROWTH = 2
 time."""
 
 
-def get_current(window: Window | None, pool: PoolLimits, spec: str) -> Window:
+def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
     """Return the window; a new one if there was none, or if the pod spec or instance template changed."""
     if window is None or (spec and window.spec and spec != window.spec):
         return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)

@@ -93,9 +93,7 @@ def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | 
         return
     for return_record in list(draft.returns.values()):
         if return_record.ended is None and name in return_record.names and (failure or name in return_record.hindered):
-            hindered = {
-                other: other_failure for other, other_failure in return_record.hindered.items() if other != name
-            }
+            hindered = {key: value for key, value in return_record.hindered.items() if key != name}
             draft.returns[return_record.id] = replace(
                 return_record, hindered=hindered | ({name: failure} if failure else {})
             )

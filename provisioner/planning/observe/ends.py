@@ -97,13 +97,8 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
     minutes."""
     for record in draft.records():
         for slot in record.slots.values():
-            window_closed = closed.get((slot.pool, record.template))
-            if (
-                window_closed is None
-                or slot.ran is None
-                or slot.asked_at < window_closed.blocked_at
-                or slot.verdict not in DESIRED
-            ):
+            former = closed.get((slot.pool, record.template))
+            if former is None or slot.ran is None or slot.asked_at < former.blocked_at or slot.verdict not in DESIRED:
                 continue
             machine = find_machine(slot, draft.snapshots)
             if machine is None or machine.phase is not Phase.RUNNING:

@@ -115,9 +115,7 @@ def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrus
     since = min(
         draft.snapshots[pool].began if slot.observed.absent is None else slot.observed.absent for slot in missing
     )
-    return Distrusted(
-        DistrustReason.MASS_LOSS, since, since + confirmation_seconds(draft.pool(pool)), len(missing), running
-    )
+    return Distrusted(DistrustReason.MASS_LOSS, since, since + confirm_seconds(draft.pool(pool)), len(missing), running)
 
 
 # --- many machines are missing at once --------------------------------------------------------------------------------
@@ -128,7 +126,7 @@ def is_mass_loss(missing: int, running: int) -> bool:
     return missing > FEW and missing > SHARE * running
 
 
-def confirmation_seconds(limits: PoolLimits) -> float:
+def confirm_seconds(limits: PoolLimits) -> float:
     """Return the least seconds between the lists that prove a mass loss; 0 if it counts as any other loss."""
     return max(limits.lag, limits.mass_loss) if limits.mass_loss else 0.0
 
@@ -147,7 +145,7 @@ def needs_later_list(draft: Draft, slot: Slot) -> bool:
 
 def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
     """Return whether no cause explains the absence of a machine, and no list that begins late enough confirms it."""
-    snapshot, wait_seconds = draft.snapshots[slot.pool], confirmation_seconds(draft.pool(slot.pool))
+    snapshot, wait_seconds = draft.snapshots[slot.pool], confirm_seconds(draft.pool(slot.pool))
     is_confirmed = slot.observed.absent is not None and snapshot.proves - slot.observed.absent >= wait_seconds
     return wait_seconds > 0 and not (slot.set_aside or is_confirmed or _is_explained(slot, snapshot))
 

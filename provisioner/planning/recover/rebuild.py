@@ -44,7 +44,7 @@ from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import CANCELLED_MESSAGE, is_cancel_message
 from provisioner.planning.finish.cancellation import cancel
 from provisioner.planning.finish.returns import fail_returned_early
-from provisioner.planning.observe.trust import confirmation_seconds, is_mass_loss
+from provisioner.planning.observe.trust import confirm_seconds, is_mass_loss
 from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, parse_failure, request_answer
 
 MOST_LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
@@ -98,38 +98,36 @@ class _SlotInputs:
     now: float
 
 
-def distrusted(recovery_inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
+def distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
     """Return the pools whose snapshots are not trusted yet, because they have lacked too many of HF's machines from
     ``since`` on."""
-    succeeded = _get_succeeded(recovery_inputs.answers) - _get_returned(recovery_inputs)
-    missing = succeeded - {name for observation in recovery_inputs.snapshots.values() for name in observation.machines}
+    succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
+    missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
     if not is_mass_loss(len(missing), len(succeeded)):
         return {}
-    wait_seconds = {
-        name: confirmation_seconds(pool) for name, pool in limits.pools.items() if confirmation_seconds(pool)
-    }
+    wait_seconds = {name: confirm_seconds(pool) for name, pool in limits.pools.items() if confirm_seconds(pool)}
     return {
         name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, len(missing), len(succeeded))
         for name, seconds in wait_seconds.items()
-        if recovery_inputs.snapshots[name].proves < since + seconds
+        if inputs.snapshots[name].proves < since + seconds
     }
 
 
 def rebuild(
-    recovery_inputs: RecoveryInputs,
+    inputs: RecoveryInputs,
     limits: Limits,
     now: float,
     wall: float,
     reason: BrakeReason = BrakeReason.MEMORY_LOST,
 ) -> Memory:
     """Return a rebuilt memory."""
-    intent, answers, read = recovery_inputs.intent, recovery_inputs.answers, recovery_inputs.read
+    intent, answers, read = inputs.intent, inputs.answers, inputs.read
     seen = {
         name: (pool, one)
-        for pool, observation in recovery_inputs.snapshots.items()
+        for pool, observation in inputs.snapshots.items()
         for name, one in observation.machines.items()
     }
-    returned = _get_returned(recovery_inputs)
+    returned = _get_returned(inputs)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
     served = {request_of(limits.prefix, name) for name in running | returned}
     names = defaultdict[str, list[str]](list)
@@ -141,12 +139,12 @@ def rebuild(
         answer = json.loads(answers[request.id].text) if request.id in answers else None
         if answer is None and read.get(request.id, request.id in served):
             answer = _make_answer(request, slot_inputs)
-        left_seconds = request.created_wall + limits.request_deadline - recovery_inputs.intent_now
+        left_seconds = request.created_wall + limits.request_deadline - inputs.intent_now
         record = _rebuild_request(request, answer, read.get(request.id, True), slot_inputs)
         requests[request.id] = replace(
             record,
             deadline=now + max(0.0, min(left_seconds, limits.request_deadline)),
-            next_slot=_next_slot(record.slots, recovery_inputs.life),
+            next_slot=_next_slot(record.slots, inputs.life),
         )
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
@@ -239,13 +237,11 @@ def _entry(machine: Machine) -> Mapping[str, Any]:
     }
 
 
-def _get_returned(recovery_inputs: RecoveryInputs) -> Set[str]:
+def _get_returned(inputs: RecoveryInputs) -> Set[str]:
     """Return the machines of all returns in intent, and of the returns in reported answers that intent has lost."""
-    answers = (
-        json.loads(answer.text) for id_, answer in recovery_inputs.answers.items() if id_.startswith(RETURN_ID_PREFIX)
-    )
+    answers = (json.loads(answer.text) for id_, answer in inputs.answers.items() if id_.startswith(RETURN_ID_PREFIX))
     reported = {entry["name"] for answer in answers for entry in answer["machines"]}
-    return reported | {name for request in recovery_inputs.intent.returns.values() for name in request.names}
+    return reported | {name for request in inputs.intent.returns.values() for name in request.names}
 
 
 def _get_succeeded(answers_by_id: Mapping[str, Answer]) -> Set[str]:

@@ -29,8 +29,8 @@ def failed(known_window: Window, failure: Failure = BROKEN, submitted: float = N
 
 
 def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -> None:
-    assert window.get_current(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
-    assert window.get_current(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
+    assert window.update(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
+    assert window.update(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
     ],
 )
 def test_a_spec_and_what_was_learned(known_window: Window, spec: str, expected: Window) -> None:
-    assert window.get_current(known_window, POOL, spec) == expected
+    assert window.update(known_window, POOL, spec) == expected
 
 
 @given(
@@ -381,7 +381,7 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
 ) -> None:
     small, known_window, now = (
         pool(initial_window=4, max_pending=9),
-        window.get_current(None, pool(initial_window=4), "s"),
+        window.update(None, pool(initial_window=4), "s"),
         NOW,
     )
     for event, error in events:
