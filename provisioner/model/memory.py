@@ -276,7 +276,7 @@ class Moment:
 
     @property
     def ahead(self) -> float:
-        """Seconds from loop time to the wall clock."""
+        """Return the seconds from loop time to the wall clock."""
         return self.wall - self.time
 
 

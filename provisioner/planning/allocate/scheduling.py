@@ -142,7 +142,7 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Fill the pools in the template's order. Machines that no pool takes are deferred at the pool where they would go
+    """Fill the pools in the template's order. Machines that no pool takes are deferred at the pool that would get them
     first."""
     reasons: dict[str, PendingReason] = {}
     first = template.pools[0]

@@ -62,7 +62,7 @@ def trim(draft: Draft, intent: Intent, activity: HfActivity) -> None:
     for return_record in list(draft.returns.values()):
         if return_record.trimmed and return_record.id not in intent.returns:
             del draft.returns[return_record.id]
-            draft.wake_at(draft.now + SOON)  # its machines' requests may go now
+            draft.wake_at(draft.now + SOON)  # the requests of its machines may leave now
         elif return_record.trimmed or _is_expired(draft, return_record):
             if not return_record.trimmed:
                 draft.returns[return_record.id] = replace(return_record, trimmed=True)

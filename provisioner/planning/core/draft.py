@@ -81,7 +81,7 @@ class Draft:
         wall: float | None = None,
         holds: Holds = NO_HOLDS,
     ) -> None:
-        """Begin a draft. ``wall``: the wall clock at ``now``; None: as far ahead of loop time as when ``memory`` was
+        """Begin a draft. ``wall``: the wall clock at ``now``; None: as far ahead of loop time as when memory was
         written."""
         self.before = memory
         self.snapshots = snapshots
@@ -207,8 +207,8 @@ class Draft:
             self.windows[pool, template] = changed
 
     def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
-        """Count a machine that did not run, although its create was accepted or may have been applied, in its
-        window."""
+        """Count a failed boot in the window: the slot's machine did not run, although its create was accepted or may
+        have been applied."""
         key = slot.pool, self.requests[slot.request].template
         changed = window.after_failure(self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True)
         self.set_window(*key, changed)

@@ -179,8 +179,10 @@ def _end_back_off(window: Window) -> Window:
 
 
 def _end_round(window: Window, now: float, limits: Limits) -> Window:
-    """At the end of a round, halve the window and back off if most of the round failed. While a probe is under way, the
-    probe decides about the back-off."""
+    """End a round that has all its results: halve the window and back off if most of the round failed.
+
+    While the window is probing, only the probe decides about the back-off.
+    """
     began_with = min(ROUND, max(1, window.window - GROWTH * window.ran))
     if window.ran + window.failed < began_with:
         return window

@@ -72,7 +72,8 @@ def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wa
 
 
 def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
-    """Undo the submission of a slot, because no call of the create reached its place; but an earlier one may have."""
+    """Undo the submission of a slot, because no call of the create reached its place. An earlier create of the same
+    name may have, and then the slot stays submitted."""
     if create.again or slot.observed.seen or slot.observed.accepted:
         return
     if slot.verdict is Verdict.OPEN:

@@ -110,7 +110,7 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 
 
 def losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
-    """Return the machines that HF has to return, by name: gone, about to end by a notice, asked back by a hold, or too
+    """Return the machines that HF has to return, by name: gone, about to end by a notice, wanted back by a hold, or too
     old."""
     find_loss = asked_back(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
