@@ -1,6 +1,7 @@
-"""The project's words as frozen types: what is wanted, what is seen, what is remembered, what is decided.
+"""Frozen types for intent, limits, snapshots, memory and plans.
 
-Times are loop time in seconds (law: time is an argument) unless a name says ``wall``. No I/O, no clock, no logger.
+Times are loop time in seconds (law: time is an argument) unless a name contains ``wall``. The types use no I/O, clock
+or logger.
 """
 
 from provisioner.model.enums import *

@@ -1,4 +1,4 @@
-"""The words that every part shares: phases, verdicts, reasons, classes of errors."""
+"""Enumerations that every part shares: phases, verdicts, reasons, error classes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from provisioner.utc import format_utc as format_utc
 
 
 class Phase(StrEnum):
-    """What a machine is seen doing. Observed, never enforced."""
+    """The state of a machine as its pool shows it; observed, never enforced."""
 
     SUBMITTED = "submitted"
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
     GONE = "gone"
-    """Dead. In a snapshot its remains are still there and have to be deleted."""
+    """The machine is dead. Its leftovers are still in the snapshot and have to be deleted."""
 
 
 class Verdict(StrEnum):
-    """What became of a slot."""
+    """The state of a slot. ``TRANSITIONS`` in ``planning/core/draft.py`` contains the allowed changes."""
 
     OPEN = "open"
     SUCCEEDED = "succeeded"
@@ -39,14 +39,14 @@ DESIRED = frozenset({Verdict.OPEN, Verdict.SUCCEEDED})
 """Verdicts of slots that should have a machine."""
 
 NEVER = float("inf")
-"""Loop time of what will not happen."""
+"""Loop time of an event that will not happen."""
 
 LONG_AGO = float("-inf")
-"""Loop time of what has not happened, where what matters is how long ago it did."""
+"""Loop time of an event that has not happened, for comparisons of how long ago it was."""
 
 
 class DeleteReason(StrEnum):
-    """Why a machine is deleted. There is no other reason (law: nothing is deleted by count)."""
+    """Reasons for deleting a machine. There is no other reason (law: nothing is deleted by count)."""
 
     RETURNED = "returned"
     FAILED = "failed"
@@ -58,7 +58,7 @@ class DeleteReason(StrEnum):
 
 
 class PendingReason(StrEnum):
-    """Why a machine that a request wants does not run."""
+    """Reasons why a machine that a request wants does not run."""
 
     WINDOW = "window"
     CAP = "cap"
@@ -66,19 +66,19 @@ class PendingReason(StrEnum):
     PAUSED = "paused"
     BUDGET = "budget"
     UNSEEN = "unseen"
-    """The pool cannot be seen, or its snapshot is not believed: the pool gets no actions."""
+    """The pool cannot be observed, or its snapshot is distrusted. The pool gets no actions."""
     UNSENT = "unsent"
     """The pool was chosen, and the create is known not to have been sent."""
     UNANSWERED = "unanswered"
-    """The create was sent, and the machine was not seen yet."""
+    """The create was sent, and no snapshot has shown the machine yet."""
     STARTING = "starting"
-    """The machine is there, does not run yet, and its place gives no reason."""
+    """The machine exists but does not run yet, and its place gives no reason."""
     GATED = "gated"
     """The machine is held back on purpose, for example by a queue."""
     TROUBLED = "troubled"
-    """The machine was asked for, and its place has said why the machine does not run."""
+    """The machine was requested, and its place has given a reason why the machine does not run."""
     SET_ASIDE = "set_aside"
-    """No action is taken for the machine until an operator has looked."""
+    """No action is taken for the machine until an operator has checked it."""
     GIVEN_UP = "given_up"
     """The machine failed, and no other machine takes its place."""
     UNKNOWN = "unknown"
@@ -86,31 +86,38 @@ class PendingReason(StrEnum):
 
 
 class ErrorClass(StrEnum):
-    """Classes of failures, as one table of what follows from each.
+    """Error classes, in one table with the consequences of each class.
 
-    The word is the label of metrics, the word of logs, and the beginning of HF's message.
+    The value of a class is its metric label, its word in logs, and the first word of the message to HF.
     """
 
     is_of_call: bool
-    """An accepted create shows that the error is over; for any other class only a running machine does."""
+    """True if an accepted create shows that the error is over. For any other class only a running machine shows
+    this."""
     backs_off: bool
-    """The next create would meet the error: the pool backs off at once. Otherwise the round decides."""
+    """True if the next create would fail too, so the pool backs off at once. Otherwise the pool backs off if most of a
+    round fails."""
     stops_batch: bool
-    """No further create of the pool and template is sent in the cycle: the next call would get the same."""
+    """True if no further create of the pool and template is sent in the cycle, because it would fail in the same
+    way."""
     has_no_room: bool
-    """The place is full; that says nothing of the machine that is not made."""
+    """True if the place is full. The machine that is not made is not at fault."""
     is_ambiguous: bool
-    """The call may have been applied although no response came: the create is repeated under the same name."""
+    """True if the call may have been applied although no response came. The create is repeated under the same name."""
     needs_operator: bool
-    """The call, sent again, fails again until an operator fixes the cause."""
+    """True if the call fails again until an operator fixes the cause."""
     spends_try: bool
-    """The machine's own doing: a slot that fails with it uses up a try."""
+    """True if the machine itself is at fault. A slot that fails with this class uses up a try."""
     lsf_code: str
-    """LSF's resource connector reads ``Error Code: X`` in a message and pauses the template for these two. For other
-    codes it may disable the template, so other errors have none (docs/hostfactory.md: error codes)."""
+    """LSF's error code for the class; empty if there is none.
+
+    LSF's resource connector reads ``Error Code: X`` in a message and pauses the template if X is one of the two codes
+    in the table. For other codes LSF may disable the template, so the other classes have none (docs/hostfactory.md:
+    error codes).
+    """
 
     def __new__(cls, word: str, *columns: bool | str) -> Self:
-        """Make a member of the table's row."""
+        """Create the member of one row of the table."""
         member = str.__new__(cls, word)
         member._value_ = word
         member.__dict__.update(zip(cls.__annotations__, columns, strict=True))
@@ -131,17 +138,20 @@ class ErrorClass(StrEnum):
 
     @property
     def is_refusal(self) -> bool:
-        """The place does not take the machine, or has no room for it."""
+        """Return whether the place does not take the machine or has no room for it."""
         return self.has_no_room or self.needs_operator
 
     @property
     def stays_unseen(self) -> bool:
-        """An observation that fails with it fails again until an operator fixes the cause; INVALID may pass there."""
+        """Return whether an observation that failed with this class fails again until an operator fixes the cause.
+
+        INVALID is excluded, because an invalid response to an observation may pass without an operator.
+        """
         return self in (ErrorClass.DENIED, ErrorClass.NOT_FOUND)
 
 
 class LossCause(StrEnum):
-    """Why a succeeded machine is lost."""
+    """Causes of the loss of a succeeded machine."""
 
     PREEMPTED = "preempted"
     EVICTED = "evicted"
@@ -149,12 +159,12 @@ class LossCause(StrEnum):
     NODE = "node"
     EXITED = "exited"
     EXPIRES = "expires"
-    """Its place had told the end beforehand: a longest run, a reservation's end."""
+    """The end was known beforehand: a maximum run duration, or the end of a reservation."""
     UNKNOWN = "unknown"
 
 
 class RequestStatus(StrEnum):
-    """HF's three words for a request. The last two are terminal and never revert (law: a terminal answer stays)."""
+    """HF's three states of a request. The last two are terminal and never revert (law: a terminal answer stays)."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -162,10 +172,10 @@ class RequestStatus(StrEnum):
 
 
 class DistrustReason(StrEnum):
-    """Why a snapshot may not be acted upon."""
+    """Reasons why a snapshot may not be acted upon."""
 
     MASS_LOSS = "mass_loss"
-    """It lacks too many machines at once to be believed before a second list says the same."""
+    """The snapshot lacks too many machines at once. The loss is believed only if a second, later list confirms it."""
     WRONG_ENDPOINT = "wrong_endpoint"
     """Another endpoint answers for the pool's place."""
     POOL_MOVED = "pool_moved"
@@ -173,7 +183,8 @@ class DistrustReason(StrEnum):
 
 
 class BrakeReason(StrEnum):
-    """Why nothing is deleted as an orphan until ``provisioner recover --release-brake`` is run (law: the brake)."""
+    """Reasons for the brake, which stops the deletion of orphans until ``provisioner recover --release-brake`` is run
+    (law: the brake)."""
 
     INTENT_OLDER = "intent_older"
     INTENT_LOST = "intent_lost"
@@ -187,16 +198,16 @@ class BrakeReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong: the class for us, the text in the cloud's own words for people."""
+    """An error class for the program, and the cloud's own text for operators."""
 
     error: ErrorClass
     text: str
 
     def __post_init__(self) -> None:
-        """Words of a cloud reach terminals, pages and HostFactory: they are printable from here on."""
+        """Make the text printable, because a cloud's text reaches terminals, pages and HostFactory."""
         object.__setattr__(self, "text", printable(self.text))
 
     @property
     def facts(self) -> dict[str, str]:
-        """Both, as logs and documents have them."""
+        """Return class and text as logs and documents contain them."""
         return {"error": str(self.error), "text": self.text}

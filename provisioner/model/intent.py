@@ -1,4 +1,4 @@
-"""What is wanted: HF's requests (intent.json), and what operators hold back (holds.json)."""
+"""Intent: HF's requests (intent.json), and the holds that operators set (holds.json)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """HF asks for ``count`` machines of a template, as a script recorded it."""
+    """A request of HF for ``count`` machines of a template, as a script recorded it."""
 
     id: str
     template: str
     count: int
     created_wall: float
-    """Epoch seconds on the script's host. Only read when memory is lost."""
+    """Epoch seconds on the script's host, used only when memory is lost."""
     rc_account: str = ""
-    """LSF's account of the request; echoed with each machine."""
+    """LSF's account of the request, which is returned with each machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnRequest:
-    """HF gives the named machines back. Names are short host names, as machine names are."""
+    """A return request of HF for named machines. Names are short host names, as machine names are."""
 
     id: str
     names: tuple[str, ...]
@@ -31,7 +31,7 @@ class ReturnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What intent.json holds."""
+    """Content of intent.json."""
 
     provisioner: str
     generation: int
@@ -40,51 +40,51 @@ class Intent:
 
 
 class HoldKind(StrEnum):
-    """What a person holds the loop back by. The words are those of the commands."""
+    """Kinds of holds, named after the commands that set them."""
 
     PAUSE = "pause"
     """A pool gets no new machines."""
     DRAIN = "drain"
-    """Nor does this one, and HF is asked to give its machines back."""
+    """A pool gets no new machines, and HF is asked to return the machines of the pool."""
     CANCEL = "cancel"
-    """An open request ends with what it got; HF is asked to give a machine back."""
+    """An open request ends with the machines that it has; or HF is asked to return a machine."""
     STOP_ALL = "stop-all"
-    """No machine is made or deleted anywhere."""
+    """No machine is created or deleted in any pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One hold that a person has pulled, or let go of."""
+    """A hold that an operator has set or released."""
 
     kind: HoldKind
     target: str = ""
-    """The pool, the request or the machine; empty where it holds everything."""
+    """Name of the pool, request or machine; empty if the hold applies to everything."""
     who: str = ""
-    """The user's name on the host where the command ran."""
+    """Name of the user on the host where the command ran."""
     since: float = 0.0
-    """Epoch seconds of that host. For people; never compared."""
+    """Epoch seconds on the command's host, for operators only; never compared."""
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """What holds.json holds."""
+    """Content of holds.json."""
 
     current: tuple[Hold, ...] = ()
     released: tuple[Hold, ...] = ()
-    """Of each that was let go: by whom, when and why, the last time."""
+    """The last release of each hold, with the user, time and reason of the release."""
 
     def of(self, kind: HoldKind) -> Mapping[str, Hold]:
-        """Those of a kind that are held, by target."""
+        """Return the current holds of a kind by target."""
         return {hold.target: hold for hold in self.current if hold.kind is kind}
 
     @property
     def stop(self) -> Hold | None:
-        """The hold that holds everything."""
+        """Return the hold that stops everything; None if there is none."""
         return next((hold for hold in self.current if hold.kind is HoldKind.STOP_ALL), None)
 
     def against(self, pool: str) -> Hold | None:
-        """What keeps new machines from a pool."""
+        """Return the hold that keeps new machines from a pool; None if there is none."""
         kinds = (HoldKind.DRAIN, HoldKind.PAUSE)
         mine = (hold for kind in kinds for hold in self.current if hold.kind is kind and hold.target == pool)
         return self.stop or next(mine, None)

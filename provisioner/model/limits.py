@@ -1,4 +1,4 @@
-"""The limits of the configuration, as the plan needs them."""
+"""Limits from the configuration, as the plan needs them."""
 
 from __future__ import annotations
 
@@ -10,97 +10,100 @@ from provisioner.model.enums import DAY
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """What one pool may be asked for. Durations in seconds."""
+    """Limits of one pool. Durations are in seconds."""
 
     name: str
     max_machines: int | None = None
-    """Cap per template, on observed + submitted machines. None: no cap."""
+    """Cap per template on observed and submitted machines. None: no cap."""
     max_machines_total: int | None = None
-    """The same over all templates."""
+    """Cap over all templates on observed and submitted machines. None: no cap."""
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline: float = 600.0
     announce: float = 3600.0
-    """Seconds before a known end of a machine from which the end is reported to HF."""
+    """Seconds before the known end of a machine at which the end is reported to HF."""
     least_life: float = 0.0
-    """Seconds that a machine must have left when it begins to run, if its end is known."""
+    """Least seconds until the end of a machine when it begins to run, if its end is known."""
     down: float = 900.0
-    """Seconds that a machine that ran may be down until it counts as lost, unless many are down. 0: for ever."""
+    """Seconds that a machine may be down after it ran before it counts as lost, unless many are down at once. 0: no
+    limit."""
     early_loss: float = 300.0
-    """A machine lost sooner than this after it ran, by nobody's doing, counts as a failed boot. 0: none does."""
+    """Seconds after it began to run within which a machine that ends by itself counts as a failed boot. 0: never."""
     gated_deadline: float = 3600.0
     spill_after: float = 180.0
     lag: float = 0.0
-    """How far apart two snapshots must begin before both prove an absence."""
+    """Least seconds between the begins of two snapshots that prove an absence."""
     mass_loss: float = 60.0
-    """How far apart two lists must begin before both prove that many machines are gone at once. 0: as for a few."""
+    """Least seconds between the begins of two lists that prove that many machines are gone at once. 0: ``lag``, as for
+    a few machines."""
     stale_after: float = 60.0
-    """A snapshot older than this is no longer acted upon."""
+    """Seconds of age above which a snapshot is no longer acted upon."""
     paused: bool = False
     stuck_after: float = 60.0
-    """Seconds after the end of its grace period from which a machine that is being deleted counts as stuck."""
+    """Seconds after the end of the grace period from which a machine that is being deleted counts as stuck."""
     force_after: float | None = None
-    """How long after the end of its grace period a machine of a closed slot is deleted by force. None: never."""
+    """Seconds after the end of the grace period from which a closed slot's machine is deleted by force. None: never."""
     where: str = ""
-    """The place, in words; not how it is reached, which may change while its machines run."""
+    """Description of the place, without its address, which may change while machines of the place run."""
     price_per_hour: float | None = None
-    """What a machine costs, where its template has no price of its own. None: nobody has said."""
+    """Hourly price of a machine whose template has no price of its own. None: no price is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """Where a template's machines may be made, in order, how many of them, and when the last ones are given up."""
+    """Pools of a template, in order, the most machines of it, and the rules for giving up its last machines."""
 
     id: str
     pools: tuple[str, ...]
     max_machines: int | None = None
     """HF's maxNumber. None: unlimited."""
     straggler_after: float = 0.0
-    """Seconds without a change of a request after which the last of its machines fail. 0: they have its deadline."""
+    """Seconds without a change of a request after which its last machines fail. 0: only the request's deadline
+    applies."""
     straggler_share: float = 0.9
-    """The share of a request's machines that has to run before."""
+    """Share of a request's machines that must run before ``straggler_after`` applies."""
     tries: int = 3
-    """Tries of one wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
+    """Tries of a wanted machine that may fail before it is given up. 0: as many as the request's deadline allows."""
     max_lifetime: float | None = None
-    """Seconds that a machine runs before it is offered to HF. None: it never is."""
+    """Seconds that a machine runs before HF is asked to return it. None: no limit."""
     price_per_hour: float | None = None
-    """What a machine costs, in whatever pool. None: what the pool says."""
+    """Hourly price of a machine of the template in any pool. None: the price of the pool applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What all machines together may cost."""
+    """Limits on the cost of all machines together."""
 
     per_hour: float | None = None
-    """Most that those which are there or asked for may cost in an hour. None: any."""
+    """Highest hourly cost of all machines that exist or were requested. None: no limit."""
     per_month: float | None = None
-    """What machines may have cost in a calendar month (UTC) when another one is asked for. None: any."""
+    """Cost of a calendar month (UTC) at which no further machine is requested. None: no limit."""
     currency: str = "USD"
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a pool is not asked after a failure, in seconds."""
+    """Durations for which a pool gets no creates after a failure, in seconds."""
 
     first: float = 5.0
     last: float = 1800.0
     no_room: float = 180.0
-    """Longest back-off of a pool that only has no room: a probe of it costs a call."""
+    """Longest back-off of a pool that only has no room. It may be short because a probe costs only a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanLimits:
-    """How slowly orphans go."""
+    """Limits on the deletion of orphans. Durations are in seconds."""
 
     grace: float = 600.0
     cap_per_hour: int = 20
     unlisted_after: float | None = None
-    """Seconds after which a machine goes that no list of HF names. None: it is only shown."""
+    """Seconds after which a machine is deleted that no list of HF names. None: the machine is only shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Everything the plan takes from the configuration. Durations in seconds."""
+    """All limits that the plan takes from the configuration. Durations are in seconds."""
 
     prefix: str
     pools: Mapping[str, PoolLimits]
@@ -114,10 +117,10 @@ class Limits:
     adopt_prefixes: tuple[str, ...] = ()
     budget: Budget = Budget()
     usage_days: int = 92
-    """Days of which usage is kept."""
+    """Number of days for which usage is kept."""
 
     def price(self, template: str, pool: str) -> float | None:
-        """What a machine costs in an hour: its template's price, else its pool's. None: nobody has said."""
+        """Return the hourly price of a machine: its template's, else its pool's; None if no price is configured."""
         own = self.templates.get(template)
         if own is not None and own.price_per_hour is not None:
             return own.price_per_hour

@@ -1,4 +1,4 @@
-"""What the loop remembers from one cycle to the next (memory.json)."""
+"""Memory: what the loop keeps from one cycle to the next (memory.json)."""
 
 from __future__ import annotations
 
@@ -13,79 +13,81 @@ from provisioner.names import SLOT_DIGITS
 
 
 class Tries(NamedTuple):
-    """What was tried for one wanted machine before."""
+    """Earlier tries of one wanted machine."""
 
     failed: int = 0
-    """Slots that failed and spent a try."""
+    """Number of slots that failed and used up a try."""
     failure: Failure | None = None
-    """Why the last slot failed, or one before it that had a better reason than that time ran out."""
+    """Failure of the last slot, or of an earlier slot if the last slot only ran out of time."""
 
 
 UNTRIED = Tries()
 
 
 class Observed(NamedTuple):
-    """What the place has shown of a slot's machine."""
+    """The state of a slot's machine as its place has shown it."""
 
     accepted: bool = False
     """A create call was answered with success."""
     seen: bool = False
     absent: float | None = None
-    """Begin of the first complete snapshot that lacks the machine, since it was last seen."""
+    """Begin of the first complete snapshot that lacks the machine since it was last seen."""
     fingerprint: Fingerprint = UNKNOWN_MACHINE
     ip: str = ""
     public_ip: str = ""
     launched: int = 0
     notice: Notice | None = None
     gated: bool = False
-    """The machine was last seen held back on purpose."""
+    """True if the machine was held back on purpose when it was last seen."""
     strayed: bool = False
-    """The machine was last seen without what makes it ours: only its name and uid lead to it."""
+    """True if the machine had lost its identity when it was last seen, so that only its name and uid identify it."""
     expires: float | None = None
     """Epoch seconds, by the place's clock, at which the place ends the machine."""
     cause: LossCause | None = None
-    """Why the machine ends or ended."""
+    """Cause of the end of the machine, announced or observed."""
 
 
 class Life(NamedTuple):
-    """Moments of a machine's life that few machines have, in loop time."""
+    """Rare moments of a machine's life, in loop time."""
 
     ungated_at: float | None = None
-    """When the machine was first seen held back no more: its boot counts from then."""
+    """Moment at which the machine was first seen ungated. Its boot time counts from this moment."""
     down: float | None = None
-    """Since when the machine, which ran, does not; why is the slot's ``failure``."""
+    """Moment since which a machine that ran is down. The slot's ``failure`` contains the reason."""
     retiring_at: float | None = None
-    """When the machine was offered to HF because of its age or its near end. It runs until HF returns it."""
+    """Moment at which HF was asked to return the machine because of its age or its near end. It runs until HF returns
+    it."""
     used_from: float | None = None
-    """From when the machine counts as used, if not from ``asked_at``: it had waited, or came back late."""
+    """Begin of the machine's usage if it differs from ``asked_at``, because the machine waited or came back late."""
     early: bool = False
-    """The machine ran and ended by itself in its first minutes: it counts against its pool as a failed boot."""
+    """True if the machine ended by itself soon after it began to run. It counts against its pool as a failed boot."""
 
 
 class Deletion(NamedTuple):
-    """How the machine of a closed slot is deleted."""
+    """Progress of deleting a closed slot's machine. Moments are in loop time."""
 
     closed: float | None = None
-    """When the slot was closed."""
+    """Moment at which the slot was closed."""
     reason: DeleteReason | None = None
     gone: bool = False
-    """The machine is proven absent: the slot needs no further action."""
+    """True if the machine is proven absent, so the slot needs no further action."""
     sent: float | None = None
-    """When a delete was last recorded, before the call."""
+    """Moment at which the latest delete was recorded, before the call."""
     begun: float | None = None
-    """When the first delete that was sent was recorded."""
+    """Moment at which the first delete that was sent was recorded."""
     hindrance: Failure | None = None
-    """The place's reason why the machine is not deleted: a refused delete, or one without effect."""
+    """The place's reason why the machine is not deleted: the delete was refused or had no effect."""
     stuck: bool = False
-    """The machine is still there long after the end of its grace period: an operator should look."""
+    """True if the machine still exists long after the end of its grace period. An operator should check it."""
     forced: bool = False
-    """A delete without grace was recorded, before the call."""
+    """True if a delete without a grace period was recorded, before the call."""
 
 
 class Slot(NamedTuple):
-    """One try to fill one wanted machine of a request: name and pool are for ever (law: a name is used once).
+    """A try to fill one wanted machine of a request. Its name and pool never change (law: a name is used once).
 
-    A tuple of tuples, as ten thousand may change in one cycle: a changed copy costs a third of that of a dataclass.
+    A slot is a tuple of tuples because ten thousand slots may change in one cycle: a changed copy costs a third of the
+    copy of a dataclass.
     """
 
     name: str
@@ -93,40 +95,41 @@ class Slot(NamedTuple):
     verdict: Verdict
     opened: float
     submitted: float | None = None
-    """When its create was recorded, before the call. None: known never to have been sent."""
+    """Moment at which the latest create was recorded, before the call. None: no create was sent."""
     ran: float | None = None
-    """When its machine was first seen running, with all that HF needs to know."""
+    """Moment at which the machine was first seen running, with all data that HF needs."""
     observed: Observed = Observed()
     failure: Failure | None = None
     set_aside: bool = False
-    """A verdict was asked of it that the table forbids: no action is taken for it until an operator has looked."""
+    """True if a change of verdict was attempted that the table forbids. No action is taken for the slot until an
+    operator has checked it."""
     life: Life = Life()
     deletion: Deletion = Deletion()
     tries: Tries = UNTRIED
 
     @property
     def number(self) -> int:
-        """The number among the slots of its request, as its name says: ``<prefix>-<request>-<slot>``."""
+        """Return the number of the slot in its request, from its name ``<prefix>-<request>-<slot>``."""
         return int(self.name[-SLOT_DIGITS:])
 
     @property
     def request(self) -> str:
-        """The id of the request that it belongs to, as its name says."""
+        """Return the id of the slot's request, from the slot's name."""
         return self.name.rsplit("-", 2)[1]
 
     @property
     def is_with_hf(self) -> bool:
-        """HF has the machine, or was told that it runs."""
+        """Return whether HF has the machine, or the machine was reported to HF as running."""
         return self.ran is not None and self.verdict in DESIRED
 
     @property
     def asked_at(self) -> float:
-        """When its machine was asked for; when the slot was opened, where no create is recorded."""
+        """Return the moment at which the machine was requested, or the slot was opened if no create is recorded."""
         return self.opened if self.submitted is None else self.submitted
 
     @property
     def boots_from(self) -> float:
-        """When its boot began: with its create, or once its machine was held back no more."""
+        """Return the begin of the machine's boot: its create, or its ungating if it was gated."""
         return self.asked_at if self.life.ungated_at is None else self.life.ungated_at
 
     def with_observed(self, **facts: Any) -> Slot:
@@ -144,34 +147,35 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """What the loop knows of a request."""
+    """A request of HF as the loop follows it. Moments are in loop time."""
 
     id: str
     template: str
     count: int
     read: float
-    """When the loop first read it."""
+    """Moment at which the loop first read the request."""
     deadline: float
-    """When what is missing fails (law: a request always ends)."""
+    """Moment at which the missing machines fail (law: a request always ends)."""
     slots: Mapping[int, Slot] = field(default_factory=dict)
     next_slot: int = 0
     ended: RequestStatus | None = None
-    """Its terminal status; never None again once set."""
+    """Terminal status of the request; never None again once set."""
     ended_at: float | None = None
     message: str = ""
     rc_account: str = ""
     reported_at: float | None = None
-    """When it was noticed that HF knows the terminal answer."""
+    """Moment at which the loop noticed that HF knows the terminal answer."""
     cancelling: bool = False
-    """First half of a cancel: the answer says so; machines go only if HF still does not poll."""
+    """True in the first step of a cancel: the answer announces it. Machines are deleted only if HF still does not
+    poll."""
     trimmed: bool = False
-    """Leaving the files: removed from intent next, from memory when intent no longer has it."""
+    """True if the record may leave the files: first intent drops it, then memory does."""
     withheld: int = 0
-    """Machines of it that were given up untried, beside the slots that say why."""
+    """Number of machines that were given up untried without a slot of their own; other slots contain the reason."""
 
 
 class ReturnResult(StrEnum):
-    """How one name of a return request ended."""
+    """Results for one name of a return request."""
 
     GONE = "gone"
     NOT_OURS = "not_ours"
@@ -180,7 +184,7 @@ class ReturnResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReturnRecord:
-    """What the loop knows of a return request."""
+    """A return request of HF as the loop follows it. Moments are in loop time."""
 
     id: str
     names: tuple[str, ...]
@@ -188,57 +192,61 @@ class ReturnRecord:
     deadline: float
     results: Mapping[str, ReturnResult] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
-    """Names that are no slot of ours: begin of the first set of complete snapshots that lack them."""
+    """Names without a slot, each with the begin of the first set of complete snapshots that lack it."""
     sent: Mapping[str, float] = field(default_factory=dict)
-    """Names that are no slot of ours: when their delete was last recorded."""
+    """Names without a slot, each with the moment at which its latest delete was recorded."""
     ended: RequestStatus | None = None
     ended_at: float | None = None
     reported_at: float | None = None
     trimmed: bool = False
     message: str = ""
-    """Why its machines are not deleted, while a hold holds that back or held it back when its time was over."""
+    """The hold that keeps the machines of the return from being deleted, or that kept them until its deadline; else
+    empty."""
     hindered: Mapping[str, Failure] = field(default_factory=dict)
-    """Names whose machines did not go until its time was over, or are no slot of ours, and why."""
+    """Reasons why machines were not deleted, by name: for slots at the deadline, for names without a slot at any
+    time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was learned about one template in one pool; ``window`` machines may be pending there."""
+    """The back-off and the pending limit of one template in one pool."""
 
     window: int
-    """Machines that may be pending now."""
+    """Number of machines that may be pending now."""
     spec: str = ""
-    """The spec it was learned with."""
+    """Fingerprint of the pod spec or instance template for which the window holds."""
     ran: int = 0
-    """Slots of this round that ran."""
+    """Number of slots of the present round that ran."""
     failed: int = 0
-    """Slots of this round that failed at create or boot."""
+    """Number of slots of the present round that failed at create or boot."""
     level: int = 0
-    """How many back-offs in a row."""
+    """Number of back-offs in a row; 0 if the pool takes creates."""
     blocked_at: float = 0.0
-    """When the present series of back-offs began: only a later submission can end it."""
+    """Begin of the latest back-off. Only a machine that was submitted later can end the back-off."""
     retry_at: float = 0.0
-    """No create before this."""
+    """Moment before which no create is sent."""
     probing: bool = False
-    """One machine at a time, until one succeeds."""
+    """True while only one machine at a time is requested, until one succeeds."""
     failure: Failure | None = None
     """The reason of the back-off."""
     boot: bool = False
-    """That is why a machine did not run whose create was taken: only one that runs shows that it is over."""
+    """True if the failure is that of a machine whose create was accepted. Only a running machine ends such a
+    back-off."""
     closed_since: float | None = None
-    """Since when a slot has waited for the window."""
+    """Moment since which the window has held machines back; None if it holds none back."""
     early_loss: Failure | None = None
-    """How a machine was lost in its first minutes when most were: until one outlives these, none that runs is proof."""
+    """Failure of the latest early loss, if most machines were lost early. Until one machine outlives the early minutes,
+    a machine that runs does not end the back-off."""
 
     @property
     def backs_off_from(self) -> Failure | None:
-        """The reason of the back-off; None while the pool takes creates."""
+        """Return the reason of the back-off; None while the pool takes creates."""
         return self.failure if self.level else None
 
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """Nothing of ours is deleted as an orphan while it is latched (law: the brake)."""
+    """The latched brake. While it is latched no machine is deleted as an orphan (law: the brake)."""
 
     reason: BrakeReason
     since: float
@@ -248,27 +256,27 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Uptime:
-    """The monotonic clock of a host, which nobody can set."""
+    """The monotonic clock of a host, which cannot be set."""
 
     boot: str
-    """Which boot of which host it counts from."""
+    """Identity of the boot and host from which the clock counts."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a memory was written, by each clock."""
+    """The moment at which a memory was written, by each clock."""
 
     time: float = 0.0
     """Loop time."""
     wall: float = 0.0
-    """Epoch seconds; the gap across a restart is clamped (law: time is an argument)."""
+    """Epoch seconds. The gap across a restart is clamped (law: time is an argument)."""
     uptime: Uptime | None = None
-    """The host's uptime: the gap of a restart within a boot, however the wall clock was set."""
+    """The host's uptime. It measures the gap of a restart within one boot, even if the wall clock was set."""
 
     @property
     def ahead(self) -> float:
-        """Seconds from loop time to the wall clock."""
+        """Return the seconds from loop time to the wall clock."""
         return self.wall - self.time
 
 
@@ -277,66 +285,69 @@ class Orphans:
     """Machines of ours that no request explains."""
 
     since: Mapping[str, float] = field(default_factory=dict)
-    """Names that look like orphans, and since when."""
+    """Names of orphans, each with the moment at which it was first seen."""
     deletes: tuple[float, ...] = ()
-    """When orphans were deleted, for the cap per hour."""
+    """Moments of the deletes of orphans, for the cap per hour."""
     appeared: Mapping[str, float] = field(default_factory=dict)
-    """Orphans that appeared while the loop ran, and when; for an hour, also those that are gone."""
+    """Orphans that appeared while the loop ran, each with its moment. They are kept for an hour, even if they are
+    gone."""
     accepted: tuple[str, ...] = ()
-    """Orphans that were known when an operator released the brake: their number latches it no more."""
+    """Orphans that were known when an operator released the brake. They no longer count towards the brake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Hosts by whether HF lists them and we know them."""
+    """Hosts on which HF's lists and the provisioner disagree."""
 
     unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that HF was told of and no list of HF has named for an hour (lists come in parts), and since when."""
+    """Machines that were reported to HF and that no list of HF has named for an hour, as lists come in parts; each with
+    the moment since which no list names it."""
     unknown: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's list that are named like ours, have no slot and are in no pool; when the first complete set of
-    snapshots lacked each."""
+    """Hosts in HF's lists that have a name of our shape, but no slot and no pool; each with the begin of the first
+    complete set of snapshots that lacked it."""
     lost: tuple[str, ...] = ()
-    """Unknown hosts that two sets of complete snapshots lack: reported as lost."""
+    """Unknown hosts that two complete sets of snapshots lack. They are reported to HF as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the machines of the pools are."""
+    """Places and endpoints of the pools' machines."""
 
     configured: Mapping[str, str] = field(default_factory=dict)
-    """The place of each pool's machines, as ``PoolLimits.where``."""
+    """Place of each pool's machines, in the form of ``PoolLimits.where``."""
     endpoints: Mapping[str, str] = field(default_factory=dict)
-    """``Snapshot.endpoint_identity`` of each pool, as it was where its machines are."""
+    """``Snapshot.endpoint_identity`` of each pool at the endpoint that has its machines."""
     wrong_since: Mapping[str, float] = field(default_factory=dict)
-    """Pools for which another endpoint seems to answer; since when."""
+    """Pools for which another endpoint seems to answer, each with the moment at which this was first seen."""
     unseen: tuple[str, ...] = ()
-    """Pools not seen yet since this memory was made: a machine of ours there means that a memory was lost."""
+    """Pools not observed yet since this memory was made. A machine of ours in one of the pools means that a memory was
+    lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """For how long machines were there that are gone."""
+    """Durations for which machines that are gone existed."""
 
     days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
-    """Milliseconds by UTC day, then by template, pool and account; those of days that are kept no longer under an
+    """Milliseconds by UTC day, then by template, pool and account. Older days than are kept are summed up under an
     empty day, by pool alone."""
     since_wall: float | None = None
-    """Since when usage is counted, epoch seconds; None: no machine of this memory has gone yet, or been counted."""
+    """Epoch seconds since which usage is counted. None: no machine of this memory has been counted yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the loop must not forget."""
+    """Everything that the loop must not forget."""
 
     provisioner: str
     epoch: int = 0
     generation: int = 0
-    """Highest generation of intent.json read."""
+    """Highest generation of intent.json that the loop has read."""
     written: Moment = Moment()
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     windows: Mapping[tuple[str, str], Window] = field(default_factory=dict)
-    """The windows, by (pool, template); the name is that of the table in memory.json."""
+    """The windows by pool and template, under the name of their table in memory.json."""
     orphans: Orphans = Orphans()
     hosts: Hosts = Hosts()
     places: Places = Places()
@@ -344,10 +355,10 @@ class Memory:
     usage: UsageTotals = UsageTotals()
 
     def wall_of(self, at: float) -> float:
-        """Loop time as epoch seconds of the loop's host."""
+        """Return a moment of loop time as epoch seconds on the loop's host."""
         return at + self.written.ahead
 
     @property
     def slots(self) -> Iterator[tuple[RequestRecord, Slot]]:
-        """Every slot, with its request."""
+        """Yield every slot with its request."""
         return ((record, slot) for record in self.requests.values() for slot in record.slots.values())

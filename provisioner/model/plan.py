@@ -1,4 +1,4 @@
-"""What the plan decides: creates, deletes, what is closed, and how calls ended."""
+"""Plans: creates, deletes, slots that close, and the outcomes of calls."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ class Create:
     template: str
     request: str
     again: bool = False
-    """An earlier create of it may have been applied."""
+    """True if an earlier create of the machine may have been applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a machine, and only the one that was seen (``uid``, empty when it was never seen)."""
+    """Delete a machine if it is the one that was seen, by its ``uid``, which is empty if the machine was never seen."""
 
     name: str
     pool: str
     reason: DeleteReason
     uid: str = ""
     force: bool = False
-    """Without the grace period that it had, and has overstayed."""
+    """True to delete without a grace period, because the machine has outlasted its grace period."""
     adopted: bool = False
-    """Another provider's machine, which HF gave back and whose name the configuration adopts: not ours by identity."""
+    """True for another provider's machine that HF returned and whose name the configuration adopts. The machine does
+    not carry this provisioner's identity."""
 
 
 Action = Create | Delete
@@ -50,43 +51,43 @@ Action = Create | Delete
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An action that was tried, and its error if it had one."""
+    """An action that was attempted, and its error if it failed."""
 
     action: Action
     failure: Failure | None = None
     retry_after: float | None = None
-    """Seconds for which a throttling cloud asked not to be called; None when it did not say."""
+    """Seconds for which a throttling cloud asked to get no calls; None if the cloud did not say."""
 
 
 class Transition(NamedTuple):
-    """What became of one slot, by a plan or by the outcome of an action: for journal, log, metrics and usage."""
+    """A change of one slot by a plan or by the outcome of an action, for journal, log, metrics and usage."""
 
     template: str
     read: float
-    """When its request was read."""
+    """Loop time at which the slot's request was read."""
     before: Slot | None
-    """None: the slot is new."""
+    """The slot before the change. None: the slot is new."""
     slot: Slot
 
     @property
     def runs(self) -> bool:
-        """Its machine runs for the first time."""
+        """Return whether the slot's machine runs for the first time."""
         return self.slot.ran is not None and (self.before is None or self.before.ran is None)
 
     @property
     def closes(self) -> bool:
-        """The slot ended."""
+        """Return whether the slot ended."""
         return self.slot.verdict not in DESIRED and (self.before is None or self.before.verdict in DESIRED)
 
     @property
     def is_lost(self) -> bool:
-        """The machine was lost, also one that HF gave back in time after its end was announced."""
+        """Return whether the machine was lost, also if HF returned it in time after its end was announced."""
         verdict = self.slot.verdict
         return verdict is Verdict.LOST or (verdict is Verdict.RETURNED and self.slot.observed.cause is not None)
 
     @property
     def is_gone(self) -> bool:
-        """Its machine is proven absent from now on."""
+        """Return whether the slot's machine is newly proven absent."""
         return self.slot.deletion.gone and not (self.before is not None and self.before.deletion.gone)
 
 
@@ -96,7 +97,7 @@ class WindowChange(NamedTuple):
     pool: str
     template: str
     before: Window | None
-    """None: the window is new."""
+    """The window before the change. None: the window is new."""
     window: Window
 
 
@@ -104,84 +105,85 @@ class Deferral(NamedTuple):
     """Machines of a request that no pool takes now."""
 
     pool: str
-    """The pool that they wait for, or would go to first."""
+    """The pool that the machines wait for, or would be requested from first."""
     machines: int
     reasons: Mapping[str, PendingReason]
-    """The reason of each pool that was asked."""
+    """The reason of each pool that was considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distrusted:
-    """Why the newest snapshot of a pool may not be acted upon."""
+    """The reason why the newest snapshot of a pool may not be acted upon. Moments are in loop time."""
 
     reason: DistrustReason
     since: float
-    """When the first snapshot began that showed it."""
+    """Begin of the first snapshot that showed the reason."""
     until: float
-    """A snapshot whose list begins no sooner than this is trusted; ``NEVER``: an operator decides."""
+    """Earliest begin of a list whose snapshot is trusted again; ``NEVER`` if an operator has to decide."""
     missing: int = 0
-    """Machines that are missing without a cause."""
+    """Number of machines that are missing without a cause."""
     expected: int = 0
-    """Machines that HF has or was told of there."""
+    """Number of machines in the pool that HF has, or that were reported to HF as running."""
     detail: str = ""
-    """What shows that the place is another one, in words that follow the pool."""
+    """Text that follows the pool's name and shows that the place is another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Machines that a request wants and that do not run, of one pool and for one reason. Times are loop time."""
+    """Machines of one pool that a request wants and that do not run for one reason. Moments are in loop time."""
 
     pool: str
-    """The pool where they are, or would go first."""
+    """The pool of the machines, or the pool that they would be requested from first."""
     reason: PendingReason
     machines: int
     error: ErrorClass | None = None
     """The class of the failure behind the reason, if there is one."""
     text: str = ""
-    """The cloud's words, or the name of a cap over all templates."""
+    """The cloud's text, or the name of a cap over all templates."""
     since: float | None = None
-    """Since when the reason holds, or else the machines are wanted; None where memory's window says since when."""
+    """Moment since which the reason holds, else since which the machines are wanted. None: the window in memory has the
+    moment."""
     next_try: float | None = None
-    """When they, or others in their place, are asked for again. None: as soon as the reason is gone."""
+    """Moment at which the machines or their replacements are requested again. None: as soon as the reason is gone."""
     spills_to: str = ""
-    """The pool that is asked next instead."""
+    """The next pool to request the machines from; empty if there is none."""
     spills_at: float | None = None
-    """When that pool is asked. None: as soon as it takes the machines."""
+    """Moment at which ``spills_to`` is considered. None: as soon as that pool takes the machines."""
     behind: str = ""
-    """The request that waits for the same and asks first."""
+    """The request that waits for the same pool and template and is served first; empty if there is none."""
     bound: int | None = None
     """The size of the cap or window that is used up."""
     elsewhere: Mapping[str, PendingReason] = field(default_factory=dict)
-    """The other pools, and why these take no machine."""
+    """The reasons of the other pools for taking no machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one cycle does, and the memory that has to be durable before it does anything."""
+    """The actions of one cycle, and the memory that has to be durable before any action."""
 
     memory: Memory
-    """The same object as before when there is nothing to record."""
+    """The memory to record; the same object as before if there is nothing to record."""
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     transitions: tuple[Transition, ...] = ()
-    """The slots that changed."""
+    """The changes of slots."""
     windows: tuple[WindowChange, ...] = ()
     asked: tuple[RequestRecord | ReturnRecord, ...] = ()
     """Requests and return requests that were read for the first time."""
     deferrals: Mapping[str, Deferral] = field(default_factory=dict)
     """Machines of each request that no pool takes now."""
     deferred: Mapping[tuple[str, str, PendingReason], int] = field(default_factory=dict)
-    """Machines wanted, missing and held back, by pool, template and reason."""
+    """Number of machines that are wanted, missing and held back, by pool, template and reason."""
     unmet: Mapping[str, tuple[Unmet, ...]] = field(default_factory=dict)
-    """Machines of each open request that do not run, in the order in which the requests ask."""
+    """Machines of each open request that do not run, in the order in which the requests are served."""
     forget: tuple[str, ...] = ()
     """Ids that leave intent.json now."""
     distrusted: Mapping[str, Distrusted] = field(default_factory=dict)
     """Pools whose newest snapshot may not be acted upon."""
     due: float = NEVER
-    """Loop time before which another plan, of the same inputs, would say the same."""
+    """Loop time before which another plan of the same inputs would have the same result."""
 
     @property
     def closes(self) -> tuple[Transition, ...]:
-        """The slots that end."""
+        """Return the changes that end a slot."""
         return tuple(one for one in self.transitions if one.closes)

@@ -1,4 +1,4 @@
-"""What observers see of the clouds, and what the loop hears of HostFactory."""
+"""Snapshots of the clouds, and the activity of HostFactory that the loop has noticed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioner.model.enums import Failure, LossCause, Phase
 
 
 class Fingerprint(NamedTuple):
-    """What tells a machine from another of the same name. An empty field is unknown."""
+    """Values that distinguish a machine from another of the same name. An empty field is unknown."""
 
     uid: str = ""
     created: str = ""
@@ -18,12 +18,12 @@ class Fingerprint(NamedTuple):
     ip: str = ""
 
     def differs(self, other: Fingerprint) -> bool:
-        """True when a known value changed; a value that appears is no change."""
+        """Return whether a known value changed. A value that appears is no change."""
         pairs = zip(self, other, strict=True)
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     def with_appeared(self, other: Fingerprint) -> Fingerprint:
-        """Return this fingerprint with the values that only the other one has; this very one if there is no such."""
+        """Return this fingerprint with the values that only the other one has; the same object if there are none."""
         merged = Fingerprint(*(mine or theirs for mine, theirs in zip(self, other, strict=True)))
         return self if merged == self else merged
 
@@ -33,16 +33,16 @@ UNKNOWN_MACHINE = Fingerprint()
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The place has said that a running machine will end."""
+    """The announced end of a running machine."""
 
     cause: LossCause
     ends: float
-    """Loop time when it will be gone."""
+    """Loop time at which the machine will be gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine of ours as its pool shows it."""
+    """A machine of this provisioner as its pool shows it."""
 
     name: str
     phase: Phase
@@ -50,75 +50,76 @@ class Machine:
     ip: str = ""
     public_ip: str = ""
     launched: int = 0
-    """Epoch seconds by the cloud's clock; HF wants it constant. 0 = unknown."""
+    """Epoch seconds by the cloud's clock. HF requires a constant value. 0: unknown."""
     failure: Failure | None = None
-    """Why it does not run (yet), in the place's words."""
+    """The place's reason why the machine does not run or does not run yet."""
     cause: LossCause | None = None
-    """Why it is GONE or STOPPING, when that is known."""
+    """Cause of the end of a machine that is GONE or STOPPING, if known."""
     notice: Notice | None = None
     gated: bool = False
-    """Somebody, such as a queue, holds it back on purpose: nobody looks for a node for it yet."""
+    """True if the machine is held back on purpose, for example by a queue, so no node is sought for it yet."""
     no_room: bool = False
-    """Its place has said that it has no room for it: it waits until something else goes."""
+    """True if the place has said that it has no room for the machine, which waits until other machines end."""
     strayed: bool = False
-    """True for a machine without what makes it ours: its pod lost our labels, or its group has let it go."""
+    """True for a machine that has lost its identity: its pod has lost our labels, or its group has abandoned it."""
     nameless: bool = False
     """True for a machine that runs at its place and whose name does not resolve yet."""
     state: str = ""
     """The place's word for the machine's present state; empty for the usual ones."""
     expires: float | None = None
-    """Epoch seconds, by its place's clock, at which its place ends it. None: no such time is known."""
+    """Epoch seconds, by the place's clock, at which the place ends the machine. None: no such time is known."""
     hindrance: Failure | None = None
-    """The place's reason why a machine that is being deleted does not go."""
+    """The place's reason why a machine that is being deleted still exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one pool holds, seen completely. A failed observation raises instead (law: a failed observation is not an
-    empty observation)."""
+    """A complete view of one pool. If an observation fails, it raises an error and no snapshot is made (law: a failed
+    observation is not an empty observation)."""
 
     pool: str
     began: float
-    """When the observation began; everything true before then is in it, within the backend's lag."""
+    """Begin of the observation. The snapshot contains everything that was true before then, within the backend's
+    lag."""
     machines: Mapping[str, Machine]
-    """Ours, by name. The same object as in the snapshot before when nothing changed."""
+    """This provisioner's machines by name; the same object as in the snapshot before if there is no change."""
     foreign: frozenset[str] = frozenset()
-    """Of the names asked about, those that exist here and are not ours."""
+    """Names among ``asked`` that exist in the place and are not ours."""
     spec: str = ""
-    """Fingerprint of the pod spec or instance template; a new one resets what was learned about the pool."""
+    """Fingerprint of the pod spec or instance template. A new value resets the pool's windows."""
     asked: frozenset[str] = frozenset()
-    """The names that this observation asked about. Of any other name it says only whether the place shows it as
+    """Names that this observation asked about. For any other name the snapshot only shows whether it is a machine of
     ours."""
     causes: Mapping[str, LossCause] = field(default_factory=dict)
-    """Machines that have gone, perhaps between two observations, and why."""
+    """Causes by name of the ends of machines, also of machines that existed only between two observations."""
     problems: tuple[str, ...] = ()
-    """What people should know of the pool's place: what others did to it, which of its settings will go wrong."""
+    """Notes for operators about the pool's place: changes by others, and settings that will fail."""
     name_collisions: frozenset[str] = frozenset()
-    """Of the names asked about, those that stand in the pool's place without being its machines. They may be ours, so
-    none of them is gone."""
+    """Names among ``asked`` that exist in the pool's place without being the pool's machines. They may be ours, so none
+    of them counts as gone."""
     endpoint_identity: str = ""
-    """What tells the pool's place from any other of the same name, as the uid of a namespace; empty: nobody says."""
+    """Unique identity of the endpoint (for example the namespace's uid); empty if unknown."""
     wall: float | None = None
-    """The time of the place's clock when the observation began, in epoch seconds. None: unknown."""
+    """Time of the place's clock when the observation began, in epoch seconds. None: unknown."""
     listed: float | None = None
-    """When the list began on which this snapshot rests; what was watched since counts as newer. None: with the
-    observation."""
+    """Begin of the list on which this snapshot is based; changes watched since then count as newer. None: the list
+    began with the observation."""
 
     @property
     def proves(self) -> float:
-        """Since when the place itself, and nothing that was heard of it before, shows this."""
+        """Return the begin of the list on which the snapshot is based: the place itself has confirmed the content since
+        then."""
         return self.began if self.listed is None else self.listed
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it shows, in short, as documents have it."""
+        """Return a summary of the snapshot for documents."""
         return {"machines": len(self.machines), "problems": list(self.problems)}
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationFailed:
-    """A pool that could not be seen completely. It gets no actions (law: a failed observation is not an empty
-    observation)."""
+    """A failed observation of a pool, which gets no actions (law: a failed observation is not an empty observation)."""
 
     pool: str
     began: float
@@ -126,7 +127,7 @@ class ObservationFailed:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Why it was not seen, as documents have it."""
+        """Return the failure as documents contain it."""
         return {**self.failure.facts}
 
 
@@ -134,32 +135,34 @@ Observation = Snapshot | ObservationFailed
 
 
 NEWS_SECONDS = 300.0
-"""That HF goes on to list the same hosts is news so often: which of them no list names is a matter of an hour."""
+"""Seconds after which a repeated, unchanged list of HF counts as news. Hosts count as unlisted only after an hour, so
+the delay does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class HfActivity:
-    """What was noticed of HF's calls. Kept in memory only: after a restart everything counts as just polled."""
+    """Activity of HF that the loop has noticed. It is not stored: after a restart every id counts as just polled.
+    Moments are in loop time."""
 
     polled: Mapping[str, float] = field(default_factory=dict)
-    """When a poll of an id was last noticed."""
+    """Moment at which the latest poll of each id was noticed."""
     since: float = 0.0
-    """Since when HF's calls have been noticed: silence before it proves nothing."""
+    """Moment since which HF's calls have been noticed. Silence before this moment proves nothing."""
     active: float = 0.0
-    """When any call of HF was last noticed."""
+    """Moment at which the latest call of HF was noticed."""
     reported: frozenset[str] = frozenset()
     """Ids whose terminal answer a script has read."""
     inventory: frozenset[str] = frozenset()
-    """The hosts that HF's latest lists name, by short name: one list may be a part of the whole."""
+    """Short names of the hosts in HF's latest lists. A single list may be a part of the whole."""
     listed: Mapping[str, float] = field(default_factory=dict)
-    """When a list was last noticed to name a host; for a day."""
+    """Moment at which a list was last noticed to name each host, kept for a day."""
     lists: float = 0.0
-    """When any list was last noticed."""
+    """Moment at which the latest list was noticed."""
     started: float = 0.0
-    """When this process began to notice; before ``since`` when HF was away in the meantime."""
+    """Moment at which this process began to notice calls; earlier than ``since`` if HF was away in the meantime."""
 
     @property
     def news(self) -> tuple[object, ...]:
-        """A key that changes when HF tells something new; the same list repeated within ``NEWS_SECONDS`` leaves it
-        as it is."""
+        """Return a key that changes if HF's calls contain something new. A list that is repeated within
+        ``NEWS_SECONDS`` does not change the key."""
         return self.reported, self.inventory, self.since, self.started, len(self.polled), self.active // NEWS_SECONDS

@@ -1,5 +1,5 @@
-"""What is to be done, decided purely: no module here does I/O, reads a clock or logs.
+"""Planning: every decision of a cycle. The modules use no I/O, clock or logger.
 
-``make_plan`` makes it of what is wanted, seen and remembered; its rooms stand on four floors: ``core``; ``observe`` and
-``allocate``; ``finish``, ``collect`` and ``report``; ``plan`` and ``recover``.
+``make_plan`` makes a plan of intent, observations and memory. The packages import each other only downwards, in four
+layers: ``plan`` and ``recover``; ``finish``, ``collect`` and ``report``; ``observe`` and ``allocate``; ``core``.
 """

@@ -1,6 +1,6 @@
-"""One cycle's decisions: the slots to open, the machines to create and delete, why, and what is held back.
+"""Decisions of one cycle: slots to open, machines to create and delete, the reasons, and deferred machines.
 
-The caller records ``Plan.memory`` before it does anything the plan says; every prefix of a plan leaves a state from
+The caller records ``Plan.memory`` before it executes any action of the plan. Every prefix of a plan leaves a state from
 which the next plan recovers.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from provisioner.model import NO_HOLDS, HfActivity, Holds, Intent, Limits, Memory, Observation, Plan, Snapshot
 from provisioner.planning.allocate.capacity import Capacity
-from provisioner.planning.allocate.fair_order import in_turn, turns
+from provisioner.planning.allocate.fair_order import interleave_templates, turns
 from provisioner.planning.allocate.scheduling import ask
 from provisioner.planning.collect.cleanup import delete_closed
 from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
@@ -22,36 +22,36 @@ from provisioner.planning.finish.cancellation import cancel_asked, cancel_unpoll
 from provisioner.planning.finish.deadlines import close_overdue, conclude, time_over
 from provisioner.planning.finish.lifetime import offer_ending
 from provisioner.planning.finish.returns import settle_returns
-from provisioner.planning.observe.reconciliation import reflect
+from provisioner.planning.observe.reconciliation import reconcile
 from provisioner.planning.observe.trust import distrust
 from provisioner.planning.report.unmet import find_unmet
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a plan is made from, beside memory and limits."""
+    """Inputs of a plan besides memory and limits."""
 
     intent: Intent
     observations: Mapping[str, Observation]
-    """The newest look at each configured pool."""
+    """Newest observation of each configured pool."""
     activity: HfActivity = field(default_factory=HfActivity)
     busy: Set[str] = frozenset()
-    """Pools whose last actions are still under way: they get no new ones."""
+    """Pools whose last actions are still under way. They get no new actions."""
     wall: float | None = None
-    """The wall clock now, as ``Draft`` takes it."""
+    """Wall clock now, in the form that ``Draft`` takes."""
     holds: Holds = NO_HOLDS
-    """Those that are held."""
+    """Current holds."""
 
 
 def make_plan(world: World, memory: Memory, limits: Limits, now: float) -> Plan:
-    """What to do now. ``Plan.memory`` is ``memory`` itself when nothing has to be recorded."""
+    """Return the plan of one cycle. ``Plan.memory`` is ``memory`` itself if it did not change."""
     return decide(perceive(world, memory, limits, now), world)
 
 
 def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
-    """Return a draft with what was seen, what HF knows and gives back, and what is cancelled; ask for nothing.
+    """Return a draft after observations, HF's activity, returns and cancels. It requests no machine.
 
-    Terminal answers that the draft revises have to be settled before ``decide``, which revises no other.
+    Terminal answers that the draft revises have to be settled before ``decide``, which revises no other answer.
     """
     snapshots = {
         name: observation
@@ -61,9 +61,9 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
     draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
     ingest(draft, world.intent)
     distrust(draft)
-    reflect(draft)
+    reconcile(draft)
     adopt(draft)
-    # First what HF knew, then what it gave back: it may know of a machine only through the terminal answer.
+    # Reported answers come before returns, because HF may know a machine only from the terminal answer.
     note_reported(draft, world.activity)
     settle_returns(draft, world.busy | draft.stopped)
     cancel_unpolled(draft, world.activity)
@@ -72,19 +72,19 @@ def perceive(world: World, memory: Memory, limits: Limits, now: float) -> Draft:
 
 
 def decide(draft: Draft, world: World) -> Plan:
-    """Return the plan: what is asked of which pool, what is too late, orphans, leftovers, usage, retention."""
+    """Return the plan: machines to request, deadlines, orphans, leftovers, usage and retention."""
     busy = world.busy | draft.stopped
     capacity = Capacity(draft, busy)
     order = turns(draft.records())
     for id_ in order:
-        over = time_over(draft, draft.requests[id_])
-        close_overdue(draft, draft.requests[id_], capacity, over)
-        ask(draft, draft.requests[id_], capacity, over)
+        over_message = time_over(draft, draft.requests[id_])
+        close_overdue(draft, draft.requests[id_], capacity, over_message)
+        ask(draft, draft.requests[id_], capacity, over_message)
         conclude(draft, draft.requests[id_])
     capacity.note_windows()
     unmet = find_unmet(draft, capacity, order)
     offer_ending(draft)
-    if draft.deferrals and draft.closes:  # what one request set free, another that was asked before it may take
+    if draft.deferrals and draft.closes:  # a request that was served earlier may use what a later one released
         draft.wake_at(draft.now + SOON)
     find_orphans(draft, world.activity, busy)
     find_unlisted(draft, world.activity)
@@ -93,7 +93,7 @@ def decide(draft: Draft, world: World) -> Plan:
     trim(draft, world.intent, world.activity)
     return Plan(
         memory=draft.memory(),
-        creates=in_turn(draft.creates),
+        creates=interleave_templates(draft.creates),
         deletes=tuple(draft.deletes),
         transitions=draft.transitions,
         windows=draft.window_changes,
@@ -108,7 +108,7 @@ def decide(draft: Draft, world: World) -> Plan:
 
 
 def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limits, now: float) -> Plan:
-    """What may leave the files, and nothing else: no pool is seen, nothing is asked of any."""
+    """Return a plan that only removes records from the files. It uses no snapshot and has no actions."""
     draft = Draft(memory, {}, limits, now)
     note_reported(draft, activity)
     trim(draft, intent, activity)
@@ -116,7 +116,6 @@ def make_trim(intent: Intent, activity: HfActivity, memory: Memory, limits: Limi
 
 
 def fresh(observation: Observation, limits: Limits, now: float) -> bool:
-    """Of a pool that is configured, and young enough to act upon (law: a failed observation is not an empty
-    observation)."""
+    """Return whether an observation is of a configured pool and young enough to act upon."""
     pool = limits.pools.get(observation.pool)
     return pool is not None and now - observation.began <= pool.stale_after

@@ -29,7 +29,7 @@ def stories() -> Iterator[list[Story]]:
 
 
 REASONS = (
-    *("changes pods that are asked for", "without what marks it as ours", LOST.text),
+    *("changes pods that are asked for", "without our identity", LOST.text),
     *("maxNumber of", "No pool had room", "did not run within"),
 )
 """Allowed reasons of a failure: the policy, a lost call, or a cap that other machines use up."""

@@ -1,1 +1,1 @@
-"""Which machines are asked of which pool now, in which order, and what stops more."""
+"""Allocation of machines to pools: capacity, budget, order, and creates."""

@@ -1,7 +1,7 @@
-"""The budget: what machines cost, and how many more may be asked for. No I/O, no clock, no logger.
+"""Budget: the cost of machines, and how many more of them it allows. The module uses no I/O, clock or logger.
 
-It binds as a cap does, by the hour on what is there or asked for, by the month on what machines have cost; it holds
-back creates, and deletes nothing.
+The budget limits creates as a cap does: by the hour, the cost of machines that exist or were requested; by the month,
+the cost of machines until now. It deletes no machine.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from provisioner.model import HOUR, Limits, Memory
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import Cell, month_of, there
 
-PART = 1e-6
-"""Of a machine: prices are no binary fractions, and ten times 0.1 is to fit into 1."""
+TOLERANCE = 1e-6
+"""Tolerance in machines. Prices have rounding errors, and ten machines at 0.1 have to fit into a budget of 1."""
 
 
 def priced(limits: Limits) -> bool:
-    """Some template or pool has a price."""
+    """Return whether a template or pool has a price."""
     prices = [one.price_per_hour for one in limits.templates.values()]
     return {None} < {None, *prices, *(one.price_per_hour for one in limits.pools.values())}
 
 
 def hourly(limits: Limits, machines: Mapping[tuple[str, str], int]) -> float:
-    """What machines cost in an hour together; they are counted by pool and template."""
+    """Return the hourly cost of machines, which are counted by pool and template."""
     return math.fsum(count * (limits.price(template, pool) or 0.0) for (pool, template), count in machines.items())
 
 
 def cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
-    """What milliseconds of machines cost, by the present prices; without a price, nothing."""
+    """Return the cost of milliseconds of machines at present prices. Machines without a price cost 0."""
     return math.fsum(
         milliseconds / 1000 / HOUR * (limits.price(template, pool) or 0.0)
         for (template, pool, _), milliseconds in cells.items()
@@ -40,7 +40,7 @@ def cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
 
 
 def month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> float:
-    """What the machines of this calendar month have cost until ``now``."""
+    """Return the cost of machines in this calendar month until ``now``."""
     days, begins, _ = month_of(now + ahead)
     cells = Counter[Cell]()
     for cell, one in there(memory, now):
@@ -49,15 +49,16 @@ def month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> floa
     return cost(limits, cells) + math.fsum(cost(limits, used) for used in gone)
 
 
-class Purse:
-    """How many more machines the budget pays for, while a plan asks for more."""
+class BudgetLeft:
+    """The machines that the budget still pays for, while a plan requests more."""
 
     def __init__(self, draft: Draft, occupied: Mapping[tuple[str, str], int]) -> None:
-        """``occupied``: what is there or asked for, by pool and template; the caller keeps it up to date."""
+        """Follow ``occupied``, the machines that exist or were requested, by pool and template. The caller keeps it up
+        to date."""
         self._draft, self._occupied = draft, occupied
 
     def machines(self, pool: str, template: str) -> int:
-        """How many more machines of the template the pool may be asked for."""
+        """Return how many more machines of the template may be requested from the pool."""
         limits = self._draft.limits
         each, most = limits.price(template, pool), limits.budget.per_hour
         if not each:
@@ -69,11 +70,11 @@ class Purse:
     def _affordable(self, most: float, each: float) -> int:
         unknown = {(pool, ""): len(names) for pool, names in self._draft.unknown.items()}
         left = most - hourly(self._draft.limits, self._occupied) - hourly(self._draft.limits, unknown)
-        return max(0, min(MAX_NUMBER, math.floor(left / each + PART)))
+        return max(0, min(MAX_NUMBER, math.floor(left / each + TOLERANCE)))
 
     @cached_property
     def _month_is_spent(self) -> bool:
-        """This month's budget is used up: the next plan that finds otherwise is that of the next month."""
+        """Return whether this month's budget is used up. If so, ask for a plan at the begin of the next month."""
         draft, most = self._draft, self._draft.limits.budget.per_month
         if most is None or month_cost(draft.before, draft.limits, draft.now, draft.ahead) < most:
             return False
@@ -81,9 +82,9 @@ class Purse:
         return True
 
 
-def spent(limits: Limits) -> str:
-    """That the budget holds machines back, in words for people."""
+def format_used_up_budget(limits: Limits) -> str:
+    """Return the message for machines that the budget holds back."""
     budget = limits.budget
     parts = ((budget.per_hour, "hour"), (budget.per_month, "month"))
-    words = " or ".join(f"{most:g} {budget.currency} per {unit}" for most, unit in parts if most is not None)
-    return f"The provisioner's budget is used up ({words})."
+    amounts = " or ".join(f"{most:g} {budget.currency} per {unit}" for most, unit in parts if most is not None)
+    return f"The provisioner's budget is used up ({amounts})."

@@ -1,4 +1,4 @@
-"""Capacity: how many more machines each pool takes for each template now, and what would stop one more."""
+"""Capacity: how many more machines each pool takes for each template now, and why it takes no more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from provisioner.hostfactory import MAX_NUMBER
 from provisioner.model import DESIRED, ErrorClass, Failure, PendingReason, PoolLimits, Slot, Verdict
 from provisioner.names import NO_TEMPLATE
-from provisioner.planning.allocate.budget import Purse
+from provisioner.planning.allocate.budget import BudgetLeft
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import lacks_room
@@ -18,48 +18,50 @@ from provisioner.planning.core.slots import lacks_room
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many machines a pool takes now, and what would stop one more."""
+    """The number of machines that a pool takes now, and the reason why it takes no more."""
 
     machines: int
     reason: PendingReason
-    waits: bool = False
-    """The next machine waits for this pool instead of going to the next one."""
+    is_waited_for: bool = False
+    """True if the next machine waits for this pool instead of going to the next pool."""
 
 
 class Cap(NamedTuple):
-    """Most machines that a pool may have, of a template or of all."""
+    """A limit on the machines of a pool, of one template or of all templates."""
 
     size: int
     left: int
-    """What it leaves for more; negative where it was lowered."""
-    total: bool
-    """It is that over all templates."""
+    """Number of machines that the cap still allows; negative if the cap was lowered."""
+    is_total: bool
+    """True for the cap over all templates."""
 
 
 class Capacity:
-    """What every pool holds and has been asked for, kept up to date while a plan asks for more."""
+    """The machines of every pool and the requests to it, kept up to date while a plan requests more."""
 
     def __init__(self, draft: Draft, busy: Set[str]) -> None:
         self._draft = draft
         self.busy = busy
-        self._held: set[tuple[str, str]] = set()
-        """Where a machine was held back by the window in this plan."""
+        self._held_back: set[tuple[str, str]] = set()
+        """Pools and templates for which the window held a machine back in this plan."""
         self.occupied: Counter[tuple[str, str]] = Counter()
         """Observed and submitted machines, by pool and template."""
-        self.there: Counter[str] = Counter()
-        """The same by pool, over all templates."""
+        self.in_pool: Counter[str] = Counter()
+        """Observed and submitted machines, by pool."""
         self.pending: Counter[tuple[str, str]] = Counter()
-        """Of open slots, those that do not run yet."""
+        """Machines of open slots that do not run yet, by pool and template."""
         self.starting: Counter[tuple[str, str]] = Counter()
-        """The same with those of closed slots: what max_pending bounds."""
+        """Machines of open and closed slots that do not run yet. ``max_pending`` limits them."""
         self.probes: Counter[tuple[str, str]] = Counter()
-        """Of the pending, those asked for since the pool's back-off began; after early losses, running ones too."""
+        """Pending machines that were requested since the pool's back-off began; after early losses, running machines
+        too."""
         self.desired: Counter[str] = Counter()
-        """By template: what counts against HF's maxNumber."""
-        self._purse = Purse(draft, self.occupied)
+        """Machines that count against HF's maxNumber, by template."""
+        self._budget_left = BudgetLeft(draft, self.occupied)
         self._full: set[tuple[str, str]] = set()
-        """Where a machine that is wanted waits for room: it is the probe, and another one would wait with it."""
-        # Machines were lost early there: a probe that runs has proved nothing yet.
+        """Pools and templates with a wanted machine that waits for room. This machine is the probe; another one would
+        only wait with it."""
+        # After early losses a probe that runs has proved nothing yet.
         trials = {key for key, current in draft.windows.items() if current.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
         for record in draft.records():
@@ -68,10 +70,10 @@ class Capacity:
             self._count(record.template, there, trials)
         for template, names in pools.items():
             self.occupied.update({(pool, template): machines for pool, machines in Counter(names).items()})
-            self.there.update(names)
+            self.in_pool.update(names)
 
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
-        """Count the slots of a request of which something may be there."""
+        """Count the slots of a request whose machines may exist."""
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
         for slot in there if trials else [slot for slot in there if slot.ran is None]:
             if slot.ran is None:
@@ -93,41 +95,42 @@ class Capacity:
         current = self._draft.windows.get(key)
         return bool(current and current.probing and slot.submitted is not None and slot.submitted >= current.blocked_at)
 
-    def opened(self, slot: Slot, template: str, machines: int) -> None:
-        """New slots, as many as ``machines``, of which each is like this one, take their room."""
+    def count_opened(self, slot: Slot, template: str, machines: int) -> None:
+        """Count new slots, ``machines`` in number and all like this one."""
         self.occupied[slot.pool, template] += machines
-        self.there[slot.pool] += machines
+        self.in_pool[slot.pool] += machines
         self.desired[template] += machines
         self._count_starting(slot, template, machines)
 
-    def released(self, slot: Slot, template: str) -> None:
-        """An open slot that did not run is closed; its machine, if one was asked for, still takes its room."""
+    def count_closed(self, slot: Slot, template: str) -> None:
+        """Count the close of an open slot that did not run. Its machine still takes room if a create was submitted."""
         key = (slot.pool, template)
         self.pending[key] -= 1
         self.desired[template] -= 1
         if slot.submitted is None:
             self.occupied[key] -= 1
-            self.there[slot.pool] -= 1
+            self.in_pool[slot.pool] -= 1
             self.starting[key] -= 1
 
-    def usable(self, pool: str, template: str) -> bool:
-        """The pool may be sent creates now."""
+    def is_usable(self, pool: str, template: str) -> bool:
+        """Return whether the pool may be sent creates now."""
         limits = self._draft.pool(pool)
         current = self._draft.window(pool, template)
         return (
             not limits.paused
             and pool in self._draft.snapshots
             and pool not in self.busy
-            and not window.blocked(current, self._draft.now)
+            and not window.is_blocked(current, self._draft.now)
         )
 
-    def takes(self, slot: Slot, template: str) -> bool:
-        """The pool may be sent the create of a slot that is open already; one at a time while it is probed.
+    def admit(self, slot: Slot, template: str) -> bool:
+        """Return whether the pool may be sent the create of an open slot, and count the slot as a probe if it is one.
 
-        A probe whose outcome nobody knows counts already, and may be sent again.
+        A pool that is probed gets one create at a time. A probe with an unknown outcome counts already, and may be sent
+        again.
         """
         key = (slot.pool, template)
-        if not self.usable(*key):
+        if not self.is_usable(*key):
             return False
         if self._is_probe(slot, key):
             return True
@@ -137,50 +140,51 @@ class Capacity:
         self.probes[key] += probing
         return True
 
-    def pausing(self, slot: Slot, template: str) -> bool:
-        """The slot's pool takes no create just now: an unsent create waits for it, until ``spill_after`` has passed."""
+    def is_pausing(self, slot: Slot, template: str) -> bool:
+        """Return whether an unsent create waits because its pool takes no creates just now, until ``spill_after`` has
+        passed."""
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened + self._draft.pool(slot.pool).spill_after
-        if window.pausing(current) and self._draft.now < spill_at:
+        if window.is_pausing(current) and self._draft.now < spill_at:
             self._draft.wake_at(current.retry_at)
             self._draft.wake_at(spill_at)
             return True
         return slot.pool in self.busy
 
     def room(self, pool: str, template: str) -> Room:
-        """How many more machines of the template the pool takes now."""
+        """Return how many more machines of the template the pool takes now."""
         draft, key = self._draft, (pool, template)
         limits, current = draft.pool(pool), draft.window(pool, template)
         if limits.paused:
             return Room(0, PendingReason.PAUSED)
         if pool not in draft.snapshots:
             return Room(0, PendingReason.BACKOFF)
-        if window.blocked(current, draft.now):
+        if window.is_blocked(current, draft.now):
             draft.wake_at(current.retry_at)
             return Room(0, PendingReason.BACKOFF)
         if key in self._full:
             return Room(0, PendingReason.BACKOFF)
         if pool in self.busy:
-            return Room(0, PendingReason.WINDOW, waits=True)
+            return Room(0, PendingReason.WINDOW, is_waited_for=True)
         cap = self.cap(pool, template)
         left = MAX_NUMBER if cap is None else cap.left
         starting = self.starting[key] + self.starting[pool, NO_TEMPLATE]
         free = min(window.room(current, self.pending[key], self.probes[key]), limits.max_pending - starting)
-        if (affordable := self._purse.machines(pool, template)) < min(left, free):
+        if (affordable := self._budget_left.machines(pool, template)) < min(left, free):
             return Room(affordable, PendingReason.BUDGET)
         if left <= free:
             return Room(max(0, left), PendingReason.CAP)
-        return Room(max(0, free), PendingReason.WINDOW, waits=self._may_wait(key))
+        return Room(max(0, free), PendingReason.WINDOW, is_waited_for=self._may_wait(key))
 
     def cap(self, pool: str, template: str) -> Cap | None:
-        """Return the cap that leaves the least to one more machine of the template; None if the pool has none."""
-        limits, strange = self._draft.pool(pool), len(self._draft.unknown.get(pool, ()))
-        # A machine of which nobody knows the template may be of this one.
-        of_template = self.occupied[pool, template] + self.occupied[pool, NO_TEMPLATE] + strange
-        return tightest_cap(limits, of_template, self.there[pool] + strange)
+        """Return the cap that leaves the fewest machines of the template; None if the pool has no cap."""
+        limits, unexplained = self._draft.pool(pool), len(self._draft.unknown.get(pool, ()))
+        # A machine of an unknown template may be of this template.
+        of_template = self.occupied[pool, template] + self.occupied[pool, NO_TEMPLATE] + unexplained
+        return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """A closed window is waited for, but not longer than ``spill_after``, and not while machines are on trial."""
+        """Return whether machines wait for a closed window: for ``spill_after`` at most, and not after early losses."""
         current = self._draft.window(*key)
         if current.early_loss is not None:
             return False
@@ -189,16 +193,16 @@ class Capacity:
             or self._draft.now < current.closed_since + self._draft.pool(key[0]).spill_after
         )
 
-    def hold(self, pool: str, template: str) -> None:
-        """A machine is held back here by the window."""
-        self._held.add((pool, template))
+    def note_held_back(self, pool: str, template: str) -> None:
+        """Note that the window holds a machine back."""
+        self._held_back.add((pool, template))
 
     def note_windows(self) -> None:
-        """Remember since when each window has held machines back."""
+        """Record the moment since which each window has held machines back."""
         draft = self._draft
-        for key in self._held | set(draft.windows):
+        for key in self._held_back | set(draft.windows):
             current, since = draft.window(*key), None
-            if key in self._held:
+            if key in self._held_back:
                 since = draft.now if current.closed_since is None else current.closed_since
                 draft.wake_at(since + draft.pool(key[0]).spill_after)
             if since != current.closed_since:
@@ -206,14 +210,16 @@ class Capacity:
 
 
 def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | None:
-    """Return the cap that leaves the least to one more machine, if so many are there; None if the pool has none."""
-    held = ((limits.max_machines, of_template, False), (limits.max_machines_total, in_pool, True))
-    caps = [Cap(size, size - machines, total) for size, machines, total in held if size is not None]
+    """Return the cap that leaves the fewest machines, given the present number of machines; None if the pool has no
+    cap."""
+    caps_with_counts = ((limits.max_machines, of_template, False), (limits.max_machines_total, in_pool, True))
+    caps = [Cap(size, size - machines, total) for size, machines, total in caps_with_counts if size is not None]
     return min(caps, key=lambda cap: cap.left, default=None)
 
 
-def pool_trouble(draft: Draft, pool: str, template: str) -> Failure | None:
-    """Why a pool makes no machine of a template: it cannot be seen, or what it backs off from."""
+def find_pool_failure(draft: Draft, pool: str, template: str) -> Failure | None:
+    """Return why a pool makes no machine of a template: it cannot be observed, or it backs off from a failure; else
+    None."""
     if pool not in draft.snapshots:
         return Failure(ErrorClass.UNAVAILABLE, f"unobservable: pool {pool} could not be seen.")
     return draft.window(pool, template).failure

@@ -1,8 +1,9 @@
-"""Turns: which request of a template asks first, and in which order the creates of templates are sent.
+"""Fair order: the order in which requests are served, and the order in which creates are sent.
 
-* Templates make their calls to a pool one by one in turn; they share no windows. What is left of the pool's cap over
-  all templates goes to the one whose request has waited longest.
-* The oldest and the smallest request go first by turns, so neither age nor size can starve one.
+* Templates send their creates to a pool in turn, one each. They share no windows. The rest of the pool's cap over all
+  templates goes to the template whose request has waited longest.
+* The oldest and the smallest request of a template are served first alternately, so neither age nor size can starve a
+  request.
 """
 
 from __future__ import annotations
@@ -12,51 +13,53 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from provisioner.model import LONG_AGO, NEVER, Create, RequestRecord
-from provisioner.planning.core.slots import missing, pending
+from provisioner.planning.core.slots import count_missing, pending_slots
 
 
 def turns(records: Iterable[RequestRecord]) -> list[str]:
-    """The ids of the requests that have not ended, in the order in which they ask."""
+    """Return the ids of the open requests in the order in which they are served."""
     by_template = defaultdict[str, list[RequestRecord]](list)
     for record in sorted(records, key=lambda record: record.read):
         by_template[record.template].append(record)
-    waiting = [(_in_turn(records), _oldest(records)) for records in by_template.values()]
+    waiting = [(_order_requests(records), _oldest_read_at(records)) for records in by_template.values()]
     waiting.sort(key=lambda one: one[1])
     return [record.id for records, _ in waiting for record in records]
 
 
-def _oldest(records: list[RequestRecord]) -> float:
-    """When the oldest of them was read that has not ended."""
+def _oldest_read_at(records: list[RequestRecord]) -> float:
+    """Return the moment at which the oldest open request was read."""
     return min([record.read for record in records if record.ended is None], default=NEVER)
 
 
-def _in_turn(records: list[RequestRecord]) -> list[RequestRecord]:
-    """Those that have not ended, by age; by size when the oldest that still waits was the last to be asked for."""
+def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
+    """Return the open requests by age, or by size if the oldest request that still waits was the last to send a
+    create."""
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:
         return by_age
-    sizes = {record.id: _unasked(record) for record in by_age}
+    sizes = {record.id: _count_unasked(record) for record in by_age}
     oldest = next((record for record in by_age if sizes[record.id]), None)
-    if oldest is None or _last_asked(oldest) < max(map(_last_asked, records)):
+    if oldest is None or _last_asked_at(oldest) < max(map(_last_asked_at, records)):
         return by_age
     return sorted(by_age, key=lambda record: sizes[record.id])
 
 
-def _unasked(record: RequestRecord) -> int:
-    """Machines for which no create was sent yet."""
-    return missing(record) + sum(slot.submitted is None for slot in pending(record))
+def _count_unasked(record: RequestRecord) -> int:
+    """Return the number of a request's machines for which no create was sent yet."""
+    return count_missing(record) + sum(slot.submitted is None for slot in pending_slots(record))
 
 
-def _last_asked(record: RequestRecord) -> float:
-    """When a create of the request was last sent."""
-    if record.ended is not None:  # there may be thousands: the newest slot tells enough
+def _last_asked_at(record: RequestRecord) -> float:
+    """Return the moment at which a create of the request was last sent."""
+    if record.ended is not None:  # it may have thousands of slots, and the newest one suffices
         newest = record.slots.get(record.next_slot - 1)
         return LONG_AGO if newest is None else newest.asked_at
     return max((slot.submitted for slot in record.slots.values() if slot.submitted is not None), default=LONG_AGO)
 
 
-def in_turn(creates: Sequence[Create]) -> tuple[Create, ...]:
-    """The same creates, one of each template after the other: what finds no time in this cycle waits for the next."""
+def interleave_templates(creates: Sequence[Create]) -> tuple[Create, ...]:
+    """Return the creates in turn, one of each template after the other. Creates without time in this cycle wait for the
+    next."""
     templates = dict.fromkeys([create.template for create in creates])
     if len(templates) < 2:
         return tuple(creates)

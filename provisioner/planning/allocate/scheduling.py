@@ -1,4 +1,4 @@
-"""Asking for what is missing: which pool, how many now, under which name, and why not more."""
+"""Scheduling: the pools, number and names of the machines to request, and why no more are requested."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.names import SLOT_NUMBERS, machine_name
-from provisioner.planning.allocate.budget import spent
-from provisioner.planning.allocate.capacity import Capacity, pool_trouble
+from provisioner.planning.allocate.budget import format_used_up_budget
+from provisioner.planning.allocate.capacity import Capacity, find_pool_failure
 from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.core.holds import why_none
-from provisioner.planning.core.slots import free_numbers, gaps, lacks_room, pending
+from provisioner.planning.core.holds import find_hold_failure
+from provisioner.planning.core.slots import count_free_numbers, find_gaps, lacks_room, pending_slots
 
 MOST_LINES = 1000
-"""Machines of a request that are given up at a time with a line for each: HF may ask for a hundred thousand."""
+"""Most machines of a request that are given up at a time with a slot each. HF may request a hundred thousand."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -38,21 +38,23 @@ NO_NUMBERS = Failure(
 )
 
 
-def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "") -> None:
-    """Ask for what the request misses, as far as pools, windows and caps allow; give up what can never be.
+def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
+    """Request the missing machines as far as pools, windows and caps allow, and fail machines that can never be made.
 
-    ``over``: the request's time is, in words that follow what did not happen.
+    ``over``: end of a sentence that names the request's time limit, if its time is over.
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
-        give_up(draft, record, gaps(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools."))
+        fail_missing(
+            draft, record, find_gaps(record), Failure(ErrorClass.INVALID, f"Template {record.template} has no pools.")
+        )
         return
-    for slot in pending(record):
+    for slot in pending_slots(record):
         if slot.pool in draft.snapshots:
             _pursue(draft, record, slot, template, capacity)
-    wanted = gaps(draft.requests[record.id])
-    if over and wanted:
-        give_up(draft, record, wanted, _why_missing(draft, record, template, capacity, over))
+    wanted = find_gaps(draft.requests[record.id])
+    if over_message and wanted:
+        fail_missing(draft, record, wanted, _find_reason(draft, record, template, capacity, over_message))
     elif wanted:
         _fill(draft, record, template, wanted, capacity)
 
@@ -60,25 +62,25 @@ def ask(draft: Draft, record: RequestRecord, capacity: Capacity, over: str = "")
 def _fill(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Ask for what is missing, but for what was tried often enough and for what is beyond the template's maxNumber."""
-    if free_numbers(draft.requests[record.id], len(wanted) + 1) <= len(wanted):  # one is kept to say why under its name
-        give_up(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
+    """Request the missing machines, except machines without tries left and machines beyond the template's maxNumber."""
+    if count_free_numbers(draft.requests[record.id], len(wanted) + 1) <= len(wanted):  # one is kept for the reason
+        fail_missing(draft, record, [UNTRIED] * len(wanted), NO_NUMBERS)
         return
     hopeful = bisect_left(wanted, template.tries, key=lambda gap: gap.failed) if template.tries else len(wanted)
     maximum = MAX_NUMBER if template.max_machines is None else template.max_machines
     fitting = min(hopeful, max(0, maximum - capacity.desired[template.id]))
     text = f"The template's maxNumber of {maximum} machines is reached (template {template.id})."
-    give_up(draft, record, wanted[fitting:], Failure(ErrorClass.QUOTA, text))
+    fail_missing(draft, record, wanted[fitting:], Failure(ErrorClass.QUOTA, text))
     _spread(draft, record, template, wanted[:fitting], capacity)
 
 
 def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
-    """Send the create of an open slot that does not run, send it again, or withdraw the slot for another pool."""
+    """Send the create of an open slot that does not run, repeat it, or withdraw the slot for another pool."""
     if slot.submitted is None:
-        if capacity.takes(slot, template.id):
+        if capacity.admit(slot, template.id):
             _submit(draft, record, slot)
-        elif not capacity.pausing(slot, template.id):
-            capacity.released(slot, template.id)
+        elif not capacity.is_pausing(slot, template.id):
+            capacity.count_closed(slot, template.id)
             draft.close(slot, Verdict.WITHDRAWN)
         return
     pool = _spill_to(draft, slot, template, capacity)
@@ -90,9 +92,12 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 
 
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
-    """The next pool that takes the machine: at once where there is no room for it, else once ``spill_after`` has passed
-    since its create or its ungating."""
-    if template.pools[-1] == slot.pool or free_numbers(draft.requests[slot.request], 2) < 2:
+    """Return the next pool that takes the machine, else None.
+
+    A machine without room moves at once. Any other machine moves once ``spill_after`` has passed since its create or
+    its ungating.
+    """
+    if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request], 2) < 2:
         return None
     if lacks_room(slot, draft.snapshots):
         return _next_pool(slot, template, capacity)
@@ -104,20 +109,20 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
 def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
     failure = slot.failure or SLOW
     draft.count_failed_boot(slot, failure)
-    capacity.released(slot, template.id)
+    capacity.count_closed(slot, template.id)
     draft.close(slot, Verdict.WITHDRAWN, reason=DeleteReason.WITHDRAWN, failure=failure)
 
 
 def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity) -> None:
-    """Send a create again whose outcome nobody knows: a second one of the same name is harmless."""
+    """Send a create with an unknown outcome again. A second create of the same name is harmless."""
     key = (slot.pool, record.template)
     if slot.name in draft.snapshots[slot.pool].causes:
-        return  # its machine came and went
-    if not capacity.usable(*key):
+        return  # its machine existed and is gone
+    if not capacity.is_usable(*key):
         draft.wake_at(draft.window(*key).retry_at)
     elif slot.submitted is not None and draft.snapshots[slot.pool].began <= slot.submitted:
-        draft.wake_at(max(slot.submitted, draft.now) + SOON)  # a later observation that says the same is no news
-    elif capacity.takes(slot, record.template):
+        draft.wake_at(max(slot.submitted, draft.now) + SOON)  # an equal later observation starts no plan
+    elif capacity.admit(slot, record.template):
         _submit(draft, record, slot, again=True)
 
 
@@ -127,7 +132,7 @@ def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = Fa
 
 
 def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
-    """The first pool after the slot's own that takes a machine now."""
+    """Return the first pool after the slot's own that takes a machine now; None if there is none."""
     if slot.pool not in template.pools:
         return None
     later = template.pools[template.pools.index(slot.pool) + 1 :]
@@ -137,7 +142,8 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Fill the pools in the template's order; what no pool takes is deferred where it would go first."""
+    """Fill the pools in the template's order. Machines that no pool takes are deferred at the pool that would get them
+    first."""
     reasons: dict[str, PendingReason] = {}
     first = template.pools[0]
     for pool in template.pools:
@@ -149,8 +155,8 @@ def _spread(
         if wanted:
             reasons[pool] = room.reason
             if room.reason is PendingReason.WINDOW:
-                capacity.hold(pool, template.id)
-            if room.waits:
+                capacity.note_held_back(pool, template.id)
+            if room.is_waited_for:
                 first = pool
                 break
     if wanted:
@@ -158,25 +164,26 @@ def _spread(
 
 
 def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], capacity: Capacity) -> None:
-    """Open slots and ask for their machines; both are recorded before the first call."""
+    """Open slots and request their machines. Both are recorded before the first call."""
     if not wanted:
         return
     slots = _new_slots(draft, record, pool, wanted, submitted=draft.now)
     draft.put(record.id, *slots)
     draft.creates += [Create(slot.name, pool, record.template, record.id) for slot in slots]
-    capacity.opened(slots[0], record.template, len(slots))
+    capacity.count_opened(slots[0], record.template, len(slots))
 
 
-def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
-    """Open slots that fail without a create, so that HF hears the reason under a name: the machine's own, if any.
+def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
+    """Open slots that fail without a create, so that HF gets a reason under a name.
 
-    Where more than ``MOST_LINES`` were never tried, which come first as in ``gaps``, one speaks for all of them; where
-    the numbers do not suffice, one slot speaks for all machines, or the request's message if no number is left.
+    The reason is the machine's own, if it has one. Machines without tries come first, as in ``find_gaps``. If there are
+    more than ``MOST_LINES`` of them, one slot reports all of them. If there are too few slot numbers, one slot reports
+    all machines, or the request's message does if no number is left.
     """
     known = draft.requests[record.id]
     untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
     lines = wanted[untried - 1 :] if untried > MOST_LINES else wanted
-    if (numbers := free_numbers(known, len(lines))) < len(lines):
+    if (numbers := count_free_numbers(known, len(lines))) < len(lines):
         lines = [UNTRIED][:numbers]
     if silent := len(wanted) - len(lines):
         message = known.message if lines else f"{failure.error}: {failure.text}"
@@ -193,9 +200,9 @@ def give_up(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failur
 def _new_slots(
     draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries], submitted: float | None = None
 ) -> list[Slot]:
-    """A slot for each machine that is missing, with the next free numbers (law: a name is used once).
+    """Return a new slot for each missing machine, with the next free numbers (law: a name is used once).
 
-    The caller has asked ``free_numbers``: no number of more digits than a name has is ever given.
+    The caller has asked ``count_free_numbers``, so no number has more digits than the field in a name.
     """
     known, prefix = draft.requests[record.id], draft.limits.prefix
     free = (number for number in range(known.next_slot, SLOT_NUMBERS) if number not in known.slots)
@@ -207,18 +214,19 @@ def _new_slots(
     return slots
 
 
-def _why_missing(
-    draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over: str
+def _find_reason(
+    draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over_message: str
 ) -> Failure:
-    """What holds all its pools, else the last failure of its own slots, its pools' trouble, the budget, or its time."""
-    if held := why_none(draft.holds, template.pools):
-        return held
+    """Return why machines are missing: holds on all pools, else the last failure of a slot, the failure of a pool, the
+    budget, or the time limit."""
+    if hold_failure := find_hold_failure(draft.holds, template.pools):
+        return hold_failure
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]
     if failures:
         return failures[-1]
     for pool in template.pools:
-        if trouble := pool_trouble(draft, pool, template.id):
+        if trouble := find_pool_failure(draft, pool, template.id):
             return trouble
     if any(capacity.room(pool, template.id).reason is PendingReason.BUDGET for pool in template.pools):
-        return Failure(ErrorClass.QUOTA, spent(draft.limits))
-    return Failure(ErrorClass.TIMEOUT, f"No pool had room for the machine {over}.")
+        return Failure(ErrorClass.QUOTA, format_used_up_budget(draft.limits))
+    return Failure(ErrorClass.TIMEOUT, f"No pool had room for the machine {over_message}.")

@@ -1,1 +1,1 @@
-"""What is left: the machines of closed slots, orphans, and records that leave the files."""
+"""Clean-up: leftovers of closed slots, orphans, and records that leave the files."""

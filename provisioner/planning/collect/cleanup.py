@@ -1,4 +1,4 @@
-"""Clean-up: the machines of closed slots are deleted, again when they stay, by force only where that is configured."""
+"""Clean-up: deletes of the machines of closed slots, repeated while they exist, and forced only if configured."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from provisioner.model import (
     Slot,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.core.slots import machine_of
+from provisioner.planning.core.slots import find_machine
 
 DELETE_LATEST = 300.0
-"""Most seconds between two deletes of a machine that stays."""
+"""Most seconds between two deletes of the same machine."""
 
-UNHEEDED = 120.0
-"""Seconds from its first delete until a machine is to be gone whose place does not say when its grace period ends."""
+UNKNOWN_GRACE = 120.0
+"""Seconds after its first delete within which a machine has to be gone if its place does not report a grace period."""
 
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
-    """Delete the machines that are still there under closed slots' names; note those that are stuck."""
+    """Delete the machines that still exist under the names of closed slots, and note those that are stuck."""
     for record in draft.records():
         left = [
             slot
@@ -34,19 +34,19 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
             if not (slot.deletion.gone or slot.verdict in DESIRED or slot.set_aside)
         ]
         for slot in left:
-            machine = machine_of(slot, draft.snapshots)
+            machine = find_machine(slot, draft.snapshots)
             if machine is None:
                 continue
-            slot = _judged(draft, record, slot, machine)
+            slot = _mark_stuck(draft, record, slot, machine)
             if slot.deletion.reason is not None and slot.pool not in busy:
                 _delete(draft, record, slot, slot.deletion.reason, machine)
 
 
-def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """The slot, marked stuck once ``stuck_after`` has passed since its machine was to be gone."""
+def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
+    """Return the slot, marked as stuck once ``stuck_after`` has passed since its machine had to be gone."""
     stuck = slot.deletion.stuck and machine.phase is Phase.STOPPING
     if not stuck:
-        due = _gone_by(slot, machine) + draft.pool(slot.pool).stuck_after
+        due = _gone_by_at(slot, machine) + draft.pool(slot.pool).stuck_after
         draft.wake_at(due)
         stuck = draft.now >= due
     if stuck is not slot.deletion.stuck:
@@ -56,40 +56,44 @@ def _judged(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -
 
 
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
-    """Send a delete when one is due: the first, another when it is still there, and a forced one at its time."""
-    force = draft.now >= _forced_from(draft, slot, machine)
-    again = LONG_AGO if slot.deletion.sent is None else slot.deletion.sent + _patience(slot, slot.deletion.sent)
+    """Send a delete if one is due: the first, a repeated one if the machine still exists, or a forced one at its
+    time."""
+    force = draft.now >= _forced_at(draft, slot, machine)
+    again = LONG_AGO if slot.deletion.sent is None else slot.deletion.sent + _repeat_seconds(slot, slot.deletion.sent)
     if draft.now < again and (slot.deletion.forced or not force):
         draft.wake_at(again)
         return
-    begun = draft.now if slot.deletion.begun is None else slot.deletion.begun
-    draft.put(record.id, slot.with_deletion(sent=draft.now, begun=begun, forced=force))
+    first_sent = draft.now if slot.deletion.begun is None else slot.deletion.begun
+    draft.put(record.id, slot.with_deletion(sent=draft.now, begun=first_sent, forced=force))
     draft.deletes.append(Delete(slot.name, slot.pool, reason, machine.fingerprint.uid, force=force))
-    draft.wake_at(draft.now + _patience(slot, draft.now))
+    draft.wake_at(draft.now + _repeat_seconds(slot, draft.now))
 
 
-def _gone_by(slot: Slot, machine: Machine) -> float:
-    """Return when the machine must be gone: after its grace period, or ``UNHEEDED`` if that has no begin or end."""
-    ends = _grace_ends(machine)
-    return slot.deletion.begun + UNHEEDED if ends == NEVER and slot.deletion.begun is not None else ends
+def _gone_by_at(slot: Slot, machine: Machine) -> float:
+    """Return when the machine must be gone: after its grace period, or after ``UNKNOWN_GRACE`` if that period is
+    unknown."""
+    ends = _grace_ends_at(machine)
+    return slot.deletion.begun + UNKNOWN_GRACE if ends == NEVER and slot.deletion.begun is not None else ends
 
 
-def _patience(slot: Slot, sent: float) -> float:
-    """Seconds until a delete is sent again: longer and longer, as a place that ignored some may ignore all."""
+def _repeat_seconds(slot: Slot, sent: float) -> float:
+    """Return the seconds until a delete is sent again. They grow, because a place that ignored some deletes may ignore
+    all."""
     tried = 0.0 if slot.deletion.begun is None else sent - slot.deletion.begun
     return min(DELETE_LATEST, max(DELETE_AGAIN, tried / 2))
 
 
-def _forced_from(draft: Draft, slot: Slot, machine: Machine) -> float:
-    """From when on a machine is deleted by force; never before a delete with grace was sent."""
+def _forced_at(draft: Draft, slot: Slot, machine: Machine) -> float:
+    """Return the moment from which a machine is deleted by force, which is never before a delete with a grace period
+    was sent."""
     after = draft.pool(slot.pool).force_after
     if after is None or (slot.deletion.sent is None and not slot.deletion.forced):
         return NEVER
-    due = _grace_ends(machine) + after
+    due = _grace_ends_at(machine) + after
     draft.wake_at(due)
     return due
 
 
-def _grace_ends(machine: Machine) -> float:
-    """When its grace period ends: ``NEVER`` for a machine that does not terminate."""
+def _grace_ends_at(machine: Machine) -> float:
+    """Return the end of the machine's grace period; ``NEVER`` for a machine that does not terminate."""
     return machine.notice.ends if machine.phase is Phase.STOPPING and machine.notice else NEVER

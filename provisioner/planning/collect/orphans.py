@@ -1,4 +1,4 @@
-"""Orphans: machines of ours without a request, and machines that HF's lists no longer name. They go slowly."""
+"""Orphans: machines of ours without a request, and machines that HF's lists no longer name. They are deleted slowly."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from provisioner.model import (
 )
 from provisioner.names import split_name
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.observe.absence import proven_absent
+from provisioner.planning.observe.absence import is_proven_absent
 from provisioner.planning.observe.trust import check_identity
 
 FEW_ORPHANS = 5
-"""Up to so many orphans of a pool latch no brake."""
+"""Most orphans of a pool that do not latch the brake."""
 
 ORPHAN_SHARE = 0.1
-"""Above this share of a pool's machines, orphans mean that our files are wrong."""
+"""Share of a pool's machines above which orphans show that our files are wrong."""
 
 LISTS_GATHER = 3600.0
-"""Seconds of HF's lists without a machine's name before memory notes it: lists come in parts, and a note is a write."""
+"""Seconds of HF's lists without a machine's name before memory notes it. Lists come in parts, and a note is a write."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
 
 def adopt(draft: Draft) -> None:
-    """Machines of an unfinished request that memory, an old copy, does not know become open slots.
+    """Open slots for machines of an open request that memory, an old copy, does not contain.
 
-    One of a closed slot without a pool, which a memory made again had taken for gone, is to be deleted.
+    A closed slot without a pool, whose machine a rebuilt memory took for gone, gets the machine's pool and is deleted.
     """
     for pool, names in draft.unknown.items():
         for name in list(names):
@@ -59,7 +59,7 @@ def adopt(draft: Draft) -> None:
                 names.remove(name)
             if slot is not None or record.ended is not None:
                 continue
-            draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json does not know machine {name} of a known request.", pool)
+            draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json lacks machine {name} of a known request.", pool)
             draft.update(record.id, next_slot=max(record.next_slot, parts[1] + 1))
             seen = Observed(accepted=True, seen=True)
             draft.put(record.id, Slot(name, pool, Verdict.OPEN, draft.now, draft.now, observed=seen))
@@ -67,21 +67,24 @@ def adopt(draft: Draft) -> None:
 
 
 def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
-    """Note machines of ours without a request; delete them slowly, unless the brake holds (law: orphans go slowly)."""
+    """Note machines of ours without a request, and delete them slowly unless the brake holds (law: orphans go
+    slowly)."""
     returned = {name for record in draft.returns.values() for name in record.names}
-    strange = _strange(draft, activity)
-    _check_brake(draft, strange)
-    check_identity(draft, activity, strange)
-    kept = {name: at for name, at in draft.orphans.since.items() if name in strange or not _all_seen(draft)}
-    since = kept | {name: draft.now for name in strange if name not in kept}
+    orphan_pools = _find_orphan_pools(draft, activity)
+    _check_brake(draft, orphan_pools)
+    check_identity(draft, activity, orphan_pools)
+    kept = {name: at for name, at in draft.orphans.since.items() if name in orphan_pools or not _is_all_observed(draft)}
+    since = kept | {name: draft.now for name in orphan_pools if name not in kept}
     draft.orphans = replace(draft.orphans, since=since)
-    for name in sorted(strange, key=lambda name: (since[name], name)):  # the order that brake_release.py shows
-        _delete_orphan(draft, name, strange[name], busy)
+    # telemetry/brake_release.py shows the orphans in the same order.
+    for name in sorted(orphan_pools, key=lambda name: (since[name], name)):
+        _delete_orphan(draft, name, orphan_pools[name], busy)
     _note_lost_unknown_machines(draft, activity, returned)
 
 
-def _strange(draft: Draft, activity: HfActivity) -> dict[str, str]:
-    """The pools of the machines that no slot explains. What HF lists is HF's, whatever our files have lost."""
+def _find_orphan_pools(draft: Draft, activity: HfActivity) -> dict[str, str]:
+    """Return the pool of each orphan: no slot explains it, and HF has neither returned nor listed it. A machine that HF
+    lists belongs to HF, even if our files have lost it."""
     pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
     return {
         name: pool
@@ -91,37 +94,37 @@ def _strange(draft: Draft, activity: HfActivity) -> dict[str, str]:
     }
 
 
-def _check_brake(draft: Draft, strange: Mapping[str, str]) -> None:
-    """Latch the brake where orphans mean that our files are wrong. ``strange``: the pool of each."""
-    counts = Counter(strange.values())
+def _check_brake(draft: Draft, orphan_pools: Mapping[str, str]) -> None:
+    """Latch the brake if the orphans show that our files are wrong. ``orphan_pools``: the pool of each orphan."""
+    counts = Counter(orphan_pools.values())
     for pool in draft.snapshots:
         if counts[pool] and pool in draft.places.unseen:
             draft.latch(BrakeReason.MEMORY_LOST, f"memory.json is new, but {counts[pool]} machines of ours run.", pool)
-    _check_number(draft, strange, "have no request")
+    _check_number(draft, orphan_pools, "have no request")
     unseen = tuple(pool for pool in draft.places.unseen if pool not in draft.snapshots)
     draft.places = replace(draft.places, unseen=unseen)
 
 
-def _check_number(draft: Draft, doomed: Mapping[str, str], what: str) -> None:
-    """Latch the brake on so many machines at once, except those that a person has accepted by name."""
-    counts = Counter(pool for name, pool in doomed.items() if name not in draft.orphans.accepted)
+def _check_number(draft: Draft, pools: Mapping[str, str], description: str) -> None:
+    """Latch the brake on too many machines at once, not counting those that an operator has accepted by name."""
+    counts = Counter(pool for name, pool in pools.items() if name not in draft.orphans.accepted)
     for pool, count in counts.items():
         machines = len(draft.snapshots[pool].machines)
         if count > max(FEW_ORPHANS, ORPHAN_SHARE * machines):
-            draft.latch(BrakeReason.TOO_MANY_ORPHANS, f"{count} of {machines} machines {what}.", pool)
+            draft.latch(BrakeReason.TOO_MANY_ORPHANS, f"{count} of {machines} machines {description}.", pool)
 
 
 def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
     limits, now, since = draft.limits, draft.now, draft.orphans.since[name]
-    ripe = since + limits.orphans.grace
+    due = since + limits.orphans.grace
     if draft.brake is not None or pool in busy:
         return
-    if now < ripe or draft.snapshots[pool].began <= since:
-        draft.wake_at(ripe)
+    if now < due or draft.snapshots[pool].began <= since:
+        draft.wake_at(due)
         return
-    if not _spend_orphan_delete(draft):
+    if not _count_orphan_delete(draft):
         return
-    # If it is still there after a while, it is deleted again, and counts again.
+    # A machine that still exists after a while is deleted again, and counts again.
     again = now - limits.orphans.grace + DELETE_AGAIN
     draft.orphans = replace(draft.orphans, since={**draft.orphans.since, name: again})
     draft.deletes.append(
@@ -129,8 +132,8 @@ def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
     )
 
 
-def _spend_orphan_delete(draft: Draft) -> bool:
-    """Count one more against the cap per hour; False when it is reached."""
+def _count_orphan_delete(draft: Draft) -> bool:
+    """Count one more delete against the cap per hour; return False if the cap is reached."""
     now, deletes = draft.now, draft.orphans.deletes
     allowed_at = delete_allowed_at(deletes, draft.limits.orphans, now)
     if allowed_at > now:
@@ -141,9 +144,9 @@ def _spend_orphan_delete(draft: Draft) -> bool:
 
 
 def delete_allowed_at(deletes: Sequence[float], limits: OrphanLimits, at: float) -> float:
-    """Return when the cap per hour leaves one more delete, at ``at`` or later; ``NEVER`` if the cap is 0.
+    """Return when the cap per hour allows one more delete, at ``at`` or later; ``NEVER`` if the cap is 0.
 
-    ``deletes``: when others went, the latest last.
+    ``deletes``: the moments of earlier deletes, the latest last.
     """
     cap = limits.cap_per_hour
     if cap <= 0:
@@ -151,16 +154,17 @@ def delete_allowed_at(deletes: Sequence[float], limits: OrphanLimits, at: float)
     return at if len(deletes) < cap else max(at, deletes[-cap] + HOUR)
 
 
-def _shows(snapshot: Snapshot, name: str) -> bool:
+def _is_shown(snapshot: Snapshot, name: str) -> bool:
     return name in snapshot.machines or name in snapshot.foreign or name in snapshot.name_collisions
 
 
-def _all_seen(draft: Draft) -> bool:
+def _is_all_observed(draft: Draft) -> bool:
     return all(pool in draft.snapshots for pool in draft.limits.pools)
 
 
 def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
-    """Hosts that HF lists with names of our shape, that neither we nor any pool know: HF has to give them back."""
+    """Note hosts in HF's lists with names of our shape that have no slot and no pool, so that HF is asked to return
+    them."""
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
@@ -170,27 +174,28 @@ def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Se
         for name in sorted(unknown_machines - returned):
             if split_name(draft.limits.prefix, name) is None:
                 continue
-            if any(_shows(snapshot, name) for snapshot in draft.snapshots.values()):
+            if any(_is_shown(snapshot, name) for snapshot in draft.snapshots.values()):
                 continue
             if name in draft.hosts.unknown:
                 absent[name] = draft.hosts.unknown[name]
-            if proven_absent(draft, name, absent):
+            if is_proven_absent(draft, name, absent):
                 lost.append(name)
     draft.hosts = replace(draft.hosts, unknown=absent, lost=tuple(lost))
 
 
 def find_unlisted(draft: Draft, activity: HfActivity) -> None:
-    """Note machines that HF was told of and that its lists no longer name; delete them as orphans only if configured.
+    """Note machines that were reported to HF and that its lists no longer name; delete them as orphans only if
+    configured.
 
-    Time counts while lists come: when HF was away, each machine gets its time anew.
+    Time counts only while lists come. After HF was away, the time of each machine begins anew.
     """
-    before, fresh, inventory = draft.hosts.unlisted, activity.lists - LISTS_GATHER, activity.inventory
+    before, recent, inventory = draft.hosts.unlisted, activity.lists - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}
     pools: dict[str, str] = {}
-    told = (record.slots.values() for record in draft.records() if record.reported_at is not None)
-    for slots in told:
+    reported = (record.slots.values() for record in draft.records() if record.reported_at is not None)
+    for slots in reported:
         for slot in [slot for slot in slots if slot.name not in inventory and slot.verdict is Verdict.SUCCEEDED]:
-            if activity.listed.get(slot.name, LONG_AGO) <= fresh:
+            if activity.listed.get(slot.name, LONG_AGO) <= recent:
                 since = _unlisted_since(slot, activity, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name], pools[slot.name] = since, slot.pool
@@ -200,7 +205,10 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
 
 
 def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> float | None:
-    """Since when no list has named a slot's machine; None while that may be chance. ``noted``: as memory has it."""
+    """Return the moment since which no list has named a slot's machine; None while that may be chance.
+
+    ``noted``: the moment in memory.
+    """
     named = activity.listed.get(slot.name, LONG_AGO)
     away_until = activity.since if activity.since > activity.started else LONG_AGO
     if noted is not None and noted >= max(named, away_until):
@@ -212,8 +220,9 @@ def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> fl
 def _delete_unlisted(
     draft: Draft, activity: HfActivity, unlisted: Mapping[str, float], pools: Mapping[str, str]
 ) -> None:
-    """Close slots that have been unlisted for long enough, within the orphans' cap and under their brake."""
-    # A restart forgets what the lists said: an hour of lists has to confirm it.
+    """Close slots that have been unlisted for long enough, within the cap per hour of orphans and unless the brake
+    holds."""
+    # A restart loses the lists, so an hour of lists has to confirm the names.
     confirmed = activity.lists - activity.since >= LISTS_GATHER
     limit = activity.lists - (draft.limits.orphans.unlisted_after or 0.0)
     due = [name for name, since in unlisted.items() if since <= limit and pools[name] in draft.snapshots]
@@ -222,16 +231,16 @@ def _delete_unlisted(
     _check_number(draft, {name: pools[name] for name in due}, "are in no list of HostFactory")
     for name in due:
         slot = draft.named(name)
-        if draft.brake is not None or slot is None or not _spend_orphan_delete(draft):
+        if draft.brake is not None or slot is None or not _count_orphan_delete(draft):
             return
         draft.close(slot, Verdict.LOST, reason=DeleteReason.ORPHANED, failure=UNLISTED)
 
 
 def without_brake(memory: Memory) -> Memory:
-    """The memory after a person has released the brake, and so accepted what it was latched for."""
+    """Return the memory after an operator released the brake and so accepted the reason for it."""
     brake, places = memory.brake, memory.places
     if brake is not None and brake.reason is BrakeReason.WRONG_ENDPOINT:
-        # Only of the pool that was named: the machines of other pools are not said to be gone.
+        # Only the machines of the brake's pool are confirmed to be gone.
         wrong, endpoints = dict(places.wrong_since), dict(places.endpoints)
         wrong.pop(brake.pool, None)
         endpoints.pop(brake.pool, None)

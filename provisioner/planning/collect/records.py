@@ -1,6 +1,6 @@
-"""Records of requests and returns: which ones memory takes in from intent, and which ones leave the files.
+"""Records of requests and returns: their way from intent into memory, and out of the files.
 
-To leave, memory first marks a record, then intent lacks it, then memory forgets it.
+A record leaves in three steps: memory marks it, intent drops it, memory forgets it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from provisioner.planning.core.slots import CANCELLED_MESSAGE
 
 
 def ingest(draft: Draft, intent: Intent) -> None:
-    """Take in new requests; notice an intent that went back in time."""
+    """Add new requests and returns to memory, and latch the brake if intent is older than before or lacks requests."""
     memory, now, limits = draft.before, draft.now, draft.limits
     if intent.generation < memory.generation:
         draft.latch(
             BrakeReason.INTENT_OLDER,
             f"intent.json has generation {intent.generation}, but {memory.generation} was read before.",
         )
-        return  # what it asks for may have been done, and forgotten, long ago
+        return  # its requests may have been served and forgotten long ago
     if intent.generation > memory.generation:
         draft.generation = intent.generation
     for request in intent.requests.values():
@@ -35,42 +35,43 @@ def ingest(draft: Draft, intent: Intent) -> None:
                 rc_account=request.rc_account,
             )
             draft.asked.append(record)
-    for back in intent.returns.values():
-        if back.id not in draft.returns:
-            given = draft.returns[back.id] = ReturnRecord(
-                id=back.id, names=back.names, read=now, deadline=now + limits.return_deadline
+    for return_request in intent.returns.values():
+        if return_request.id not in draft.returns:
+            return_record = draft.returns[return_request.id] = ReturnRecord(
+                id=return_request.id, names=return_request.names, read=now, deadline=now + limits.return_deadline
             )
-            draft.asked.append(given)
+            draft.asked.append(return_record)
     lost = [id_ for id_, record in draft.requests.items() if id_ not in intent.requests and not record.trimmed]
     if lost:
         draft.latch(BrakeReason.REQUEST_LOST, f"intent.json lacks {len(lost)} known requests, e.g. {lost[0]}.")
 
 
 def trim(draft: Draft, intent: Intent, activity: HfActivity) -> None:
-    """Mark ended records that may leave, and forget those that intent lacks."""
+    """Mark ended records that may leave, and forget marked records that intent lacks."""
     if intent.generation < draft.before.generation:
-        return  # an old copy, which may lack what is still to leave
-    # Answers to returns are rendered from the requests' slots: those stay as long.
-    returned = frozenset[str]().union(*(back.names for back in draft.returns.values()))
+        return  # an old copy, which may lack records that are still to leave
+    # Answers to returns are rendered from slots, so the requests stay as long as the returns.
+    returned = frozenset[str]().union(*(return_record.names for return_record in draft.returns.values()))
     for record in draft.records():
         if record.trimmed and record.id not in intent.requests:
             draft.drop(record.id)
-        elif record.trimmed or _may_go(draft, record, (activity.inventory, returned)):
+        elif record.trimmed or _may_leave(draft, record, (activity.inventory, returned)):
             if not record.trimmed:
                 draft.update(record.id, trimmed=True)
             draft.forget.append(record.id)
-    for back in list(draft.returns.values()):
-        if back.trimmed and back.id not in intent.returns:
-            del draft.returns[back.id]
-            draft.wake_at(draft.now + SOON)  # its machines' requests may go now
-        elif back.trimmed or _old(draft, back):
-            if not back.trimmed:
-                draft.returns[back.id] = replace(back, trimmed=True)
-            draft.forget.append(back.id)
+    for return_record in list(draft.returns.values()):
+        if return_record.trimmed and return_record.id not in intent.returns:
+            del draft.returns[return_record.id]
+            draft.wake_at(draft.now + SOON)  # the requests of its machines may leave now
+        elif return_record.trimmed or _is_expired(draft, return_record):
+            if not return_record.trimmed:
+                draft.returns[return_record.id] = replace(return_record, trimmed=True)
+            draft.forget.append(return_record.id)
 
 
-def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
-    """Its terminal answer was seen by HF (or HF has forgotten it), and was kept for the retention time since."""
+def _is_expired(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
+    """Return whether the retention time has passed since HF read the terminal answer, or since the record was cancelled
+    because HF had forgotten it."""
     cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
     since = record.ended_at if cancelled else record.reported_at
     if since is None:
@@ -79,8 +80,8 @@ def _old(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
     return draft.now >= since + draft.limits.retention
 
 
-def _may_go(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:
-    return _old(draft, record) and all(
+def _may_leave(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:
+    return _is_expired(draft, record) and all(
         slot.deletion.gone and slot.verdict not in DESIRED and not any(slot.name in names for names in needed)
         for slot in record.slots.values()
     )

@@ -1,1 +1,1 @@
-"""What every room of the planning rests on: the draft of a plan, slots, windows, usage, and what holds it back."""
+"""Basis of all planning: the draft of a plan, slots, windows, usage, and holds."""

@@ -1,6 +1,6 @@
-"""A memory while it is being changed by one plan: what did not change stays the very same object.
+"""The draft of a plan: a memory while one plan changes it. Unchanged parts stay the same objects.
 
-Verdicts change here and nowhere else, by the table in ``TRANSITIONS``.
+Only this module changes verdicts, by the table in ``TRANSITIONS``.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from provisioner.planning.core.holds import in_force
 from provisioner.planning.core.slots import slot_named
 
 TRANSITIONS: Mapping[Verdict, frozenset[Verdict]] = {
-    # A slot stays open, also while its machine runs, until its request gets its terminal answer:
-    # a machine that vanishes before that is failed and replaced, so HF never hears of it.
+    # A slot stays open until its request gets its terminal answer, also while its machine runs.
+    # A machine that vanishes before then is failed and replaced, and is not reported to HF.
     Verdict.OPEN: frozenset({Verdict.SUCCEEDED, Verdict.FAILED, Verdict.WITHDRAWN, Verdict.CANCELLED}),
-    # After the terminal answer HF owns the machine: it ends only by HF's return or by being lost.
+    # After the terminal answer HF owns the machine, so the slot ends only by a return or a loss.
     Verdict.SUCCEEDED: frozenset({Verdict.RETURNED, Verdict.LOST}),
-    # HF hands a lost machine back through requestReturnMachines; it stays lost, the return merely ends the report.
+    # HF returns a lost machine by requestReturnMachines. The slot stays lost; the return only ends the report.
     Verdict.LOST: frozenset(),
     Verdict.RETURNED: frozenset(),
     Verdict.FAILED: frozenset(),
     Verdict.WITHDRAWN: frozenset(),
     Verdict.CANCELLED: frozenset(),
 }
-"""The verdict table (law: a terminal answer stays). Anything else is a bug: the slot is set aside and the cycle goes
-on."""
+"""Allowed changes of verdicts (law: a terminal answer stays). Any other change is a bug: the slot is set aside and the
+cycle goes on."""
 
 
 SOON = 0.001
-"""Seconds from now that mean: with the next cycle, whether or not anything else changes."""
+"""Seconds until the next cycle if a plan needs one even without other changes."""
 
 DELETE_AGAIN = 60.0
-"""Seconds after which a delete is sent again when the machine is still there: a call that gets lost must not leave a
-machine for ever."""
+"""Seconds after which a delete is sent again if the machine still exists. A lost call must not leave a machine for
+ever."""
 
 
 CHANGING = ("requests", "returns", "windows", "orphans", "hosts", "places", "usage", "brake", "generation")
-"""Parts of a memory that a plan may change; a draft has attributes of the same names."""
+"""Parts of a memory that a plan may change. A draft has attributes of the same names."""
 
 
 class Draft:
-    """Working copy of a memory, with everything else that a plan decides."""
+    """Working copy of a memory, together with all other decisions of a plan."""
 
     def __init__(
         self,
@@ -81,16 +81,17 @@ class Draft:
         wall: float | None = None,
         holds: Holds = NO_HOLDS,
     ) -> None:
-        """``wall``: the wall clock at ``now``; None: as far ahead of loop time as when ``memory`` was written."""
+        """Begin a draft. ``wall``: the wall clock at ``now``; None: as far ahead of loop time as when memory was
+        written."""
         self.before = memory
         self.snapshots = snapshots
-        """The pools that may be acted upon."""
+        """Snapshots that may be acted upon, by pool."""
         self.limits = in_force(limits, holds) if holds.current else limits
         self.holds = holds
-        """Those that are held; ``self.limits`` pauses the pools that they hold."""
+        """Current holds. The pools to which the holds apply are paused in ``self.limits``."""
         self.now = now
         self.ahead = memory.written.ahead if wall is None else wall - now
-        """Seconds from loop time to the wall clock, which says what day it is and nothing else."""
+        """Seconds from loop time to the wall clock, which is used only to find the date."""
         self.asked: list[RequestRecord | ReturnRecord] = []
         """Requests and return requests that were read for the first time."""
         self.requests = dict(memory.requests)
@@ -109,28 +110,28 @@ class Draft:
         self.distrusted: dict[str, Distrusted] = {}
         """Pools whose snapshot may not be acted upon."""
         self._slots: dict[str, dict[int, Slot]] = {}
-        """Those of the requests of which a slot was put: what the records in ``requests`` hold."""
+        """Slots of each request of which a slot was put; the same mappings as in the records of ``requests``."""
 
     @property
     def deferred(self) -> Mapping[tuple[str, str, PendingReason], int]:
-        """The same by pool, template and reason."""
+        """Return the number of deferred machines by pool, template and reason."""
         totals = Counter[tuple[str, str, PendingReason]]()
         for id_, one in self.deferrals.items():
             totals[one.pool, self.requests[id_].template, one.reasons[one.pool]] += one.machines
         return totals
 
     def wake_at(self, when: float) -> None:
-        """Something will have to be decided at ``when``."""
+        """Ask for a plan at ``when``, if it is in the future."""
         if self.now < when < self.due:
             self.due = when
 
     def records(self) -> Iterator[RequestRecord]:
-        """Every request, as changed so far; the caller may change them meanwhile."""
+        """Yield every request as changed so far. The caller may change requests meanwhile."""
         for id_ in list(self.requests):
             yield self.requests[id_]
 
     def named(self, name: str) -> Slot | None:
-        """The slot of this name, as changed so far."""
+        """Return the slot of a name as changed so far; None if it is unknown."""
         return slot_named(self.requests, self.limits.prefix, name)
 
     def drop(self, id_: str) -> None:
@@ -139,11 +140,11 @@ class Draft:
         self._slots.pop(id_, None)
 
     def update(self, id_: str, **changes: Any) -> None:
-        """Change facts of a request (never its slots)."""
+        """Change fields of a request, but not its slots."""
         self.requests[id_] = replace(self.requests[id_], **changes)
 
     def put(self, id_: str, *changed: Slot) -> None:
-        """Replace or add slots of a request; the record that ``requests`` holds from the first time on has them all."""
+        """Replace or add slots of a request. The request's record changes in place from the second call on."""
         slots = self._slots.get(id_)
         if slots is None:
             record = self.requests[id_]
@@ -162,7 +163,7 @@ class Draft:
         cause: LossCause | None = None,
         gone: bool = False,
     ) -> Slot:
-        """Give a slot its verdict; one that the table forbids sets the slot aside instead."""
+        """Set the verdict of a slot that ends. If the table forbids the verdict, set the slot aside instead."""
         if verdict not in TRANSITIONS[slot.verdict]:
             changed = slot._replace(set_aside=True)
         else:
@@ -174,12 +175,13 @@ class Draft:
                 deletion=slot.deletion._replace(closed=self.now, reason=reason, gone=gone),
             )
             if not gone:
-                self.wake_at(self.now + SOON)  # to see that it goes
+                self.wake_at(self.now + SOON)  # the next plan follows the deletion
         self.put(slot.request, changed)
         return changed
 
     def expiry(self, pool: str, expires: float | None) -> float | None:
-        """Return the loop time of an end by the clock of a pool's place; None if unknown, or the pool is not seen."""
+        """Return the loop time of an end by the clock of a pool's place; None if it is unknown or the pool is not
+        observed."""
         snapshot = self.snapshots.get(pool)
         if expires is None or snapshot is None or snapshot.wall is None:
             return None
@@ -187,42 +189,44 @@ class Draft:
 
     @property
     def stopped(self) -> Set[str]:
-        """Pools in which nothing may be made or deleted."""
+        """Return the pools in which no machine may be created or deleted."""
         return self.limits.pools.keys() if self.holds.stop else frozenset()
 
     def pool(self, name: str) -> PoolLimits:
-        """A pool's limits; those of a pool that left the configuration allow nothing new."""
+        """Return the limits of a pool. A pool that left the configuration gets limits that allow no new machine."""
         return self.limits.pools.get(name) or PoolLimits(name=name, max_machines=0, paused=True)
 
     def window(self, pool: str, template: str) -> Window:
         """Return the window of a template in a pool; a new one if the pool's spec changed."""
         snapshot = self.snapshots.get(pool)
-        return window.current(self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
+        return window.update(self.windows.get((pool, template)), self.pool(pool), snapshot.spec if snapshot else "")
 
     def set_window(self, pool: str, template: str, changed: Window) -> None:
-        """Remember the window of a template in a pool."""
+        """Record the window of a template in a pool."""
         if self.windows.get((pool, template)) != changed:
             self.windows[pool, template] = changed
 
     def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
-        """Count in its window that a slot's machine did not run, although its create was taken or may have been."""
+        """Count a failed boot in the window: the slot's machine did not run, although its create was accepted or may
+        have been applied."""
         key = slot.pool, self.requests[slot.request].template
-        changed = window.failed(self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True)
+        changed = window.after_failure(self.window(*key), failure, slot.asked_at, self.now, self.limits, boot=True)
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
-        """Stop deleting orphans until a person says otherwise (law: the brake). The first reason stays."""
+        """Latch the brake: no orphan is deleted until an operator releases it (law: the brake). The first reason
+        stays."""
         if self.brake is None:
             self.brake = Brake(reason, self.now, detail, pool)
 
     @property
     def transitions(self) -> tuple[Transition, ...]:
-        """The slots that changed so far."""
+        """Return the changes of slots so far."""
         return tuple(self._transitions())
 
     @property
     def window_changes(self) -> tuple[WindowChange, ...]:
-        """The windows that changed so far."""
+        """Return the changes of windows so far."""
         former = self.before.windows
         return tuple(
             WindowChange(*key, former.get(key), one) for key, one in self.windows.items() if former.get(key) is not one
@@ -230,7 +234,7 @@ class Draft:
 
     @property
     def closes(self) -> list[Transition]:
-        """The slots that ended so far."""
+        """Return the changes so far that ended a slot."""
         return [one for one in self._transitions() if one.closes]
 
     def _transitions(self) -> Iterator[Transition]:
@@ -242,7 +246,7 @@ class Draft:
                     yield Transition(record.template, record.read, before, slot)
 
     def memory(self) -> Memory:
-        """The memory as it has to be recorded; the one before, when nothing changed."""
+        """Return the memory to record; the memory before if it did not change."""
         new = {name: getattr(self, name) for name in CHANGING}
         changes = {name: value for name, value in new.items() if value != getattr(self.before, name)}
         return replace(self.before, **changes) if changes else self.before

@@ -1,7 +1,8 @@
-"""Holds: what people hold back, and what becomes of requests, returns and machines meanwhile.
+"""Holds: their effect on pools, requests, returns and machines.
 
-While all is stopped every pool counts as one whose last actions are still under way; what falls due is told by its
-deadline, with the hold as its reason, and carried out when the hold is let go. No I/O, no clock, no logger.
+While everything is stopped, every pool counts as one whose last actions are still under way. Deadlines that pass are
+reported with the hold as the reason, and are carried out when the hold is released. The module uses no I/O, clock or
+logger.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from provisioner.names import prefix_of
 from provisioner.planning.core.slots import slot_named
 
 DRAINED = Loss(3600, "drained")
-"""What HF is told of a machine in a pool that is drained. It runs until HF gives it back, so the hour stays one."""
+"""The report to HF of a machine in a drained pool. The seconds never count down, because the machine runs until HF
+returns it."""
 
 GIVEN_UP = Loss(3600, "cancelled")
-"""The same of a machine that a person has cancelled."""
+"""The report to HF of a machine that an operator has cancelled. The seconds never count down."""
 
 
 def in_force(limits: Limits, holds: Holds) -> Limits:
-    """The limits while these holds are in force: the pools that they hold are paused."""
+    """Return the limits with all pools paused to which a hold applies."""
     pools = {name: replace(pool, paused=True) if holds.against(name) else pool for name, pool in limits.pools.items()}
     return replace(limits, pools=pools)
 
@@ -44,42 +46,44 @@ def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:
     return frozenset([name for name, pool in in_force(limits, holds).pools.items() if pool.paused])
 
 
-def told(hold: Hold) -> str:
-    """A hold in words for HF and people."""
+def format_hold(hold: Hold) -> str:
+    """Return a hold as text for HF and operators."""
     target = f" of {hold.target}" if hold.target else ""
     return f"{hold.kind}{target} by {hold.who}" + (f": {hold.reason}" if hold.reason else "")
 
 
-def why_stopped(holds: Holds) -> str:
-    """Why the machines of a return are not deleted; empty where they are."""
-    return f"Nothing is deleted now ({told(holds.stop)})." if holds.stop else ""
+def format_stop_message(holds: Holds) -> str:
+    """Return the message of returns while everything is stopped; empty if machines are deleted."""
+    return f"No machine is deleted now ({format_hold(holds.stop)})." if holds.stop else ""
 
 
-def why_none(holds: Holds, pools: Iterable[str]) -> Failure | None:
-    """Why no machine is made, where a hold holds each of the pools; a want of capacity, as a cap is."""
+def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
+    """Return the failure of machines if a hold applies to each of the pools, else None. It counts as a lack of
+    capacity, as a cap does."""
     against = [holds.against(pool) for pool in pools]
     if not against or None in against:
         return None
-    words = "; ".join(dict.fromkeys([told(hold) for hold in against if hold is not None]))
-    return Failure(ErrorClass.QUOTA, f"No machine is made now ({words}).")
+    hold_texts = "; ".join(dict.fromkeys([format_hold(hold) for hold in against if hold is not None]))
+    return Failure(ErrorClass.QUOTA, f"No machine is made now ({hold_texts}).")
 
 
 def asked_back(holds: Holds) -> Callable[[Slot], Loss | None]:
-    """What HF is told of a slot's machine while it is asked to give it back; it has to be HF's."""
+    """Return a function that finds the report to HF of a slot's machine that HF is asked to return."""
     drained, cancelled = holds.of(HoldKind.DRAIN), holds.of(HoldKind.CANCEL)
 
-    def of(slot: Slot) -> Loss | None:
+    def find_loss(slot: Slot) -> Loss | None:
         if slot.verdict is not Verdict.SUCCEEDED:
             return None
         if slot.name in cancelled:
             return GIVEN_UP
         return DRAINED if slot.pool in drained else None
 
-    return of
+    return find_loss
 
 
 def is_done(hold: Hold, memory: Memory) -> bool:
-    """A cancel has nothing left to do: the request has ended, the machine is no longer HF's, or nobody knows either."""
+    """Return whether a cancel has no more effect: its request has ended, its machine is no longer HF's, or its target
+    is unknown."""
     if hold.kind is not HoldKind.CANCEL:
         return False
     record = memory.requests.get(hold.target)
@@ -90,7 +94,7 @@ def is_done(hold: Hold, memory: Memory) -> bool:
 
 
 def counts(holds: Holds, memory: Memory | None) -> Counter[tuple[HoldKind, str]]:
-    """How many holds are in force, by kind and pool; cancels as long as they are not done, under no pool."""
+    """Return the number of holds in force by kind and pool. Cancels count until they are done, under an empty pool."""
     return Counter(
         (hold.kind, "" if hold.kind is HoldKind.CANCEL else hold.target)
         for hold in holds.current

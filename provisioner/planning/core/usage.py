@@ -1,7 +1,8 @@
-"""Usage: for how long machines were there, in loop time, by UTC day, template, pool and account.
+"""Usage: how long machines existed, in loop time, by UTC day, template, pool and account.
 
-A machine that was seen counts from its create, or from when it waited no more for room or at a gate, until the first
-look that lacks it; the plan that finds it gone adds that to memory's totals, in the write that says so: hence once.
+A machine that was seen counts from its create, or from the end of its wait for room or at a gate, until the first
+observation that lacks it. The plan that finds the machine gone adds this time to the totals in memory. Both are
+recorded in the same write, so the machine counts once.
 """
 
 from __future__ import annotations
@@ -20,36 +21,37 @@ Cell = tuple[str, str, str]
 """Template, pool and account."""
 
 Usage = Mapping[str, Mapping[Cell, int]]
-"""Milliseconds by day and cell: whole ones, so that in whatever order they are added the sum is the same."""
+"""Milliseconds by day and cell. They are integers, so that the sum does not depend on the order of additions."""
 
 EARLIER = ""
-"""In the place of a day: all days that are kept no longer."""
+"""Key in place of a day, for all days that are kept no longer."""
 
 DAY_MILLISECONDS = round(DAY * 1000)
 
 LONGEST = 3660 * DAY_MILLISECONDS
-"""Of one machine, in milliseconds: what is longer is a damaged file's."""
+"""Longest time of one machine, in milliseconds. A longer time comes from a damaged file."""
 
 FIRST = date(1970, 1, 1).toordinal()
 LAST = date.max.toordinal()
 
 
 class Span(NamedTuple):
-    """When a machine was there; loop time."""
+    """Begin and end of a machine, in loop time."""
 
     begin: float
     end: float
 
     @property
     def milliseconds(self) -> int:
-        """How long it is; below zero where an observation that began before knows of no machine yet."""
+        """Return the length of the span; negative if the observation that ends the span began before the machine
+        existed."""
         return round((self.end - self.begin) * 1000)
 
 
 def span(slot: Slot, now: float) -> Span | None:
-    """When the machine of a slot was there, until ``now`` or until an observation lacked it; None where none has
-    counted."""
-    if not slot.observed.seen or (slot.life.used_from is None and _waits(slot)):
+    """Return the span of a slot's machine until ``now`` or until an observation lacked it; None if the machine does not
+    count."""
+    if not slot.observed.seen or (slot.life.used_from is None and _is_waiting(slot)):
         return None
     return Span(
         slot.asked_at if slot.life.used_from is None else slot.life.used_from,
@@ -57,17 +59,17 @@ def span(slot: Slot, now: float) -> Span | None:
     )
 
 
-def _waits(slot: Slot) -> bool:
-    """The machine does not exist yet: its place has no room for it, or a gate holds it."""
+def _is_waiting(slot: Slot) -> bool:
+    """Return whether the slot's machine does not exist yet, because its place has no room for it or a gate holds it."""
     if slot.ran is not None:
         return False
     return slot.observed.gated or (slot.failure is not None and slot.failure.error.has_no_room)
 
 
-def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:
-    """The days of a span, and the milliseconds of it on each; ``ahead``: seconds from loop time to the wall clock."""
-    end = round((one.end + ahead) * 1000)
-    begin = end - min(one.milliseconds, LONGEST)
+def by_day(usage_span: Span, ahead: float) -> Iterator[tuple[str, int]]:
+    """Yield the days of a span and its milliseconds on each. ``ahead``: seconds from loop time to the wall clock."""
+    end = round((usage_span.end + ahead) * 1000)
+    begin = end - min(usage_span.milliseconds, LONGEST)
     while begin < end:
         midnight = (begin // DAY_MILLISECONDS + 1) * DAY_MILLISECONDS
         yield day_of(begin // DAY_MILLISECONDS), min(end, midnight) - begin
@@ -76,46 +78,47 @@ def by_day(one: Span, ahead: float) -> Iterator[tuple[str, int]]:
 
 @lru_cache(maxsize=400)
 def day_of(number: int) -> str:
-    """The date of a day since 1970; the nearest one of a calendar that ends, as of a damaged file."""
+    """Return the date of a day since 1970, or the nearest date of the calendar if a damaged file has a day beyond
+    it."""
     return date.fromordinal(max(1, min(FIRST + number, LAST))).isoformat()
 
 
 def wall_day(wall: float) -> str:
-    """The UTC date of a time of the wall clock."""
+    """Return the UTC date of a time of the wall clock."""
     return day_of(round(wall * 1000) // DAY_MILLISECONDS)
 
 
 def count_usage(draft: Draft) -> None:
-    """Add up the machines that this plan has found gone, and note from when on others count."""
+    """Add up the machines that this plan has found gone, and note the moment from which other machines count."""
     added = defaultdict[str, Counter[Cell]](Counter)
     for template, _, before, slot in draft.transitions:
         if before is None or not slot.observed.seen:
             continue
         if slot.deletion.gone and not before.deletion.gone:
             cell = (template, slot.pool, draft.requests[slot.request].rc_account)
-            one = span(slot, draft.now)
-            for day, milliseconds in by_day(one, draft.ahead) if one else ():
+            usage_span = span(slot, draft.now)
+            for day, milliseconds in by_day(usage_span, draft.ahead) if usage_span else ():
                 added[day][cell] += milliseconds
-        elif not slot.deletion.gone and (before.deletion.gone or _begins(before, slot)):
+        elif not slot.deletion.gone and (before.deletion.gone or _has_stopped_waiting(before, slot)):
             draft.put(slot.request, slot.with_life(used_from=draft.now))
     if added:
         since = draft.usage.since_wall
-        days = _kept(_sum(draft.usage.days, added), draft.limits.usage_days)
+        days = _keep_newest(_add_usage(draft.usage.days, added), draft.limits.usage_days)
         draft.usage = UsageTotals(days, draft.now + draft.ahead if since is None else since)
 
 
-def _begins(before: Slot, slot: Slot) -> bool:
-    """Its machine waits no more."""
-    return slot.life.used_from is None and _waits(before) and not _waits(slot)
+def _has_stopped_waiting(before: Slot, slot: Slot) -> bool:
+    """Return whether the slot's machine has just stopped waiting."""
+    return slot.life.used_from is None and _is_waiting(before) and not _is_waiting(slot)
 
 
-def _sum(usage: Usage, added: Mapping[str, Mapping[Cell, int]]) -> Usage:
-    """Both together; the days to which nothing is added stay the same objects."""
+def _add_usage(usage: Usage, added: Mapping[str, Mapping[Cell, int]]) -> Usage:
+    """Return the sum of both. Days without an addition stay the same objects."""
     return {**usage, **{day: Counter(usage.get(day, {})) + Counter(cells) for day, cells in added.items()}}
 
 
-def _kept(usage: Usage, days: int) -> Usage:
-    """So many of the newest days, whatever day it is now, and the sum of the others by pool."""
+def _keep_newest(usage: Usage, days: int) -> Usage:
+    """Return the newest ``days`` days, and the sum of all older days by pool."""
     old = sorted(usage.keys() - {EARLIER})[:-days]
     if not old:
         return usage
@@ -127,31 +130,32 @@ def _kept(usage: Usage, days: int) -> Usage:
 
 
 def there(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
-    """The machines that are there and count, each with its cell and since when."""
+    """Yield the cell and span of each machine that exists and counts."""
     for record in memory.requests.values():
         for slot in record.slots.values():
-            if not slot.deletion.gone and (one := span(slot, now)) is not None:
-                yield (record.template, slot.pool, record.rc_account), one
+            if not slot.deletion.gone and (usage_span := span(slot, now)) is not None:
+                yield (record.template, slot.pool, record.rc_account), usage_span
 
 
 def used(memory: Memory, now: float, ahead: float) -> Usage:
-    """Usage until ``now``, that of machines that are there included. Reads only."""
+    """Return the usage until ``now``, including machines that exist. Change nothing."""
     until_now = defaultdict[str, Counter[Cell]](Counter)
-    for cell, one in there(memory, now):
-        for day, milliseconds in by_day(one, ahead):
+    for cell, usage_span in there(memory, now):
+        for day, milliseconds in by_day(usage_span, ahead):
             until_now[day][cell] += milliseconds
-    return _sum(memory.usage.days, until_now)
+    return _add_usage(memory.usage.days, until_now)
 
 
 def with_usage_of(old: Memory, remembered: Memory) -> Memory:
-    """A memory made again, with what an old copy has counted until it was written; its machines count from now on."""
+    """Return a rebuilt memory with the usage that an old copy had counted when it was written. Its machines count from
+    now on."""
     days = used(old, old.written.time, old.written.ahead)
     since = remembered.usage.since_wall if old.usage.since_wall is None else old.usage.since_wall
     return replace(remembered, usage=UsageTotals(days, since))
 
 
 def by_pool(usage: Usage) -> Mapping[str, int]:
-    """Milliseconds by pool, over all days."""
+    """Return the milliseconds of each pool over all days."""
     pools = Counter[str]()
     for cells in usage.values():
         for (_, pool, _), milliseconds in cells.items():
@@ -160,7 +164,8 @@ def by_pool(usage: Usage) -> Mapping[str, int]:
 
 
 def month_of(wall: float) -> tuple[str, float, float]:
-    """The UTC month of a time: as its days begin (``2026-11-``), and its first and last moment, by the wall clock."""
+    """Return the UTC month of a time: the first characters of its days (``2026-11-``), and its begin and end by the
+    wall clock."""
     today = date.fromisoformat(wall_day(wall)).replace(day=1)
     year, month = divmod(12 * today.year + today.month, 12)
     ends = date(min(year, date.max.year), month + 1, 1)

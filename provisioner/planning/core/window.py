@@ -1,11 +1,11 @@
-"""How much may be asked of one pool for one template: window, back-off, probes.
+"""Windows: the limit on pending machines of one template in one pool, with back-off and probes.
 
-The window bounds what is pending, grows with each machine that runs and halves when most of a round fails.
+The window grows with each machine that runs and is halved if most of a round fails.
 
-* A round is as many results as the window was wide when it began, at most ``ROUND``. What failed in it keeps its room
-  until the round is over, so that an unproven pool is never asked for more than the window.
-* A machine that is lost in its first minutes takes its growth back. Where most are, one at a time is tried until one
-  outlives them.
+* A round has as many results as the window had machines at its begin, at most ``ROUND``. Machines that failed in the
+  round count as pending until the round is over, so that an unproven pool never gets more requests than the window.
+* A machine that is lost in its first minutes takes its growth back. If most machines are, only one at a time is
+  requested until one outlives these minutes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from dataclasses import dataclass, replace
 from provisioner.model import ErrorClass, Failure, Limits, PoolLimits, Window
 
 ROUND = 100
-"""Most results of a round: a wide window, too, closes when most of so many fail."""
+"""Most results of a round. It is bounded so that a wide window also closes if most of these fail."""
 
 GROWTH = 2
-"""By how much the window grows with each machine that runs: an unproven pool triples in each boot time."""
+"""Machines by which the window grows with each machine that runs, so that an unproven pool triples in each boot
+time."""
 
 
-def current(window: Window | None, pool: PoolLimits, spec: str) -> Window:
+def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
     """Return the window; a new one if there was none, or if the pod spec or instance template changed."""
     if window is None or (spec and window.spec and spec != window.spec):
         return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
     return replace(window, spec=spec) if spec and not window.spec else window
 
 
-def blocked(window: Window, now: float) -> bool:
-    """Backing off: no create before ``retry_at``."""
+def is_blocked(window: Window, now: float) -> bool:
+    """Return whether the window backs off: no create is sent before ``retry_at``."""
     return now < window.retry_at
 
 
@@ -41,88 +42,94 @@ def width(window: Window) -> int:
 
 
 def room(window: Window, pending: int, probes: int) -> int:
-    """How many more machines may be asked for.
+    """Return how many more machines may be requested.
 
-    ``pending`` counts machines asked for that do not run yet, ``probes`` those of them asked for since the
-    back-off began.
+    ``pending`` is the number of requested machines that do not run yet, and ``probes`` the number of these that were
+    requested since the back-off began.
     """
     if window.probing:
         return max(0, 1 - probes)
     return max(0, window.window - window.failed - pending)
 
 
-def accepted(window: Window, submitted: float) -> Window:
-    """A create call was answered with success."""
+def after_create(window: Window, submitted: float) -> Window:
+    """Return the window after a create call succeeded."""
     if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.boot:
         return window
-    return _recovered(window) if window.failure.error.is_of_call else window
+    return _end_back_off(window) if window.failure.error.is_of_call else window
 
 
-def ran(window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1) -> Window:
-    """Machines reached running: the window grows with each, and a back-off that one of them outlived ends."""
+def after_runs(
+    window: Window, pool: PoolLimits, submitted: float, now: float, limits: Limits, *, machines: int = 1
+) -> Window:
+    """Return the window after machines began to run. It grows with each machine, and its back-off ends if a machine was
+    requested after the back-off began."""
     if window.level and submitted >= window.blocked_at:
-        window = _recovered(window)
+        window = _end_back_off(window)
     grown = replace(window, window=min(window.window + GROWTH * machines, pool.max_pending), ran=window.ran + machines)
-    return _judged(grown, now, limits)
+    return _end_round(grown, now, limits)
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Machines that ran in one pool for one template and were lost in their first minutes."""
+    """Early losses: machines that ran in one pool for one template and were lost in their first minutes."""
 
     fates: Sequence[bool]
-    """Of every machine that ran there, from the newest on: was it lost so?"""
+    """True for each machine that was lost early, over all machines that ran there, from the newest on."""
     failure: Failure
-    """How the last of them ended."""
+    """Failure of the latest early loss."""
     submitted: float
-    """When the newest of them was asked for."""
+    """Moment at which the newest of the lost machines was requested."""
     machines: int = 1
-    """How many of them are news."""
+    """Number of lost machines that are new in this plan."""
 
 
-def lost_early(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
-    """The window gives back what it grew by them, and closes when they are a probe or most of its newest machines.
+def after_early_losses(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
+    """Return the window after early losses: it loses their growth, and closes if one was a probe or if most of its
+    newest machines were lost.
 
-    Until a machine has outlived its first minutes, one that runs is no proof.
+    Until a machine has outlived its first minutes, a running machine proves nothing about the pool.
     """
     failure = losses.failure
     shrunk = replace(window, window=max(1, window.window - GROWTH * losses.machines))
-    old = window.level > 0 and losses.submitted < window.blocked_at
+    is_older = window.level > 0 and losses.submitted < window.blocked_at
     if shrunk.early_loss is None:
         newest = max(1, window.window - losses.machines)
         if 2 * sum(losses.fates[:newest]) <= newest:
             return shrunk
         shrunk = replace(shrunk, window=max(1, shrunk.window // 2), ran=0, failed=0, probing=True, early_loss=failure)
-    return shrunk if old else refused(replace(shrunk, early_loss=failure), failure, now, limits, boot=True)
+    return shrunk if is_older else back_off(replace(shrunk, early_loss=failure), failure, now, limits, boot=True)
 
 
-def outlived(window: Window, submitted: float) -> Window:
-    """A machine has outlived its first minutes. One asked for since early losses closed the window opens it."""
+def after_outlived(window: Window, submitted: float) -> Window:
+    """Return the window after a machine has outlived its first minutes. It opens if the machine was requested after
+    early losses had closed it."""
     if window.early_loss is None or submitted < window.blocked_at:
         return window
-    return _recovered(replace(window, early_loss=None))
+    return _end_back_off(replace(window, early_loss=None))
 
 
-def failed(
+def after_failure(
     window: Window, failure: Failure, submitted: float, now: float, limits: Limits, *, boot: bool = False
 ) -> Window:
-    """A create failed, or (``boot``) a machine whose create was taken.
+    """Return the window after a create failed, or (``boot``) after a machine with an accepted create failed.
 
-    A failed probe, and a class that the next create would meet again, block at once; what was asked for before a series
-    of back-offs began says nothing new about the pool.
+    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create from
+    before the back-off gives no new information about the pool.
     """
     counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
-    old = window.level > 0 and submitted < window.blocked_at
-    if not (old and window.probing):
+    is_older = window.level > 0 and submitted < window.blocked_at
+    if not (is_older and window.probing):
         counted = replace(counted, failure=failure, boot=boot)
-    if not old and (window.probing or failure.error.backs_off):
-        counted = refused(counted, failure, now, limits, boot=boot)
-    return _judged(counted, now, limits)
+    if not is_older and (window.probing or failure.error.backs_off):
+        counted = back_off(counted, failure, now, limits, boot=boot)
+    return _end_round(counted, now, limits)
 
 
-def refused(window: Window, failure: Failure, now: float, limits: Limits, *, boot: bool = False) -> Window:
-    """The pool does not take creates now: back off, once for all failures of one instant."""
-    if blocked(window, now):
+def back_off(window: Window, failure: Failure, now: float, limits: Limits, *, boot: bool = False) -> Window:
+    """Return the window with a back-off, because the pool takes no creates now. Failures of one instant back off
+    once."""
+    if is_blocked(window, now):
         return window
     level = window.level + 1
     return replace(
@@ -136,10 +143,10 @@ def refused(window: Window, failure: Failure, now: float, limits: Limits, *, boo
     )
 
 
-def throttled(window: Window, failure: Failure, wait: float, now: float) -> Window:
-    """The pool said for how many seconds it wants no calls: back off for ``wait``, and no longer.
+def back_off_for(window: Window, failure: Failure, wait: float, now: float) -> Window:
+    """Honour the pool's Retry-After: back off for ``wait`` seconds.
 
-    Any other back-off goes on, with its own probes.
+    A back-off for any other reason goes on, with its own probes.
     """
     later = replace(window, retry_at=max(window.retry_at, now + wait))
     backing_off = window.backs_off_from
@@ -148,29 +155,34 @@ def throttled(window: Window, failure: Failure, wait: float, now: float) -> Wind
     return replace(later, failure=failure, boot=False, level=max(1, window.level), blocked_at=now)
 
 
-def pausing(window: Window) -> bool:
-    """The back-off is only for calls that came too often or were not answered: it may soon take them all again."""
+def is_pausing(window: Window) -> bool:
+    """Return whether the back-off is only for throttled or unanswered calls, so that the pool may soon take creates
+    again."""
     if window.failure is None or window.level == 0 or window.boot:
         return False
     return window.failure.error is ErrorClass.THROTTLED or window.failure.error.is_ambiguous
 
 
 def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) -> float:
-    """Exponential in ``level`` (1, 2, …), a fifth of each step by chance so that pools do not retry in step."""
+    """Return the length of a back-off, exponential in ``level`` (1, 2, …). A random part of up to a fifth keeps pools
+    from retrying at the same time."""
     last = limits.backoff.no_room if error.has_no_room else limits.backoff.last
     step = min(last, limits.backoff.first * 2.0 ** min(level - 1, 32))
     return step * random.Random(seed).uniform(0.8, 1.0)
 
 
-def _recovered(window: Window) -> Window:
-    """The back-off ends, unless it is for early losses, which no accepted create and no running machine clears."""
+def _end_back_off(window: Window) -> Window:
+    """End the back-off, except one for early losses, which neither an accepted create nor a running machine ends."""
     if window.early_loss is not None:
         return replace(window, retry_at=0.0, failure=window.early_loss, boot=True)
     return replace(window, level=0, probing=False, retry_at=0.0, failure=None, boot=False)
 
 
-def _judged(window: Window, now: float, limits: Limits) -> Window:
-    """At the end of a round: halve if most of it failed, and back off, unless a probe is to tell of the pool."""
+def _end_round(window: Window, now: float, limits: Limits) -> Window:
+    """End a round that has all its results: halve the window and back off if most of the round failed.
+
+    While the window is probing, only the probe decides about the back-off.
+    """
     began_with = min(ROUND, max(1, window.window - GROWTH * window.ran))
     if window.ran + window.failed < began_with:
         return window
@@ -178,4 +190,4 @@ def _judged(window: Window, now: float, limits: Limits) -> Window:
     if window.failed <= window.ran or window.failure is None:
         return over
     halved = replace(over, window=max(1, window.window // 2))
-    return halved if halved.probing else refused(halved, window.failure, now, limits, boot=window.boot)
+    return halved if halved.probing else back_off(halved, window.failure, now, limits, boot=window.boot)

@@ -1,1 +1,1 @@
-"""How requests, returns and machines end: given back, too late, cancelled, too old."""
+"""Ends of requests, returns and machines: returned, too late, cancelled, too old."""

@@ -1,5 +1,6 @@
-"""Whether HF knows how its requests ended, and the end of those that are cancelled: by a person, or because HF does not
-ask for them while it makes other calls.
+"""Cancellation: the end of requests that an operator cancels, or that HF does not poll while it makes other calls.
+
+The module also notes which terminal answers HF knows.
 """
 
 from __future__ import annotations
@@ -18,17 +19,24 @@ from provisioner.model import (
     ReturnRecord,
     Verdict,
 )
-from provisioner.planning.allocate.scheduling import give_up
+from provisioner.planning.allocate.scheduling import fail_missing
 from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.core.holds import told
-from provisioner.planning.core.slots import BY_A_PERSON, CANCELLED_MESSAGE, down, gaps, pending
-from provisioner.planning.finish.returns import revoke
+from provisioner.planning.core.holds import format_hold
+from provisioner.planning.core.slots import (
+    CANCELLED_BY_OPERATOR,
+    CANCELLED_MESSAGE,
+    down_slots,
+    find_gaps,
+    pending_slots,
+)
+from provisioner.planning.finish.returns import fail_unread
 
 
 def note_reported(draft: Draft, activity: HfActivity) -> None:
-    """HF knows the terminal answer: a script read it, or HF lists a machine of the request.
+    """Note the terminal answers that HF knows: a script has read the answer, or HF lists a machine of the request.
 
-    Or it will never ask for it: a script that was killed before it printed a return's id leaves one that nobody knows.
+    An answer to a return also counts as known if HF will never ask for it: a script that was killed before it printed
+    the return's id leaves a return with an unknown id.
     """
     for record in list(draft.requests.values()):
         if (
@@ -37,35 +45,35 @@ def note_reported(draft: Draft, activity: HfActivity) -> None:
             and (record.id in activity.reported or _is_listed(record, activity))
         ):
             draft.update(record.id, reported_at=draft.now)
-    for back in list(draft.returns.values()):
+    for return_record in list(draft.returns.values()):
         if (
-            back.ended
-            and back.reported_at is None
-            and (back.id in activity.reported or _forgotten(draft, activity, back))
+            return_record.ended
+            and return_record.reported_at is None
+            and (return_record.id in activity.reported or _is_unclaimed(draft, activity, return_record))
         ):
-            draft.returns[back.id] = replace(back, reported_at=draft.now)
+            draft.returns[return_record.id] = replace(return_record, reported_at=draft.now)
 
 
 def _is_listed(record: RequestRecord, activity: HfActivity) -> bool:
     return any(slot.name in activity.inventory for slot in record.slots.values())
 
 
-def _forgotten(draft: Draft, activity: HfActivity, back: ReturnRecord) -> bool:
-    silent = _silence(activity, back.id, back.ended_at or back.read)
-    return silent >= draft.limits.cancel_after and draft.brake is None
+def _is_unclaimed(draft: Draft, activity: HfActivity, return_record: ReturnRecord) -> bool:
+    silent_seconds = _silent_seconds(activity, return_record.id, return_record.ended_at or return_record.read)
+    return silent_seconds >= draft.limits.cancel_after and draft.brake is None
 
 
-def _silence(activity: HfActivity, id_: str, since: float) -> float:
-    """Seconds for which HF has made other calls and not asked for this."""
+def _silent_seconds(activity: HfActivity, id_: str, since: float) -> float:
+    """Return the seconds for which HF has made other calls without asking for this id."""
     return activity.active - max(activity.polled.get(id_, 0.0), activity.since, since)
 
 
 def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
-    """Cancel requests that HF does not poll while it makes other calls: first say so, then look again."""
+    """Cancel requests that HF does not poll while it makes other calls: announce the cancel first, then check again."""
     for record in draft.records():
-        silent = _silence(activity, record.id, record.read)
-        # Under the brake it may be our files that have forgotten.
-        if draft.brake is not None or not is_forgotten(record, draft.limits, silent):
+        silent_seconds = _silent_seconds(activity, record.id, record.read)
+        # Under the brake our files, not HF, may have lost the request.
+        if draft.brake is not None or not is_forgotten(record, draft.limits, silent_seconds):
             if record.cancelling:
                 draft.update(record.id, cancelling=False)
         elif not record.cancelling:
@@ -76,18 +84,19 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
-    """Return whether HF does not know how a request ended and has not asked for ``silence`` seconds of other calls."""
+    """Return whether HF does not know the end of a request and has not asked for it during ``silence`` seconds of other
+    calls."""
     ours = record.reported_at is not None or record.message == CANCELLED_MESSAGE or record.trimmed
     return not ours and silence >= limits.cancel_after
 
 
 def cancel(draft: Draft, record: RequestRecord) -> None:
-    """End it, and close all that HF was never told of for good."""
+    """End a request, and close all its slots that were not finally reported to HF."""
     for slot in tuple(record.slots.values()):
         if slot.verdict is Verdict.OPEN:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
         elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST):
-            revoke(draft, slot)
+            fail_unread(draft, slot)
     draft.update(
         record.id,
         ended=RequestStatus.COMPLETE_WITH_ERROR,
@@ -98,16 +107,16 @@ def cancel(draft: Draft, record: RequestRecord) -> None:
 
 
 def cancel_asked(draft: Draft) -> None:
-    """Give up what an open request still lacks that a person has cancelled: it ends with the machines that run."""
+    """End the open requests that an operator has cancelled: each keeps the machines that run, and gives up the rest."""
     for id_, hold in draft.holds.of(HoldKind.CANCEL).items():
         record = draft.requests.get(id_)
         if record is None or record.ended is not None:
             continue
-        on_their_way = [*pending(record), *down(record)]
-        failure = Failure(ErrorClass.OTHER, BY_A_PERSON + told(hold))
+        on_their_way = [*pending_slots(record), *down_slots(record)]
+        failure = Failure(ErrorClass.OTHER, CANCELLED_BY_OPERATOR + format_hold(hold))
         for slot in on_their_way:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED, failure=failure)
-        lacking = gaps(draft.requests[id_])
-        give_up(draft, draft.requests[id_], lacking, failure)
+        lacking = find_gaps(draft.requests[id_])
+        fail_missing(draft, draft.requests[id_], lacking, failure)
         if on_their_way or lacking:
             draft.update(id_, message=failure.text)

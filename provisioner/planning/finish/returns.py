@@ -1,4 +1,4 @@
-"""What HF gives back: close the slots of the named machines, follow each name until nothing of it is left."""
+"""Returns: close the slots of the machines that HF returns, and follow each name until the machine has no leftovers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.core.holds import why_stopped
+from provisioner.planning.core.holds import format_stop_message
 from provisioner.planning.core.slots import slot_named
-from provisioner.planning.observe.absence import proven_absent
+from provisioner.planning.observe.absence import is_proven_absent
 
 
 def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
-    """By pool: the names that it is asked for, each with the uid that is meant, empty where none is known.
+    """Return the names to ask each pool for, with the expected uid of each, which is empty if unknown.
 
-    Those that HF gives back and that are no slot of ours, and those of the pool's own slots whose machines were not
-    seen as ours: another pool may share its place, and they are none of its machines.
+    They are the names in open returns that have no slot, and the names of the pool's own slots whose machines are
+    absent or strayed. Slots of other pools are left out, because pools may share a place.
     """
-    open_ = (back for back in memory.returns.values() if back.ended is None)
-    given_back = {name for back in open_ for name in back.names if name not in back.results}
+    open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
+    given_back = {name for return_record in open_ for name in return_record.names if name not in return_record.results}
     unknown_machines = {name: "" for name in given_back if slot_named(memory.requests, limits.prefix, name) is None}
     names = {pool: dict(unknown_machines) for pool in limits.pools}
     for _, slot in memory.slots:
@@ -44,7 +44,7 @@ def sought(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
 
 
 def settle_returns(draft: Draft, busy: Set[str]) -> None:
-    """Take each open return request one step further, and end it when every name is settled."""
+    """Advance each open return request, and end it when every name has a result."""
     for record in list(draft.returns.values()):
         if record.ended is not None:
             continue
@@ -54,7 +54,7 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
             clean = all(result is ReturnResult.GONE for result in settled.results.values())
             status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
             settled = replace(settled, ended=status, ended_at=draft.now)
-        message = "" if settled.ended is RequestStatus.COMPLETE else why_stopped(draft.holds)
+        message = "" if settled.ended is RequestStatus.COMPLETE else format_stop_message(draft.holds)
         if message != settled.message:
             settled = replace(settled, message=message)
         if settled != record:
@@ -79,27 +79,27 @@ def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
 
 
 def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
-    told = draft.requests[slot.request].reported_at is not None
+    is_reported = draft.requests[slot.request].reported_at is not None
     if slot.verdict is Verdict.OPEN:
         slot = draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)
-    elif slot.verdict is Verdict.SUCCEEDED and told:
+    elif slot.verdict is Verdict.SUCCEEDED and is_reported:
         announced = slot.observed.notice.cause if slot.observed.notice else None
         slot = draft.close(slot, Verdict.RETURNED, reason=DeleteReason.RETURNED, cause=announced)
-    elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST) and not told:
-        slot = take_back(draft, slot)
+    elif slot.verdict in (Verdict.SUCCEEDED, Verdict.LOST) and not is_reported:
+        slot = fail_returned_early(draft, slot)
     return ReturnResult.GONE if slot.deletion.gone else None
 
 
-def take_back(draft: Draft, slot: Slot) -> Slot:
-    """Tell a machine as failed that HF gave back before it read the terminal answer, which names it as succeeded."""
+def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
+    """Report a machine as failed if HF returned it before reading the answer that said it succeeded."""
     if slot.deletion.reason is DeleteReason.CANCELLED:
         return slot
     draft.update(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
-    return revoke(draft, slot)
+    return fail_unread(draft, slot)
 
 
-def revoke(draft: Draft, slot: Slot) -> Slot:
-    """Tell a machine as failed from now on that succeeded and that HF has not heard of."""
+def fail_unread(draft: Draft, slot: Slot) -> Slot:
+    """Report a succeeded machine as failed from now on, because HF has not read that it succeeded."""
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = slot.with_deletion(reason=DeleteReason.CANCELLED)
@@ -110,7 +110,8 @@ def revoke(draft: Draft, slot: Slot) -> Slot:
 def _unknown_machine_result(
     draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
 ) -> ReturnResult | None:
-    """A name that is no slot of ours: ours by identity, adopted, someone else's, undecided, or nowhere."""
+    """Return the result for a name without a slot, and delete its machine if it is ours or adopted; None while it is
+    unknown."""
     for pool, snapshot in draft.snapshots.items():
         machine = snapshot.machines.get(name)
         if machine is None and name not in snapshot.foreign:
@@ -130,4 +131,4 @@ def _unknown_machine_result(
         absent.pop(name, None)
         return None
     asked = all(name in snapshot.asked for snapshot in draft.snapshots.values())
-    return ReturnResult.GONE if asked and proven_absent(draft, name, absent) else None
+    return ReturnResult.GONE if asked and is_proven_absent(draft, name, absent) else None

@@ -1,1 +1,1 @@
-"""What snapshots and outcomes say of slots and pools, and whether a snapshot may be acted upon."""
+"""Effects of snapshots and outcomes on slots and pools, and trust in snapshots."""

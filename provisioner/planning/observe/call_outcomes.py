@@ -1,4 +1,4 @@
-"""Outcomes: what became of creates and deletes, and what that says of slots and windows."""
+"""Outcomes of creates and deletes: their effects on slots and windows."""
 
 from __future__ import annotations
 
@@ -27,55 +27,53 @@ RETRY_DELETE = 10.0
 
 
 def remember(memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float) -> Plan:
-    """Return the memory after a batch with what changed in it, as a plan without actions.
-
-    ``unsent``: actions for which no call was started.
-    """
+    """Return the memory after a batch and the changes in it, as a plan without actions."""
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
         slot = draft.named(outcome.action.name)
         if isinstance(outcome.action, Delete):
-            _deleted(draft, outcome.action.name, slot, outcome.failure, outcome.retry_after)
+            _note_delete(draft, outcome.action.name, slot, outcome.failure, outcome.retry_after)
         elif slot is None:
             continue
         elif outcome.failure is None:
-            _created(draft, outcome.action, slot)
+            _note_created(draft, outcome.action, slot)
         else:
-            _refused(draft, outcome.action, slot, outcome.failure, outcome.retry_after)
+            _note_refused(draft, outcome.action, slot, outcome.failure, outcome.retry_after)
     for action in unsent:
         slot = draft.named(action.name)
         if slot is not None and isinstance(action, Delete):
-            begun = None if slot.deletion.begun == slot.deletion.sent else slot.deletion.begun
-            draft.put(slot.request, slot.with_deletion(sent=None, begun=begun))
+            first_sent = None if slot.deletion.begun == slot.deletion.sent else slot.deletion.begun
+            draft.put(slot.request, slot.with_deletion(sent=None, begun=first_sent))
         elif slot is not None and isinstance(action, Create):
-            _not_sent(draft, action, slot)
+            _undo_submission(draft, action, slot)
     return Plan(draft.memory(), transitions=draft.transitions, windows=draft.window_changes)
 
 
-def _created(draft: Draft, create: Create, slot: Slot) -> None:
+def _note_created(draft: Draft, create: Create, slot: Slot) -> None:
     draft.put(create.request, slot.with_observed(accepted=True))
     key = create.pool, create.template
-    draft.set_window(*key, window.accepted(draft.window(*key), slot.asked_at))
+    draft.set_window(*key, window.after_create(draft.window(*key), slot.asked_at))
 
 
-def _refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
+def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wait: float | None) -> None:
     throttled = failure.error is ErrorClass.THROTTLED
     if throttled:
-        _not_sent(draft, create, slot)
+        _undo_submission(draft, create, slot)
     elif not failure.error.is_ambiguous and slot.verdict is Verdict.OPEN:
         draft.close(slot, Verdict.FAILED, reason=DeleteReason.FAILED, failure=failure)
     before = draft.window(create.pool, create.template)
     if throttled and wait is not None:
-        changed = window.throttled(before, failure, wait, draft.now)
+        changed = window.back_off_for(before, failure, wait, draft.now)
     elif throttled or failure.error.is_ambiguous:
-        changed = window.refused(before, failure, draft.now, draft.limits)
+        changed = window.back_off(before, failure, draft.now, draft.limits)
     else:
-        changed = window.failed(before, failure, slot.asked_at, draft.now, draft.limits)
+        changed = window.after_failure(before, failure, slot.asked_at, draft.now, draft.limits)
     draft.set_window(create.pool, create.template, changed)
 
 
-def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
-    """No call of this create reached its place; an earlier one of the same name may have."""
+def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
+    """Undo the submission of a slot, because no call of the create reached its place. An earlier create of the same
+    name may have, and then the slot stays submitted."""
     if create.again or slot.observed.seen or slot.observed.accepted:
         return
     if slot.verdict is Verdict.OPEN:
@@ -84,8 +82,9 @@ def _not_sent(draft: Draft, create: Create, slot: Slot) -> None:
         draft.put(create.request, slot.with_deletion(gone=True))
 
 
-def _deleted(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
-    """Keep the reason of a failed delete, which is reported to HF until a delete is taken, and send it again soon."""
+def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
+    """Record the failure of a delete and send the delete again soon. The failure is reported to HF until a delete is
+    accepted."""
     if slot is not None:
         changed = slot.with_deletion(hindrance=failure)
         if failure is not None:
@@ -93,7 +92,9 @@ def _deleted(draft: Draft, name: str, slot: Slot | None, failure: Failure | None
         if changed != slot:
             draft.put(slot.request, changed)
         return
-    for back in list(draft.returns.values()):
-        if back.ended is None and name in back.names and (failure or name in back.hindered):
-            told = {other: why for other, why in back.hindered.items() if other != name}
-            draft.returns[back.id] = replace(back, hindered=told | ({name: failure} if failure else {}))
+    for return_record in list(draft.returns.values()):
+        if return_record.ended is None and name in return_record.names and (failure or name in return_record.hindered):
+            hindered = {key: value for key, value in return_record.hindered.items() if key != name}
+            draft.returns[return_record.id] = replace(
+                return_record, hindered=hindered | ({name: failure} if failure else {})
+            )

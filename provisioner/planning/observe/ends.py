@@ -1,7 +1,8 @@
-"""Ends: machines that end by themselves; in their first minutes, they count against their pool as failed boots.
+"""Ends: machines that end by themselves. In their first minutes they count against their pool as failed boots.
 
-A machine's life is counted in loop time, from the plan that first saw it run to the observation that first showed its
-end, whether or not anybody looked in between."""
+The life of a machine is measured in loop time, from the plan that first saw it run to the observation that first showed
+its end, also if no observation was made in between.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 from provisioner.model import DESIRED, DeleteReason, Failure, LossCause, Phase, RequestRecord, Slot, Verdict, Window
 from provisioner.planning.core import window
 from provisioner.planning.core.draft import SOON, Draft
-from provisioner.planning.core.slots import machine_of
+from provisioner.planning.core.slots import find_machine
 
-OTHERS_DOING = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
-"""Causes, announced or found, that say nothing of what a machine runs: a deletion is somebody's decision. An unknown
-cause counts against the pool."""
+EXTERNAL_CAUSES = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
+"""Causes, announced or observed, that say nothing about the software on a machine: a deletion is decided elsewhere. An
+unknown cause counts against the pool."""
 
-PUNCTUAL = 60.0
-"""Seconds before the end that its place has told from which a machine that ends has come to it."""
+EXPIRY_TOLERANCE = 60.0
+"""Seconds before its known end from which a machine that ends counts as ended by its place."""
 
 Key = tuple[str, str]
 """Pool and template."""
@@ -26,14 +27,14 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a machine ended by itself."""
+    """The end of a machine by itself."""
 
     failure: Failure
     cause: LossCause
     seen: float
-    """When the observation began that first showed it."""
+    """Begin of the observation that first showed the end."""
     gone: bool = False
-    """Nothing of the machine is left."""
+    """True if the machine has no leftovers."""
 
 
 class EarlyLosses:
@@ -42,13 +43,15 @@ class EarlyLosses:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._news: dict[Key, list[tuple[float, Failure]]] = {}
-        """When their machines were asked for, and why they ended."""
+        """Request times and failures of the lost machines, by pool and template."""
 
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
     ) -> tuple[Slot, Failure]:
-        """The slot of a machine that was not asked to end and does, and why; an observation begun at ``ended`` shows
-        it."""
+        """Mark the slot of a machine that ends by itself if the loss is early; return the slot and its failure.
+
+        ``ended``: begin of the observation that shows the end.
+        """
         limit = self._draft.pool(slot.pool).early_loss
         if not (slot.life.early or _is_early(slot, cause, ended, limit)):
             return slot, failure
@@ -58,25 +61,27 @@ class EarlyLosses:
         return slot.with_life(early=True), failure
 
     def judge(self) -> None:
-        """Close the windows where most machines are lost so; open those where one has outlived its first minutes."""
+        """Close the windows in which most machines are lost early, and open those in which one has outlived its first
+        minutes."""
         draft = self._draft
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
-            news = window.Losses(_fates(draft, *key), losses[-1][1], newest, len(losses))
-            draft.set_window(*key, window.lost_early(draft.window(*key), news, draft.now, draft.limits))
-        closed = {key: learned for key in draft.windows if (learned := draft.window(*key)).early_loss is not None}
+            news = window.Losses(_find_early_losses(draft, *key), losses[-1][1], newest, len(losses))
+            draft.set_window(*key, window.after_early_losses(draft.window(*key), news, draft.now, draft.limits))
+        closed = {key: current for key in draft.windows if (current := draft.window(*key)).early_loss is not None}
         if closed:
             _judge_probes(draft, closed)
 
 
 def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
     announced = slot.observed.notice.cause if slot.observed.notice else None
-    others = not OTHERS_DOING.isdisjoint((cause, slot.observed.cause, announced))
-    return slot.ran is not None and ended - slot.ran < limit and not others
+    is_external = not EXTERNAL_CAUSES.isdisjoint((cause, slot.observed.cause, announced))
+    return slot.ran is not None and ended - slot.ran < limit and not is_external
 
 
-def _fates(draft: Draft, pool: str, template: str) -> list[bool]:
-    """Of each machine that ran in a pool for a template, from the newest on: was it lost in its first minutes?"""
+def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
+    """Return for each machine that ran in a pool for a template, from the newest on, whether it was lost in its first
+    minutes."""
     ran = [
         (-slot.ran, slot.life.early)
         for record in draft.records()
@@ -88,34 +93,36 @@ def _fates(draft: Draft, pool: str, template: str) -> list[bool]:
 
 
 def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
-    """Where early losses closed the window: has a machine that was asked for since outlived its first minutes?"""
+    """Open each window that early losses closed if a machine that was requested later has outlived its first
+    minutes."""
     for record in draft.records():
         for slot in record.slots.values():
-            shut = closed.get((slot.pool, record.template))
-            if shut is None or slot.ran is None or slot.asked_at < shut.blocked_at or slot.verdict not in DESIRED:
+            former = closed.get((slot.pool, record.template))
+            if former is None or slot.ran is None or slot.asked_at < former.blocked_at or slot.verdict not in DESIRED:
                 continue
-            machine = machine_of(slot, draft.snapshots)
+            machine = find_machine(slot, draft.snapshots)
             if machine is None or machine.phase is not Phase.RUNNING:
                 continue
             proven_at = slot.ran + draft.pool(slot.pool).early_loss
             if draft.snapshots[slot.pool].began >= proven_at:
                 key = slot.pool, record.template
-                draft.set_window(*key, window.outlived(draft.window(*key), slot.asked_at))
+                draft.set_window(*key, window.after_outlived(draft.window(*key), slot.asked_at))
             else:
-                draft.wake_at(max(proven_at, draft.now) + SOON)  # a later observation that says the same is no news
+                draft.wake_at(max(proven_at, draft.now) + SOON)  # an equal later observation starts no plan
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Its place had told its end, and an observation begun at ``seen``, about then, is the first to show it, or one
-    was."""
+    """Return whether a machine came to its known end: an observation has said so, or else the first observation that
+    showed its end began at ``seen``, close to the known end or later."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires)
-    return ends is not None and seen >= ends - PUNCTUAL
+    return ends is not None and seen >= ends - EXPIRY_TOLERANCE
 
 
 def end_slot(draft: Draft, record: RequestRecord, slot: Slot, end: End, early: EarlyLosses) -> None:
-    """A machine ended by itself: lost when HF had been told of it for good, else failed (and replaced)."""
+    """Close the slot of a machine that ended by itself: lost if HF has its terminal answer, else failed and
+    replaced."""
     slot, failure = early.mark(record, slot, end.failure, end.cause, end.seen)
     lost = slot.verdict is Verdict.SUCCEEDED
     verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)

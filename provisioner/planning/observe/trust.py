@@ -1,7 +1,8 @@
-"""Trust: whether a snapshot may be acted upon, decided once, before anything else of a plan rests on it.
+"""Trust: the decision whether a snapshot may be acted upon, made once, before the rest of a plan uses it.
 
-One that lacks many machines at once is distrusted until a later list confirms it, as HF gives up every machine that is
-reported as lost; one of another endpoint, or of a pool that was moved from its machines, until an operator decides.
+A snapshot that lacks many machines at once is distrusted until a later list confirms the loss, because HF gives up
+every machine that is reported as lost. A snapshot of another endpoint, or of a pool that was moved away from its
+machines, is distrusted until an operator decides.
 """
 
 from __future__ import annotations
@@ -30,39 +31,43 @@ from provisioner.names import split_name
 from provisioner.planning.core.draft import SOON, Draft
 
 FEW = 5
-"""Machines that may be missing at once without distrust: HF gets over them, and a node holds as many."""
+"""Machines that may be missing at once without distrust. HF copes with the loss of so few, and one node may run as
+many."""
 
 SHARE = 0.2
-"""Share of a pool's machines that may be missing at once without distrust: in a large pool some always end together."""
+"""Share of a pool's machines that may be missing at once without distrust, because some always end together in a large
+pool."""
 
-SETTLED = 60.0
-"""Seconds after the loop began from which on an orphan is new: the first snapshots show those that came before."""
+FIRST_SECONDS = 60.0
+"""Seconds after the loop began from which an orphan counts as new. The first snapshots show older orphans."""
 
-REMEMBERED = HOUR
-"""Seconds for which it is remembered that an orphan appeared: another provisioner makes more within an hour."""
+APPEARED_SECONDS = HOUR
+"""Seconds for which the appearance of an orphan is remembered. Another provisioner makes more of them within an
+hour."""
 
 SNAPSHOTS = 2
-"""Snapshots in which new orphans have to appear: a single one may show the late result of one call."""
+"""Number of snapshots in which new orphans must appear. A single snapshot may show the late result of one call."""
 
 
 def distrust(draft: Draft) -> None:
-    """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and note where pools are."""
+    """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and record the places of
+    pools."""
     places = configured_places(draft.before, draft.limits)
-    draft.distrusted = trust(draft, places)
+    draft.distrusted = find_distrusted(draft, places)
     wrong, endpoints = dict(draft.places.wrong_since), dict(draft.places.endpoints)
     for pool, snapshot in list(draft.snapshots.items()):
         distrusted = draft.distrusted.get(pool)
         reason = distrusted.reason if distrusted else None
         if distrusted is not None and reason is DistrustReason.WRONG_ENDPOINT:
             wrong[pool] = distrusted.since
-            text = f"It {distrusted.detail}. To release the brake is to say that they are lost."
+            text = f"The pool {distrusted.detail}. To release the brake is to confirm that its machines are lost."
             draft.latch(BrakeReason.WRONG_ENDPOINT, text, pool)
             if not snapshot.endpoint_identity:
                 known = draft.orphans.since
-                new = dict.fromkeys(_unknown(draft, snapshot) - known.keys(), draft.now)
+                new = dict.fromkeys(_find_unknown(draft, snapshot) - known.keys(), draft.now)
                 draft.orphans = replace(draft.orphans, since={**known, **new})
         elif reason is DistrustReason.POOL_MOVED:
-            del draft.snapshots[pool]  # it shows another place, and says nothing of the pool's machines
+            del draft.snapshots[pool]  # it shows another place than that of the pool's machines
         else:
             wrong.pop(pool, None)
             if snapshot.endpoint_identity:
@@ -70,8 +75,8 @@ def distrust(draft: Draft) -> None:
     draft.places = replace(draft.places, configured=places, endpoints=endpoints, wrong_since=wrong)
 
 
-def trust(draft: Draft, places: Mapping[str, str]) -> dict[str, Distrusted]:
-    """Return why snapshots may not be acted upon, by pool; a pool that is not named is trusted. Change nothing.
+def find_distrusted(draft: Draft, places: Mapping[str, str]) -> dict[str, Distrusted]:
+    """Return the reasons of all distrusted snapshots by pool. Change nothing.
 
     ``places``: where the machines of each pool are.
     """
@@ -90,7 +95,7 @@ def trust(draft: Draft, places: Mapping[str, str]) -> dict[str, Distrusted]:
             machine = snapshot.machines.get(slot.name)
             if machine is None:
                 absent[slot.pool].append(slot)
-            elif machine.phase is Phase.GONE:  # its end is seen, so it raises no bound for those that are missing
+            elif machine.phase is Phase.GONE:  # its end was seen, so it allows no more missing machines
                 continue
             running[slot.pool] += 1
     for pool in draft.snapshots.keys() - distrusted.keys():
@@ -100,48 +105,49 @@ def trust(draft: Draft, places: Mapping[str, str]) -> dict[str, Distrusted]:
 
 
 def _judge(draft: Draft, pool: str, running: int, absent: list[Slot]) -> Distrusted | None:
-    """Judge one snapshot by how many of the machines that HF has or was told of it lacks, and by who answered."""
-    missing = [slot for slot in absent if _is_doubtful(draft, slot)]
-    if detail := _wrong_endpoint(draft, pool, running, (len(absent), len(missing))):
+    """Judge one snapshot by its endpoint, and by how many machines it lacks of those that HF has."""
+    missing = [slot for slot in absent if _is_unconfirmed(draft, slot)]
+    if detail := _find_wrong_endpoint(draft, pool, running, (len(absent), len(missing))):
         since = draft.places.wrong_since.get(pool, draft.now)
         return Distrusted(DistrustReason.WRONG_ENDPOINT, since, NEVER, running, running, detail)
-    if not is_mass(len(missing), running):
+    if not is_mass_loss(len(missing), running):
         return None
     since = min(
         draft.snapshots[pool].began if slot.observed.absent is None else slot.observed.absent for slot in missing
     )
-    return Distrusted(DistrustReason.MASS_LOSS, since, since + apart(draft.pool(pool)), len(missing), running)
+    return Distrusted(DistrustReason.MASS_LOSS, since, since + confirm_seconds(draft.pool(pool)), len(missing), running)
 
 
 # --- many machines are missing at once --------------------------------------------------------------------------------
 
 
-def is_mass(missing: int, running: int) -> bool:
-    """Return whether so many missing machines of those that HF was told of are not believed to be gone."""
+def is_mass_loss(missing: int, running: int) -> bool:
+    """Return whether so many machines are missing that their loss has to be confirmed."""
     return missing > FEW and missing > SHARE * running
 
 
-def apart(limits: PoolLimits) -> float:
-    """Return how far apart the lists must begin that prove a mass loss; 0 where it is reported as any other loss."""
+def confirm_seconds(limits: PoolLimits) -> float:
+    """Return the least seconds between the lists that prove a mass loss; 0 if it counts as any other loss."""
     return max(limits.lag, limits.mass_loss) if limits.mass_loss else 0.0
 
 
-def waits(draft: Draft, slot: Slot) -> bool:
-    """Return whether an absent machine of a distrusted pool needs a later list than any other would."""
+def needs_later_list(draft: Draft, slot: Slot) -> bool:
+    """Return whether an absent machine of a distrusted pool needs a later list than any other, and ask for a plan
+    then."""
     distrusted = draft.distrusted.get(slot.pool)
     if distrusted is None:
         return False
-    if distrusted.reason is DistrustReason.MASS_LOSS and not _is_doubtful(draft, slot):
+    if distrusted.reason is DistrustReason.MASS_LOSS and not _is_unconfirmed(draft, slot):
         return False
     draft.wake_at(max(distrusted.until, draft.now) + SOON)
     return True
 
 
-def _is_doubtful(draft: Draft, slot: Slot) -> bool:
-    """Return whether no cause explains why the machine went, and no list begun late enough lacks it."""
-    snapshot, wait = draft.snapshots[slot.pool], apart(draft.pool(slot.pool))
-    confirmed = slot.observed.absent is not None and snapshot.proves - slot.observed.absent >= wait
-    return wait > 0 and not (slot.set_aside or confirmed or _is_explained(slot, snapshot))
+def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
+    """Return whether no cause explains the absence of a machine, and no list that begins late enough confirms it."""
+    snapshot, wait_seconds = draft.snapshots[slot.pool], confirm_seconds(draft.pool(slot.pool))
+    is_confirmed = slot.observed.absent is not None and snapshot.proves - slot.observed.absent >= wait_seconds
+    return wait_seconds > 0 and not (slot.set_aside or is_confirmed or _is_explained(slot, snapshot))
 
 
 def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
@@ -149,30 +155,36 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
     return slot.observed.notice is not None or bool(causes)
 
 
-# --- another endpoint answers, as where a kubeconfig, a context or an address leads to another cluster ----------------
+# --- another endpoint answers, for example because a kubeconfig, context or address leads to another cluster ----------
 
 
-def _wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, int]) -> str:
-    """Return what shows another endpoint: its identity, or else none of the pool's machines and new ones of ours.
+def _find_wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, int]) -> str:
+    """Return the text that shows another endpoint, else an empty text.
 
-    ``absent``: how many machines that run the snapshot lacks, and how many of these without an explanation.
+    The endpoint has another identity; or, if identities are unknown, the snapshot shows none of the pool's machines but
+    new ones of ours. ``absent``: the number of running machines that it lacks, and of these the number without an
+    explanation.
     """
     snapshot, memory = draft.snapshots[pool], draft.before
     if snapshot.endpoint_identity:
         known = memory.places.endpoints.get(pool, snapshot.endpoint_identity)
         is_other = known != snapshot.endpoint_identity and pool in _pools_with_machines(memory)
         return f"is {snapshot.endpoint_identity} now, but its machines were made in {known}" if is_other else ""
-    noted = pool in memory.places.wrong_since
-    if not running or absent[0] < running or not (noted or (absent[1] == running and is_mass(running, running))):
+    is_noted = pool in memory.places.wrong_since
+    if (
+        not running
+        or absent[0] < running
+        or not (is_noted or (absent[1] == running and is_mass_loss(running, running)))
+    ):
         return ""
-    unknown = _unknown(draft, snapshot)
-    if not (noted or unknown - memory.orphans.since.keys()):
+    unknown = _find_unknown(draft, snapshot)
+    if not (is_noted or unknown - memory.orphans.since.keys()):
         return ""
-    return f"shows none of its {running} machines but {len(unknown)} that nobody asked for"
+    return f"shows none of its {running} machines but {len(unknown)} without a request"
 
 
-def _unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
-    """Return the machines that a snapshot shows of unknown requests."""
+def _find_unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
+    """Return the machines in a snapshot whose requests are unknown."""
     names = ((name, split_name(draft.limits.prefix, name)) for name in snapshot.machines)
     return frozenset(name for name, parts in names if parts is None or parts[0] not in draft.requests)
 
@@ -185,7 +197,7 @@ def _pools_with_machines(memory: Memory) -> frozenset[str]:
 
 
 def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
-    """Return where the machines of each pool are: as configured, unless the pool has some from elsewhere."""
+    """Return the place of each pool's machines: as configured, unless the pool has machines elsewhere."""
     configured = {name: pool.where for name, pool in limits.pools.items() if pool.where}
     others = {name for name, where in configured.items() if memory.places.configured.get(name, where) != where}
     if others:
@@ -197,21 +209,22 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
 
 
 def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> None:
-    """Note the orphans that are new, and latch the brake once more of them appear. ``unknown``: the pool of each.
+    """Note the new orphans, and latch the brake if more of them keep appearing. ``unknown``: the pool of each orphan.
 
-    Lost files may explain one snapshot with machines that no request explains, but not that more keep appearing.
+    Lost files may explain one snapshot with machines that no request explains, but not that more machines keep
+    appearing.
     """
     orphans, now = draft.orphans, draft.now
-    appeared = {name: since for name, since in orphans.appeared.items() if since > now - REMEMBERED}
+    appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}
     explained = {*appeared, *draft.before.orphans.since, *orphans.accepted}
-    new = sorted(unknown.keys() - explained) if now - activity.started > SETTLED else []
+    new = sorted(unknown.keys() - explained) if now - activity.started > FIRST_SECONDS else []
     appeared |= dict.fromkeys(new, now)
     draft.orphans = replace(orphans, appeared=appeared)
     snapshots = len(set(appeared.values()))
     if new and snapshots >= SNAPSHOTS:
         text = (
-            f"{len(appeared)} machines with our names that nobody asked us for have appeared in {snapshots} looks, the "
-            f"last is {new[-1]}: another provisioner may have the same id and name prefix here."
+            f"{len(appeared)} machines with our names but without a request have appeared in {snapshots} snapshots, "
+            f"the last is {new[-1]}: another provisioner may have the same id and name prefix here."
         )
         draft.latch(BrakeReason.IDENTITY_CONFLICT, text, unknown[new[-1]])
 
@@ -226,17 +239,17 @@ def format_distrust(pool: str, distrusted: Distrusted, ahead: float) -> str:
         case DistrustReason.MASS_LOSS:
             return (
                 f"{distrusted.missing} of {distrusted.expected} machines are missing since {since}, all at once and "
-                "without a cause. Nothing is made or deleted here and HostFactory is told nothing of them before a "
-                f"look {distrusted.until - distrusted.since:g} s later says the same."
+                "without a cause. No machine is made or deleted here, and the loss is not reported to HostFactory, "
+                f"until a list that begins {distrusted.until - distrusted.since:g} s later confirms it."
             )
         case DistrustReason.WRONG_ENDPOINT:
             return (
-                f"pools.{pool} {distrusted.detail} (since {since}): does another cluster or project answer in its "
-                "place? Put back what it is reached by and start again; or, if its machines are gone, run "
-                "`provisioner recover --release-brake`. Until then none of them counts as lost."
+                f"pools.{pool} {distrusted.detail} (since {since}): another cluster or project may answer in its "
+                "place. Restore the settings that lead to it and start again; or, if its machines are gone, run "
+                "`provisioner recover --release-brake`. Until then its machines do not count as lost."
             )
         case DistrustReason.POOL_MOVED:
             return (
-                f"pools.{pool} {distrusted.detail}: put that back and start again, or give the new place a pool of "
-                "its own. Until then none of these machines counts as lost."
+                f"pools.{pool} {distrusted.detail}: restore the setting and start again, or give the new place a pool "
+                "of its own. Until then these machines do not count as lost."
             )

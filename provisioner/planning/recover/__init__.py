@@ -1,1 +1,1 @@
-"""What is made again from what is left, and what a release of the brake sets going."""
+"""Recovery: memory rebuilt from what is left."""

@@ -1,7 +1,7 @@
-"""A memory made again from what is left: intent, what HF was last told, and complete snapshots of all pools.
+"""Rebuilding a lost memory from intent, the last answers to HF, and complete snapshots of all pools.
 
-Nothing is created for a request whose time, by intent's own clock, is over; no slot number is used again; the brake
-is latched (law: the brake).
+A request whose time is over by intent's clock gets no creates, no slot number is used again, and the brake is latched
+(law: the brake).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from provisioner.model import (
 )
 from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_NUMBERS, request_of, split_name
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import CANCELLED_MESSAGE, tells_cancel
+from provisioner.planning.core.slots import CANCELLED_MESSAGE, is_cancel_message
 from provisioner.planning.finish.cancellation import cancel
-from provisioner.planning.finish.returns import take_back
-from provisioner.planning.observe.trust import apart, is_mass
-from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, failure_of, request_answer
+from provisioner.planning.finish.returns import fail_returned_early
+from provisioner.planning.observe.trust import confirm_seconds, is_mass_loss
+from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, parse_failure, request_answer
 
-LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
-"""So many memories in a row get slot numbers of their own: more than are lost while one request is open."""
+MOST_LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
+"""Number of successive memories with slot numbers of their own. Fewer memories are lost while one request is open."""
 
 
 def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
-    """The first memory of a state directory that never had one."""
+    """Return the first memory of a state directory that never had one."""
     return Memory(
         provisioner=intent.provisioner,
         written=Moment(now, wall),
@@ -63,98 +63,107 @@ def fresh(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryInputs:
-    """What a lost memory can be made of again."""
+    """Inputs from which a lost memory is rebuilt."""
 
     intent: Intent
-    told: Mapping[str, Answer]
-    """What is settled, and what status.json last said of the others: it binds (law: a terminal answer stays)."""
-    heard: Mapping[str, bool]
-    """Of each id that HF polled, whether it has read the terminal answer. Any other id counts as read where its request
-    ended, or a machine of it runs or was given back: what HF may have is kept."""
+    answers: Mapping[str, Answer]
+    """Settled answers, and for the other ids the answers in the last status.json. They are binding (law: a terminal
+    answer stays)."""
+    read: Mapping[str, bool]
+    """For each id that HF polled, True if HF has read the terminal answer.
+
+    An id without an entry counts as read if its request ended, or if one of its machines runs or was returned. So
+    machines that HF may have are kept.
+    """
     snapshots: Mapping[str, Snapshot]
-    """Every pool, as it was after the last action of the loop before."""
-    asked: float
-    """What the clock that intent's times are by shows now; this host's own may differ (law: time is an argument)."""
+    """Snapshots of all pools from after the last action of the earlier loop."""
+    intent_now: float
+    """Present time by the clock of intent's times, which may differ from this host's clock (law: time is an
+    argument)."""
     life: int = 1
-    """How often a memory was made again, this time included: each has slot numbers of its own."""
+    """Number of memories that were rebuilt, including this one. Each has slot numbers of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Traces:
-    """The machines that are left, the names that HF gave back, and when slots are made of them."""
+class _SlotInputs:
+    """Machines that are left, names that HF returned, and the time for new slots."""
 
     seen: Mapping[str, tuple[str, Machine]]
-    """By name: the pool that shows a machine, and the machine."""
+    """The pool and the machine of each name in the snapshots."""
     names: Mapping[str, Sequence[str]]
-    """The names of the machines that are there, sorted, by request."""
+    """The sorted names of existing machines, by request."""
     returned: Set[str]
-    """Names that HF gave back."""
+    """Names that HF returned."""
     prefix: str
     now: float
 
 
-def distrusted(recovery_inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return the pools whose snapshot is no evidence yet, as too many machines that HF has are missing since then."""
-    told = _succeeded(recovery_inputs.told) - _given_back(recovery_inputs)
-    missing = told - {name for observation in recovery_inputs.snapshots.values() for name in observation.machines}
-    if not is_mass(len(missing), len(told)):
+def distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
+    """Return the pools whose snapshots are not trusted yet, because they have lacked too many of HF's machines from
+    ``since`` on."""
+    succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
+    missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
+    if not is_mass_loss(len(missing), len(succeeded)):
         return {}
-    waits = {name: apart(pool) for name, pool in limits.pools.items() if apart(pool)}
+    wait_seconds = {name: confirm_seconds(pool) for name, pool in limits.pools.items() if confirm_seconds(pool)}
     return {
-        name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, len(missing), len(told))
-        for name, seconds in waits.items()
-        if recovery_inputs.snapshots[name].proves < since + seconds
+        name: Distrusted(DistrustReason.MASS_LOSS, since, since + seconds, len(missing), len(succeeded))
+        for name, seconds in wait_seconds.items()
+        if inputs.snapshots[name].proves < since + seconds
     }
 
 
 def rebuild(
-    recovery_inputs: RecoveryInputs,
+    inputs: RecoveryInputs,
     limits: Limits,
     now: float,
     wall: float,
     reason: BrakeReason = BrakeReason.MEMORY_LOST,
 ) -> Memory:
-    """What can be known again."""
-    intent, told, heard = recovery_inputs.intent, recovery_inputs.told, recovery_inputs.heard
+    """Return a rebuilt memory."""
+    intent, answers, read = inputs.intent, inputs.answers, inputs.read
     seen = {
         name: (pool, one)
-        for pool, observation in recovery_inputs.snapshots.items()
+        for pool, observation in inputs.snapshots.items()
         for name, one in observation.machines.items()
     }
-    returned = _given_back(recovery_inputs)
+    returned = _get_returned(inputs)
     running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
     served = {request_of(limits.prefix, name) for name in running | returned}
     names = defaultdict[str, list[str]](list)
     for name in sorted(seen):
         names[request_of(limits.prefix, name)].append(name)
-    traces = _Traces(seen, names, returned, limits.prefix, now)
+    slot_inputs = _SlotInputs(seen, names, returned, limits.prefix, now)
     requests = {}
     for request in intent.requests.values():
-        answer = json.loads(told[request.id].text) if request.id in told else None
-        if answer is None and heard.get(request.id, request.id in served):
-            answer = _heard_answer(request, traces)
-        left = request.created_wall + limits.request_deadline - recovery_inputs.asked
-        record = _request(request, answer, heard.get(request.id, True), traces)
+        answer = json.loads(answers[request.id].text) if request.id in answers else None
+        if answer is None and read.get(request.id, request.id in served):
+            answer = _make_answer(request, slot_inputs)
+        left_seconds = request.created_wall + limits.request_deadline - inputs.intent_now
+        record = _rebuild_request(request, answer, read.get(request.id, True), slot_inputs)
         requests[request.id] = replace(
             record,
-            deadline=now + max(0.0, min(left, limits.request_deadline)),
-            next_slot=_next_slot(record.slots, recovery_inputs.life),
+            deadline=now + max(0.0, min(left_seconds, limits.request_deadline)),
+            next_slot=_next_slot(record.slots, inputs.life),
         )
     word = "older than one written before" if reason is BrakeReason.MEMORY_OLDER else "lost"
     return replace(
         fresh(intent, limits, now, wall),
         requests=requests,
-        returns={id_: _return(id_, intent, told, limits, now) for id_ in intent.returns},
+        returns={id_: _rebuild_return(id_, intent, answers, limits, now) for id_ in intent.returns},
         places=Places(),
-        brake=Brake(reason, now, f"memory.json was {word}; it was made again from {len(seen)} machines."),
+        brake=Brake(reason, now, f"memory.json was {word} and was rebuilt from {len(seen)} machines."),
     )
 
 
-def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, traces: _Traces) -> RequestRecord:
-    """A request by its answer, if there is one, and by its machines; the caller knows its deadline and next number."""
-    now = traces.now
+def _rebuild_request(
+    request: Request, answer: Mapping[str, Any] | None, is_read: bool, slot_inputs: _SlotInputs
+) -> RequestRecord:
+    """Return the record of a request from its answer, if any, and its machines. The caller sets its deadline and next
+    number."""
+    now = slot_inputs.now
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
-    slots = _slots(request, answer, ended, heard, traces)
+    slots = _rebuild_slots(request, answer, ended, is_read, slot_inputs)
     return RequestRecord(
         id=request.id,
         template=request.template,
@@ -164,52 +173,60 @@ def _request(request: Request, answer: Mapping[str, Any] | None, heard: bool, tr
         slots=slots,
         ended=ended,
         ended_at=now if ended else None,
-        message=answer["message"] if answer and tells_cancel(answer["message"]) else "",
+        message=answer["message"] if answer and is_cancel_message(answer["message"]) else "",
         rc_account=request.rc_account,
-        reported_at=now if ended and heard else None,
+        reported_at=now if ended and is_read else None,
     )
 
 
 def _next_slot(slots: Iterable[int], life: int) -> int:
-    """Return the first number of a block that is free: of this life or after the highest, else any; else no number."""
+    """Return the first number of a free block: the block of this life or one after the highest, else any, else no
+    number."""
     used = {number // SLOT_BLOCK for number in slots}
-    own = (life - 1) % LIVES + 1
+    own = (life - 1) % MOST_LIVES + 1
     later = max(own, max(used, default=0) + 1)
-    blocks = [*range(later, LIVES + 1), *range(own, LIVES + 1), *range(1, own)]
-    return next((block for block in blocks if block not in used), LIVES + 1) * SLOT_BLOCK
+    blocks = [*range(later, MOST_LIVES + 1), *range(own, MOST_LIVES + 1), *range(1, own)]
+    return next((block for block in blocks if block not in used), MOST_LIVES + 1) * SLOT_BLOCK
 
 
-def _slots(
-    request: Request, answer: Mapping[str, Any] | None, ended: RequestStatus | None, heard: bool, traces: _Traces
+def _rebuild_slots(
+    request: Request,
+    answer: Mapping[str, Any] | None,
+    ended: RequestStatus | None,
+    is_read: bool,
+    slot_inputs: _SlotInputs,
 ) -> dict[int, Slot]:
-    # Of an ended request HF knows the listed machines alone; any other is for the orphan rule to judge.
-    unlisted = () if ended else traces.names.get(request.id, ())
-    entries = {name: _entry(traces.seen[name][1]) for name in unlisted}
+    # HF knows only the listed machines of an ended request. The orphan rule decides about the others.
+    unlisted = () if ended else slot_inputs.names.get(request.id, ())
+    entries = {name: _entry(slot_inputs.seen[name][1]) for name in unlisted}
     entries |= {entry["name"]: entry for entry in answer["machines"]} if answer else {}
     slots = {}
     for name, entry in sorted(entries.items(), key=lambda one: one[0]):
-        parts = split_name(traces.prefix, name)
+        parts = split_name(slot_inputs.prefix, name)
         if parts is not None:
-            # What HF gave back before it read a terminal answer is left to the plan, which takes it from the answer.
-            returned = name in traces.returned and (heard or not ended)
-            slots[parts[1]] = _judged(_told(entry, traces), entry, ended is not None, returned, traces)
+            # If HF returned a machine before it read the terminal answer, the next plan changes the answer.
+            is_returned = name in slot_inputs.returned and (is_read or not ended)
+            slots[parts[1]] = _set_verdict(
+                _open_slot(entry, slot_inputs), entry, ended is not None, is_returned, slot_inputs
+            )
     return slots
 
 
-def _heard_answer(request: Request, traces: _Traces) -> Mapping[str, Any]:
-    """Of a terminal answer that HF has read and that is lost: HF may have every machine of the request that runs."""
-    there = [traces.seen[name][1] for name in traces.names.get(request.id, ())]
+def _make_answer(request: Request, slot_inputs: _SlotInputs) -> Mapping[str, Any]:
+    """Return a substitute for a lost terminal answer that HF has read: HF may have every machine of the request that
+    runs."""
+    there = [slot_inputs.seen[name][1] for name in slot_inputs.names.get(request.id, ())]
     running = [machine for machine in there if machine.phase is Phase.RUNNING]
-    whole = len(running) >= request.count
+    is_complete = len(running) >= request.count
     return {
-        "status": RequestStatus.COMPLETE if whole else RequestStatus.COMPLETE_WITH_ERROR,
+        "status": RequestStatus.COMPLETE if is_complete else RequestStatus.COMPLETE_WITH_ERROR,
         "message": "",
         "machines": [_entry(machine) for machine in running],
     }
 
 
 def _entry(machine: Machine) -> Mapping[str, Any]:
-    """Return the entry that an answer has for a machine as its pool shows it."""
+    """Return the entry of a machine in an answer, as its pool shows the machine."""
     return {
         "name": machine.name,
         "result": "succeed" if machine.phase is Phase.RUNNING else "executing",
@@ -220,25 +237,23 @@ def _entry(machine: Machine) -> Mapping[str, Any]:
     }
 
 
-def _given_back(recovery_inputs: RecoveryInputs) -> Set[str]:
-    """Return the machines of all returns in intent, and of those that HF was told of, whatever intent has lost."""
-    backs = (
-        json.loads(answer.text) for id_, answer in recovery_inputs.told.items() if id_.startswith(RETURN_ID_PREFIX)
-    )
-    told = {entry["name"] for back in backs for entry in back["machines"]}
-    return told | {name for back in recovery_inputs.intent.returns.values() for name in back.names}
+def _get_returned(inputs: RecoveryInputs) -> Set[str]:
+    """Return the machines of all returns in intent, and of the returns in reported answers that intent has lost."""
+    answers = (json.loads(answer.text) for id_, answer in inputs.answers.items() if id_.startswith(RETURN_ID_PREFIX))
+    reported = {entry["name"] for answer in answers for entry in answer["machines"]}
+    return reported | {name for request in inputs.intent.returns.values() for name in request.names}
 
 
-def _succeeded(told: Mapping[str, Answer]) -> Set[str]:
-    """The machines that HF was told of as its own."""
-    answers = (json.loads(answer.text) for id_, answer in told.items() if not id_.startswith(RETURN_ID_PREFIX))
+def _get_succeeded(answers_by_id: Mapping[str, Answer]) -> Set[str]:
+    """Return the machines that were reported to HF as succeeded."""
+    answers = (json.loads(answer.text) for id_, answer in answers_by_id.items() if not id_.startswith(RETURN_ID_PREFIX))
     return {entry["name"] for answer in answers for entry in answer["machines"] if entry["result"] == "succeed"}
 
 
-def _told(entry: Mapping[str, Any], traces: _Traces) -> Slot:
-    """Return an open slot by its machine's entry in an answer."""
-    name, now = entry["name"], traces.now
-    pool = traces.seen[name][0] if name in traces.seen else ""
+def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
+    """Return an open slot from its machine's entry in an answer."""
+    name, now = entry["name"], slot_inputs.now
+    pool = slot_inputs.seen[name][0] if name in slot_inputs.seen else ""
     observed = Observed(
         accepted=True,
         seen=True,
@@ -249,47 +264,52 @@ def _told(entry: Mapping[str, Any], traces: _Traces) -> Slot:
     return Slot(name, pool, Verdict.OPEN, now, now, now if entry["result"] == "succeed" else None, observed)
 
 
-def _judged(slot: Slot, entry: Mapping[str, Any], ended: bool, returned: bool, traces: _Traces) -> Slot:
-    """The slot with the verdict that it must have had: by what HF was told, gave back, and by what is there."""
-    gone, now = slot.name not in traces.seen, traces.now
+def _set_verdict(
+    slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool, slot_inputs: _SlotInputs
+) -> Slot:
+    """Return the slot with the verdict it must have had, from its entry, from HF's returns and from the existing
+    machines."""
+    is_gone, now = slot.name not in slot_inputs.seen, slot_inputs.now
     if entry["result"] == "fail":
-        if entry["message"] == RETURNED_EARLY or tells_cancel(entry["message"]):
-            return slot._replace(verdict=Verdict.CANCELLED, deletion=Deletion(now, DeleteReason.CANCELLED, gone))
-        deletion = Deletion(now, DeleteReason.FAILED, gone)
-        failure = failure_of(entry["message"])
+        if entry["message"] == RETURNED_EARLY or is_cancel_message(entry["message"]):
+            return slot._replace(verdict=Verdict.CANCELLED, deletion=Deletion(now, DeleteReason.CANCELLED, is_gone))
+        deletion = Deletion(now, DeleteReason.FAILED, is_gone)
+        failure = parse_failure(entry["message"])
         return slot._replace(submitted=None, verdict=Verdict.FAILED, failure=failure, deletion=deletion)
-    if returned:
-        verdict = Verdict.RETURNED if ended else Verdict.CANCELLED
-        reason = DeleteReason.RETURNED if ended else DeleteReason.CANCELLED
-        return slot._replace(verdict=verdict, deletion=Deletion(now, reason, gone=gone))
-    if gone:
-        verdict = Verdict.LOST if ended else Verdict.FAILED
+    if is_returned:
+        verdict = Verdict.RETURNED if is_ended else Verdict.CANCELLED
+        reason = DeleteReason.RETURNED if is_ended else DeleteReason.CANCELLED
+        return slot._replace(verdict=verdict, deletion=Deletion(now, reason, gone=is_gone))
+    if is_gone:
+        verdict = Verdict.LOST if is_ended else Verdict.FAILED
         return slot._replace(verdict=verdict, deletion=Deletion(now, DeleteReason.LOST, gone=True))
-    return slot._replace(verdict=Verdict.SUCCEEDED) if ended else slot
+    return slot._replace(verdict=Verdict.SUCCEEDED) if is_ended else slot
 
 
-def _hindered(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:
+def _get_hindrances(entries: Iterable[Mapping[str, Any]]) -> dict[str, Failure]:
     """Return the reasons of deletes without effect, by machine, from the messages of an answer."""
-    said = {entry["name"]: failure_of(entry["message"].partition(HINDERED)[2]) for entry in entries}
-    return {name: failure for name, failure in said.items() if failure is not None}
+    failures = {entry["name"]: parse_failure(entry["message"].partition(HINDERED)[2]) for entry in entries}
+    return {name: failure for name, failure in failures.items() if failure is not None}
 
 
-def _result(entry: Mapping[str, Any]) -> ReturnResult:
+def _get_result(entry: Mapping[str, Any]) -> ReturnResult:
     if entry["result"] == "succeed":
         return ReturnResult.GONE
     return ReturnResult.NOT_OURS if entry["message"] == NOT_OURS else ReturnResult.STUCK
 
 
-def _return(id_: str, intent: Intent, told: Mapping[str, Answer], limits: Limits, now: float) -> ReturnRecord:
+def _rebuild_return(
+    id_: str, intent: Intent, answers: Mapping[str, Answer], limits: Limits, now: float
+) -> ReturnRecord:
     names = intent.returns[id_].names
     record = ReturnRecord(id=id_, names=names, read=now, deadline=now + limits.return_deadline)
-    answer = json.loads(told[id_].text) if id_ in told else None
+    answer = json.loads(answers[id_].text) if id_ in answers else None
     if answer is None or answer["status"] == RequestStatus.RUNNING:
         return record
     return replace(
         record,
-        results={entry["name"]: _result(entry) for entry in answer["machines"]},
-        hindered=_hindered(answer["machines"]),
+        results={entry["name"]: _get_result(entry) for entry in answer["machines"]},
+        hindered=_get_hindrances(answer["machines"]),
         ended=RequestStatus(answer["status"]),
         ended_at=now,
         reported_at=now,
@@ -297,20 +317,20 @@ def _return(id_: str, intent: Intent, told: Mapping[str, Answer], limits: Limits
 
 
 def recover_answers(memory: Memory, settled: Mapping[str, Answer], limits: Limits, now: float) -> Memory:
-    """Return the memory after answers of ended requests that were settled and not recorded; the same if they agree."""
+    """Return the memory with settled answers of ended requests that it lacks; the same memory if they agree."""
     draft = Draft(memory, {}, limits, now)
     for id_, answer in settled.items():
         record = draft.requests[id_]
         if request_answer(record).text != answer.text:
-            _keep(draft, record, answer)
+            _apply_answer(draft, record, answer)
     return draft.memory()
 
 
-def _keep(draft: Draft, record: RequestRecord, answer: Answer) -> None:
+def _apply_answer(draft: Draft, record: RequestRecord, answer: Answer) -> None:
     entry = json.loads(answer.text)
     if entry["message"] == CANCELLED_MESSAGE:
         cancel(draft, record)
     for machine in entry["machines"]:
         slot = draft.named(machine["name"])
         if slot is not None and machine["message"] == RETURNED_EARLY:
-            take_back(draft, slot)
+            fail_returned_early(draft, slot)

@@ -1,1 +1,1 @@
-"""What is reported: answers to HostFactory, why requests miss machines, refusals."""
+"""Reports: answers to HostFactory, reasons why requests miss machines, refusals."""

@@ -1,4 +1,4 @@
-"""What HF is told, rendered from memory."""
+"""Answers to HF, rendered from memory."""
 
 from __future__ import annotations
 
@@ -33,62 +33,65 @@ from provisioner.planning.core.holds import asked_back
 from provisioner.planning.core.slots import slot_named
 
 SUCCEEDED_ONCE = frozenset({Verdict.SUCCEEDED, Verdict.RETURNED, Verdict.LOST})
-"""Once told as succeeded, always told so (law: a terminal answer stays)."""
+"""Verdicts of slots that are reported as succeeded for ever (law: a terminal answer stays)."""
 
 CANCELLED = frozenset({Verdict.CANCELLED, Verdict.RETURNED, Verdict.LOST})
-"""Verdicts of slots that may have been closed before HF had read the terminal answer: those deleted as cancelled."""
+"""Verdicts of slots that may have been closed before HF read the terminal answer: those whose delete reason is
+cancelled."""
 
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
-STRAYED = "The machine had lost what marks it as ours: its end was seen by its name and uid alone."
-STUCK = "The machine was still there at the deadline; its deletion is tried further."
-STUCK_UNKNOWN_MACHINE = "The machine, which belongs to no request, was still there at the deadline: return it again."
-"""The message for a name that is no slot: only a slot's machine is deleted again after its return has ended."""
+STRAYED = "The machine had lost our identity, so its end was seen only by its name and uid."
+STUCK = "The machine still existed at the deadline; its deletion is tried further."
+STUCK_UNKNOWN_MACHINE = "The machine belongs to no request and still existed at the deadline; return the machine again."
+"""Message for a name without a slot. Only a slot's machine is deleted again after its return has ended."""
 
 HINDERED = " What its place says: "
-"""The words before the reason in such a message."""
+"""First words before the place's reason in ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
 
 CODE = " Error Code: "
 
 AGED = Loss(3600, "aged")
-"""What HF is told of a machine that is older than its template allows. It does not end by itself: an hour says that
-there is time to finish what runs, and stays one, as 0 would say that the machine is gone."""
+"""The report to HF of a machine that is older than its template allows. The machine does not end by itself: an hour
+leaves time to finish its work. The hour does not count down, because 0 would mean that the machine is gone."""
 
 UNLISTED_AFTER = DAY
-"""Seconds without being named by any list of HF after which a machine is shown to people."""
+"""Seconds without being named by any list of HF after which a machine is shown to operators."""
 
 Rendered = dict[str, tuple[RequestRecord | ReturnRecord, Answer]]
-"""Answers by id, each with the record it was made of: an unchanged record is not rendered again."""
+"""Answers by id, each with its record. An unchanged record is not rendered again."""
 
 
 def render(memory: Memory, before: Rendered, prefix: str) -> Rendered:
-    """The answer of each request and return request; the very same objects where nothing changed."""
+    """Return the answer of each request and return request; the same objects if they did not change."""
     answers: Rendered = {}
     for record in memory.requests.values():
         kept = before.get(record.id)
         answers[record.id] = kept if kept and kept[0] is record else (record, request_answer(record))
-    for back in memory.returns.values():
-        kept = before.get(back.id)
-        if kept is None or kept[0] is not back or back.ended is None:
-            answer = return_answer(back, memory, prefix)
-            kept = kept if kept and kept[0] is back and kept[1] == answer else (back, answer)
-        answers[back.id] = kept
+    for return_record in memory.returns.values():
+        kept = before.get(return_record.id)
+        if kept is None or kept[0] is not return_record or return_record.ended is None:
+            answer = return_answer(return_record, memory, prefix)
+            kept = kept if kept and kept[0] is return_record and kept[1] == answer else (return_record, answer)
+        answers[return_record.id] = kept
     return answers
 
 
 def request_answer(record: RequestRecord) -> Answer:
-    """A request's entry: what succeeded, what is on its way, what failed; never what was replaced."""
+    """Return the answer to a request: machines that succeeded, are on their way or failed, but not those that were
+    replaced."""
     machines = [
-        entry for number in sorted(record.slots) if (entry := _machine(record.slots[number], record)) is not None
+        entry for number in sorted(record.slots) if (entry := _machine_entry(record.slots[number], record)) is not None
     ]
-    # While a cancel is announced HF must not take a terminal answer home: it has not heard any, and asks again.
+    # While a cancel is announced the answer is not terminal, because HF, which has read none, must poll again.
     status = RequestStatus.RUNNING if record.cancelling else record.ended or RequestStatus.RUNNING
     message = "cancelling: HostFactory has not asked for a long time." if record.cancelling else record.message
     return _answer(record.id, status, message, machines)
 
 
 def revised(before: Memory, after: Draft) -> dict[str, Answer]:
-    """The terminal answers that replace others, which scripts may be about to print (law: a terminal answer stays)."""
+    """Return the terminal answers that replace others that scripts may be about to print (law: a terminal answer
+    stays)."""
     news = {}
     for record in after.requests.values():
         old = before.requests.get(record.id)
@@ -101,39 +104,40 @@ def revised(before: Memory, after: Draft) -> dict[str, Answer]:
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
-    """A return request's entry: each named machine until nothing of it is left."""
-    machines = [_returned(name, record, slot_named(memory.requests, prefix, name)) for name in record.names]
+    """Return the answer to a return request: each named machine, also while its leftovers exist."""
+    machines = [_return_entry(name, record, slot_named(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
 def losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
-    """Machines HF has to give back, by name: gone, with what their notice leaves, asked back by a hold, or too old."""
-    back = asked_back(holds)
+    """Return the machines that HF has to return, by name: gone, about to end by a notice, wanted back by a hold, or too
+    old."""
+    find_loss = asked_back(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for record in memory.requests.values():
         for slot in record.slots.values():
             if slot.verdict is Verdict.LOST or (slot.deletion.closed is not None and slot.name in activity.inventory):
-                lost[slot.name] = _gone(slot)
+                lost[slot.name] = _gone_loss(slot)
             elif slot.observed.notice is not None and slot.verdict is Verdict.SUCCEEDED:
-                least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # it runs: 0 would say that it is gone
+                least = int(slot.observed.notice.cause is LossCause.EXPIRES)  # 0 would mean that it is gone
                 lost[slot.name] = Loss(max(least, int(slot.observed.notice.ends - now)), slot.observed.notice.cause)
-            elif (asked := back(slot)) is not None:
-                lost[slot.name] = asked
+            elif (hold_loss := find_loss(slot)) is not None:
+                lost[slot.name] = hold_loss
             elif slot.life.retiring_at is not None and slot.verdict is Verdict.SUCCEEDED:
                 lost[slot.name] = AGED
-    for name in lost.keys() & {name for back in memory.returns.values() for name in back.names}:
+    for name in lost.keys() & {name for return_record in memory.returns.values() for name in return_record.names}:
         del lost[name]
     return lost
 
 
-def _gone(slot: Slot) -> Loss:
+def _gone_loss(slot: Slot) -> Loss:
     return Loss(0, slot.observed.cause or LossCause.UNKNOWN)
 
 
 def available(memory: Memory, limits: Limits) -> dict[str, int]:
-    """How many more machines each template may have by its caps; templates without a cap are left out.
+    """Return how many more machines each template may have by its caps. Templates without a cap are left out.
 
-    Only caps and machines count: HF asks when it starts and keeps the number, so a back-off must not lower it.
+    Only caps and machines count. HF asks when it starts and keeps the number, so a back-off must not lower it.
     """
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
@@ -157,7 +161,7 @@ def available(memory: Memory, limits: Limits) -> dict[str, int]:
 
 
 def unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
-    """Machines that HF was told of and that no list of HF has named for a day."""
+    """Return the machines that were reported to HF and that no list of HF has named for a day."""
     names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
     return [slot for name in names if (slot := slot_named(memory.requests, prefix, name)) is not None]
 
@@ -169,21 +173,23 @@ def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[s
     return Answer(json.dumps(entry, separators=(",", ":"), ensure_ascii=False), status is not RequestStatus.RUNNING)
 
 
-def _machine(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
+def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
     if _is_cancelled(slot):
         text = record.message or RETURNED_EARLY
         return _entry(slot, "fail", "terminated", text, record.rc_account)
     if is_reported_running(slot):
         return _entry(slot, "succeed", "running", "", record.rc_account)
     if slot.verdict is Verdict.OPEN:
-        return _entry(slot, "executing", "pending", _text(slot.failure), record.rc_account)
+        return _entry(slot, "executing", "pending", _format_failure(slot.failure), record.rc_account)
     if slot.verdict is Verdict.FAILED and slot.submitted is None:
-        return _entry(slot, "fail", "terminated", _text(slot.failure) or "The machine failed.", record.rc_account)
+        return _entry(
+            slot, "fail", "terminated", _format_failure(slot.failure) or "The machine failed.", record.rc_account
+        )
     return None
 
 
 def is_reported_running(slot: Slot) -> bool:
-    """Return whether HF is or was told that the machine of the slot runs."""
+    """Return whether the slot's machine is or was reported to HF as running."""
     runs = slot.verdict in SUCCEEDED_ONCE or (slot.verdict is Verdict.OPEN and slot.ran is not None)
     return runs and not _is_cancelled(slot)
 
@@ -206,10 +212,10 @@ def _entry(slot: Slot, result: str, status: str, message: str, rc_account: str =
     return entry | {"rcAccount": rc_account} if rc_account else entry
 
 
-def _returned(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, Any]:
+def _return_entry(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, Any]:
     result = record.results.get(name)
-    why = _text(record.hindered.get(name) or (slot.deletion.hindrance if slot and result is None else None))
-    words = {
+    why = _format_failure(record.hindered.get(name) or (slot.deletion.hindrance if slot and result is None else None))
+    texts = {
         None: ("executing", "shutting-down", why),
         ReturnResult.GONE: ("succeed", "terminated", STRAYED if slot and slot.observed.strayed else ""),
         ReturnResult.NOT_OURS: ("fail", "running", NOT_OURS),
@@ -220,18 +226,18 @@ def _returned(name: str, record: ReturnRecord, slot: Slot | None) -> dict[str, A
         ),
     }
     shown = slot or Slot(name, "", Verdict.OPEN, 0.0)
-    return _entry(shown, *words[result])
+    return _entry(shown, *texts[result])
 
 
-def _text(failure: Failure | None) -> str:
+def _format_failure(failure: Failure | None) -> str:
     if failure is None:
         return ""
     code = failure.error.lsf_code
     return f"{failure.error}: {failure.text}" + (f"{CODE}{code}" if code else "")
 
 
-def failure_of(message: str) -> Failure | None:
-    """The failure that a machine's message was made of; None where it was made of none."""
+def parse_failure(message: str) -> Failure | None:
+    """Return the failure from which a machine's message was made; None if it was made from none."""
     word, _, text = message.partition(": ")
     if word not in set(ErrorClass):
         return None

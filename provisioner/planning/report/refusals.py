@@ -1,6 +1,6 @@
 """Refusals: machines that their place does not take or has no room for, whatever becomes of their slots.
 
-No I/O, no clock, no logger.
+The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from provisioner.model import ErrorClass, Memory, PendingReason, Slot, Snapshot,
 from provisioner.planning.core.slots import lacks_room
 
 HELD_BY_WINDOW = frozenset({PendingReason.BACKOFF, PendingReason.WINDOW})
-"""Why machines are deferred where a pool backs off: one at a time probes it."""
+"""Reasons for which machines are deferred while a pool backs off, also while one machine at a time probes it."""
 
 
 class Refusal(NamedTuple):
-    """Machines of a template that a pool's place refuses, or one of them."""
+    """Machines of a template that the place of a pool refuses."""
 
     pool: str
     template: str
     error: ErrorClass
     text: str
-    """Why, in the words of the place."""
+    """The reason in the place's own words."""
     machines: int = 1
 
 
 def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
-    """The refused machines that are still asked for, by name.
+    """Return the refused machines that are still requested, by name.
 
-    That no node takes a pod is no refusal while its place has not said that it has none to add.
+    A pod that no node takes is refused only once its place has said that it has no node to add.
     """
     return {
         slot.name: refusal
@@ -43,36 +43,41 @@ def waiting(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, R
 
 
 def news(
-    transitions: Iterable[Transition], waited: Mapping[str, Refusal], held: Mapping[str, Refusal]
+    transitions: Iterable[Transition], waited_before: Mapping[str, Refusal], waiting_now: Mapping[str, Refusal]
 ) -> Iterator[Refusal]:
-    """Machines that were refused lately, of which ``waited`` were waiting before, as ``held`` are now.
+    """Yield the machines that were refused since the last cycle.
 
-    A slot whose machine was refused may be open, failed or withdrawn: it counts once for each class.
+    ``waited_before`` and ``waiting_now`` are the results of ``waiting`` before and now. A slot whose machine was
+    refused may be open, failed or withdrawn. It counts once for each error class.
     """
-    for name, refusal in held.items():
-        if not _same(waited.get(name), refusal):
+    for name, refusal in waiting_now.items():
+        if not _is_same(waited_before.get(name), refusal):
             yield refusal
     for one in transitions:
-        if one.closes and (ended := _refusal(one.template, one.slot)) and not _same(waited.get(one.slot.name), ended):
+        if (
+            one.closes
+            and (ended := _refusal(one.template, one.slot))
+            and not _is_same(waited_before.get(one.slot.name), ended)
+        ):
             yield ended
 
 
 def held_back(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
-    """Machines that are deferred because the pool backs off from a refusal."""
+    """Yield the machines that are deferred because the pool backs off from a refusal."""
     for (pool, template, reason), machines in deferred.items():
-        learned = memory.windows.get((pool, template))
-        failure = learned.backs_off_from if learned else None
+        window = memory.windows.get((pool, template))
+        failure = window.backs_off_from if window else None
         if reason in HELD_BY_WINDOW and failure is not None and failure.error.is_refusal:
             yield Refusal(pool, template, failure.error, failure.text, machines)
 
 
 def _refusal(template: str, slot: Slot) -> Refusal | None:
-    """Why the machine of a slot was refused; None where it ran, was never asked for, or has another trouble."""
+    """Return the refusal of a slot's machine; None if it ran, was never requested, or failed for another reason."""
     failure = slot.failure
     if failure is None or not failure.error.is_refusal or slot.ran is not None or slot.submitted is None:
         return None
     return Refusal(slot.pool, template, failure.error, failure.text)
 
 
-def _same(former: Refusal | None, refusal: Refusal) -> bool:
+def _is_same(former: Refusal | None, refusal: Refusal) -> bool:
     return former is not None and former.error is refusal.error

@@ -1,6 +1,6 @@
-"""Unmet machines: those that open requests want and that do not run, by pool and reason, as the plan met them.
+"""Unmet machines: machines that open requests want and that do not run, by pool and reason, as the plan found them.
 
-No I/O, no clock, no logger.
+The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from provisioner.model import (
     Unmet,
     Verdict,
 )
-from provisioner.planning.allocate.budget import spent
+from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import boots_by
-from provisioner.planning.core.window import blocked, width
+from provisioner.planning.core.window import is_blocked, width
 
 TOTAL = "max_machines_total, over all templates"
-"""The text of the reason if that cap is used up."""
+"""Text of the reason if the cap over all templates is used up."""
 
 SPILLS = frozenset(
     {
@@ -37,18 +37,18 @@ SPILLS = frozenset(
         PendingReason.TROUBLED,
     }
 )
-"""The reasons of slots that are withdrawn for the next pool after some time."""
+"""Reasons of slots that are withdrawn for the next pool after some time."""
 
 
 def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mapping[str, tuple[Unmet, ...]]:
-    """Return the unmet machines of each request that has some; ``order``: that in which the requests ask."""
+    """Return the unmet machines of each request that has some. ``order``: the order in which requests are served."""
     found: dict[str, tuple[Unmet, ...]] = {}
     first: dict[tuple[str, str], str] = {}
     for id_ in order:
         record = draft.requests[id_]
         if record.ended is not None:
             continue
-        unmet = list(_of_slots(draft, record)) if record.slots else []
+        unmet = list(_find_unmet_slots(draft, record)) if record.slots else []
         if deferral := draft.deferrals.get(id_):
             asks_first = first.setdefault((deferral.pool, record.template), id_)
             unmet.append(_deferred(draft, capacity, record, deferral, "" if asks_first == id_ else asks_first))
@@ -60,20 +60,20 @@ def find_unmet(draft: Draft, capacity: Capacity, order: Iterable[str]) -> Mappin
 # --- slots that do not run --------------------------------------------------------------------------------------------
 
 
-def _of_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
-    """Yield the machines that have a slot: those of each pool, reason and class of error together."""
+def _find_unmet_slots(draft: Draft, record: RequestRecord) -> Iterator[Unmet]:
+    """Yield the unmet machines with a slot, grouped by pool, reason and error class."""
     groups = defaultdict[tuple[str, PendingReason, ErrorClass | None], list[Slot]](list)
     for slot in [slot for slot in record.slots.values() if slot.ran is None or slot.life.down is not None]:
-        if reason := _reason(draft, slot):
+        if reason := _find_reason(draft, slot):
             failure = None if reason is PendingReason.UNSEEN else slot.failure or slot.tries.failure
             groups[slot.pool, reason, failure.error if failure else None].append(slot)
     for (pool, reason, _), slots in groups.items():
-        explanation = _explanation(draft, record.template, reason, slots)
-        yield Unmet(pool, reason, len(slots), **explanation, **_spill(draft, record.template, reason, slots))
+        explanation = _explain(draft, record.template, reason, slots)
+        yield Unmet(pool, reason, len(slots), **explanation, **_find_spill(draft, record.template, reason, slots))
 
 
-def _reason(draft: Draft, slot: Slot) -> PendingReason | None:
-    """Return the most telling reason why a slot's machine does not run; None if another machine is wanted instead."""
+def _find_reason(draft: Draft, slot: Slot) -> PendingReason | None:
+    """Return the most specific reason why a slot's machine does not run; None if another machine is wanted instead."""
     if slot.verdict not in DESIRED:
         given_up = slot.verdict is Verdict.FAILED and slot.submitted is None
         return PendingReason.GIVEN_UP if given_up or slot.verdict is Verdict.CANCELLED else None
@@ -92,8 +92,8 @@ def _reason(draft: Draft, slot: Slot) -> PendingReason | None:
     return PendingReason.STARTING if slot.observed.seen or slot.observed.accepted else PendingReason.UNANSWERED
 
 
-def _explanation(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
-    """Return the failure behind the reason, since when it holds, and when the machines are asked for again."""
+def _explain(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
+    """Return the failure behind the reason, the moment since which it holds, and the moment of the next request."""
     since = min([slot.asked_at for slot in slots])
     if reason is PendingReason.UNSEEN:
         return {"error": ErrorClass.UNAVAILABLE, "since": since}
@@ -106,24 +106,24 @@ def _explanation(draft: Draft, template: str, reason: PendingReason, slots: list
             next_try = min([boots_by(slot, draft.pool(pool)) for slot in slots])
         if window.backs_off_from is not None and slots[0].failure is None:
             failure, since = window.backs_off_from, window.blocked_at
-    because = {"error": failure.error, "text": failure.text} if failure else {}
-    return {**because, "since": since, "next_try": next_try}
+    error_facts = {"error": failure.error, "text": failure.text} if failure else {}
+    return {**error_facts, "since": since, "next_try": next_try}
 
 
-def _spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
-    """Return the pool that is asked instead, and when."""
+def _find_spill(draft: Draft, template: str, reason: PendingReason, slots: list[Slot]) -> dict[str, Any]:
+    """Return the pool to which the machines move, and the moment at which they do."""
     pool = slots[0].pool
     after = _pools_after(draft, template, pool)
     if not after or reason not in SPILLS:
         return {}
     if slots[0].failure is not None and slots[0].failure.error.has_no_room:
         return {"spills_to": after[0]}
-    asked = min([slot.boots_from for slot in slots])
-    return {"spills_to": after[0], "spills_at": asked + draft.pool(pool).spill_after}
+    asked_at = min([slot.boots_from for slot in slots])
+    return {"spills_to": after[0], "spills_at": asked_at + draft.pool(pool).spill_after}
 
 
 def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
-    """Return the pools of a template that are asked after one of them."""
+    """Return the pools of a template after one of them."""
     known = draft.limits.templates.get(template)
     pools = known.pools if known else ()
     return pools[pools.index(pool) + 1 :] if pool in pools else ()
@@ -133,7 +133,7 @@ def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
 
 
 def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
-    """Return the machines that no pool takes, at the pool that they wait for or else the first."""
+    """Return the machines that no pool takes, at the pool that they wait for or else at the first pool."""
     reasons = {
         pool: PendingReason.UNSEEN if reason is PendingReason.BACKOFF and pool not in draft.snapshots else reason
         for pool, reason in deferral.reasons.items()
@@ -144,13 +144,13 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
     if reason is PendingReason.UNSEEN:
         facts["error"] = ErrorClass.UNAVAILABLE
     elif reason is PendingReason.BUDGET:
-        facts["text"] = spent(draft.limits)
+        facts["text"] = format_used_up_budget(draft.limits)
     elif reason is PendingReason.CAP:
         cap = capacity.cap(pool, template)
-        facts |= {"bound": cap and cap.size, "text": TOTAL if cap and cap.total else ""}
+        facts |= {"bound": cap and cap.size, "text": TOTAL if cap and cap.is_total else ""}
     elif reason is PendingReason.WINDOW:
         facts = _behind_window(draft, capacity, pool, template, reasons)
-    elif reason is PendingReason.BACKOFF and blocked(draft.window(pool, template), draft.now):
+    elif reason is PendingReason.BACKOFF and is_blocked(draft.window(pool, template), draft.now):
         facts = {}
     return Unmet(pool, reason, deferral.machines, behind=behind, elsewhere=reasons, **facts)
 
@@ -158,7 +158,8 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
 def _behind_window(
     draft: Draft, capacity: Capacity, pool: str, template: str, elsewhere: Mapping[str, PendingReason]
 ) -> dict[str, Any]:
-    """Return the width of the window, unless earlier calls are under way, and when the next pool is asked."""
+    """Return the width of the window unless earlier calls are under way, and the moment at which the next pool is
+    used."""
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": width(window)}
     after = _pools_after(draft, template, pool)

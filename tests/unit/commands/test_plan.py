@@ -90,7 +90,7 @@ def test_a_plan_of_nothing_says_so(plan: Plan | None) -> None:
         pytest.param(
             Distrusted(DistrustReason.POOL_MOVED, 0.0, NEVER, detail="is now there, but has machines in here"),
             "invalid",
-            "UNSEEN, pools.a is now there, but has machines in here: put that back and start again",
+            "UNSEEN, pools.a is now there, but has machines in here: restore the setting and start again",
             id="moved",
         ),
         pytest.param(

@@ -1,4 +1,4 @@
-"""What HF is told of a request, a return request and of losses."""
+"""Answers to HF for requests, return requests and losses."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ DONE, WITH_ERROR = RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR
 RETURN = "ret-aaaaaaaaaa"
 
 
-def told(recorded: RequestRecord) -> Any:
-    """The entry of getRequestStatus, valid by HF's schema."""
+def reported(recorded: RequestRecord) -> Any:
+    """Return the entry of getRequestStatus, valid by HF's schema."""
     answer = request_answer(recorded)
     entry = json.loads(answer.text)
     check_output("getRequestStatus", {"requests": [entry]})
@@ -91,7 +91,7 @@ def machine_entry(result: str, status: str, message: str = "", *, ran: bool = Fa
 
 
 NONE_LEFT = "stockout: ZONE_RESOURCE_POOL_EXHAUSTED Error Code: InsufficientInstanceCapacity"
-"""A message with the word that LSF looks for."""
+"""A message with the code that LSF reads."""
 RUNS = machine_entry("succeed", "running", ran=True)
 
 
@@ -108,9 +108,9 @@ RUNS = machine_entry("succeed", "running", ran=True)
         pytest.param(running(), RUNS, id="open, running: succeed"),
         pytest.param(running(0, Verdict.SUCCEEDED), RUNS, id="succeeded: succeed"),
         pytest.param(running(0, Verdict.LOST, delete=DeleteReason.LOST, failure=BROKEN), RUNS,
-                     id="lost: succeed, as it was told"),
+                     id="lost: succeed, as reported before"),
         pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), RUNS,
-                     id="returned: succeed, as it was told"),
+                     id="returned: succeed, as reported before"),
         pytest.param(running(0, Verdict.RETURNED, delete=DeleteReason.CANCELLED),
                      machine_entry("fail", "terminated", RETURNED_EARLY, ran=True),
                      id="returned before the terminal answer was heard: fail"),
@@ -120,23 +120,23 @@ RUNS = machine_entry("succeed", "running", ran=True)
                      id="given up: fail, with the reason"),
         pytest.param(unsent(0, Verdict.FAILED), machine_entry("fail", "terminated", "The machine failed."),
                      id="given up for no known reason: fail, with a message all the same"),
-        pytest.param(slot(0, Verdict.FAILED, failure=STOCKOUT), None, id="failed and replaced: not told"),
-        pytest.param(slot(0, Verdict.WITHDRAWN), None, id="withdrawn: not told"),
-        pytest.param(unsent(0, Verdict.WITHDRAWN), None, id="withdrawn before it was sent: not told"),
+        pytest.param(slot(0, Verdict.FAILED, failure=STOCKOUT), None, id="failed and replaced: not reported"),
+        pytest.param(slot(0, Verdict.WITHDRAWN), None, id="withdrawn: not reported"),
+        pytest.param(unsent(0, Verdict.WITHDRAWN), None, id="withdrawn before it was sent: not reported"),
     ],
 )  # fmt: skip
-def test_what_is_told_of_a_slot(one: Slot, entry: dict[str, object] | None) -> None:
-    assert told(record(one))["machines"] == ([entry] if entry else [])
+def test_what_is_reported_of_a_slot(one: Slot, entry: dict[str, object] | None) -> None:
+    assert reported(record(one))["machines"] == ([entry] if entry else [])
 
 
 def test_a_machine_of_a_cancelled_request_says_why_it_was_cancelled() -> None:
     cancelled = slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
-    entry = told(record(cancelled, message="Cancelled: text", ended=RequestStatus.COMPLETE_WITH_ERROR))
+    entry = reported(record(cancelled, message="Cancelled: text", ended=RequestStatus.COMPLETE_WITH_ERROR))
     assert entry["machines"] == [machine_entry("fail", "terminated", "Cancelled: text")]
 
 
 def test_machines_are_listed_in_the_order_of_their_slots_each_with_the_account_of_its_request() -> None:
-    entry = told(record(running(2), running(0), slot(1), rc_account="acct"))
+    entry = reported(record(running(2), running(0), slot(1), rc_account="acct"))
     assert [(one["name"], one["rcAccount"]) for one in entry["machines"]] == [(name(n), "acct") for n in range(3)]
 
 
@@ -159,7 +159,7 @@ HAD = running(0, Verdict.SUCCEEDED)
         pytest.param(record(HAD, FAILED, ended=WITH_ERROR), WITH_ERROR, NONE_LEFT, id="the first machine's error"),
         pytest.param(record(running(0), cancelling=True), "running", ANNOUNCED, id="a cancel is announced"),
         pytest.param(record(HAD, ended=DONE, cancelling=True), "running", ANNOUNCED, id="announced after it ended"),
-        pytest.param(record(CANCELLED, ended=DONE, cancelling=True, message="Cancelled by a person: x"), "running",
+        pytest.param(record(CANCELLED, ended=DONE, cancelling=True, message="Cancelled by an operator: x"), "running",
                      ANNOUNCED, id="announced of what an operator cancelled"),
         pytest.param(record(CANCELLED, message="Cancelled: text", ended=WITH_ERROR), WITH_ERROR, "Cancelled: text",
                      id="cancelled"),
@@ -167,7 +167,7 @@ HAD = running(0, Verdict.SUCCEEDED)
     ],
 )  # fmt: skip
 def test_the_status_of_a_request(recorded: RequestRecord, status: str, message: str) -> None:
-    entry = told(recorded)
+    entry = reported(recorded)
     assert (entry["requestId"], entry["status"], entry["message"]) == (REQUEST, status, message)
 
 
@@ -194,8 +194,8 @@ def test_the_whole_entry() -> None:
     }),
 )  # fmt: skip
 def test_only_the_words_of_the_interface_appear(changes: dict[str, Any], **facts: Any) -> None:
-    """The schema of ``told`` knows the three words of ``status`` and the three of ``result``, and no others."""
-    told(record(make_slot(name(0), "a", opened=BEFORE, **facts), **changes))
+    """HF's schema allows the three words of ``status`` and the three of ``result``, and no others."""
+    reported(record(make_slot(name(0), "a", opened=BEFORE, **facts), **changes))
 
 
 # --- a return request -------------------------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ def test_only_the_words_of_the_interface_appear(changes: dict[str, Any], **facts
         pytest.param(ReturnResult.NOT_OURS, machine_entry("fail", "running", NOT_OURS), id="not ours"),
     ],
 )
-@pytest.mark.parametrize("remembered", [True, False], ids=["of a slot we know", "of nobody"])
-def test_what_is_told_of_a_returned_machine(
+@pytest.mark.parametrize("remembered", [True, False], ids=["of a slot we know", "of an unknown machine"])
+def test_what_is_reported_of_a_returned_machine(
     result: ReturnResult | None, entry: dict[str, object], remembered: bool
 ) -> None:
-    back = giving_back(name(0), results={name(0): result} if result else {})
+    return_record = giving_back(name(0), results={name(0): result} if result else {})
     slots = [running(0, Verdict.RETURNED)] if remembered else []
-    answer = return_answer(back, memory(record(*slots)), PREFIX)
+    answer = return_answer(return_record, memory(record(*slots)), PREFIX)
     document = json.loads(answer.text)
     check_output("getRequestStatus", {"requests": [document]})
     ran = {"privateIpAddress": "10.0.0.0", "launchtime": 1_700_000_000} if remembered else {}
@@ -223,23 +223,23 @@ def test_what_is_told_of_a_returned_machine(
     assert not answer.ended
 
 
-@pytest.mark.parametrize("remembered", [True, False], ids=["of a slot we know", "of nobody"])
+@pytest.mark.parametrize("remembered", [True, False], ids=["of a slot we know", "of an unknown machine"])
 def test_what_is_stuck_is_tried_further_only_where_that_is_so(remembered: bool) -> None:
     request = REQUEST if remembered else OTHER
     results = {name(0, request): ReturnResult.STUCK}
-    back = giving_back(*results, results=results, ended=RequestStatus.COMPLETE_WITH_ERROR)
-    after = memory(record(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), ended=DONE), back)
-    [told] = json.loads(return_answer(back, after, PREFIX).text)["machines"]
-    assert (told["result"], told["status"]) == ("fail", "stopping")
-    assert told["message"] == (STUCK if remembered else STUCK_UNKNOWN_MACHINE)
+    return_record = giving_back(*results, results=results, ended=RequestStatus.COMPLETE_WITH_ERROR)
+    after = memory(record(running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED), ended=DONE), return_record)
+    [reported] = json.loads(return_answer(return_record, after, PREFIX).text)["machines"]
+    assert (reported["result"], reported["status"]) == ("fail", "stopping")
+    assert reported["message"] == (STUCK if remembered else STUCK_UNKNOWN_MACHINE)
     further = plan(after, snapshot(machine(0, request=request)), snapshot(pool="b"), limits=limits())
     assert bool(further.deletes) is remembered
 
 
 @pytest.mark.parametrize("ended", [RequestStatus.COMPLETE, RequestStatus.COMPLETE_WITH_ERROR])
 def test_an_ended_return_request_says_so(ended: RequestStatus) -> None:
-    back = giving_back("alien", results={"alien": ReturnResult.GONE}, ended=ended)
-    answer = return_answer(back, memory(), PREFIX)
+    return_record = giving_back("alien", results={"alien": ReturnResult.GONE}, ended=ended)
+    answer = return_answer(return_record, memory(), PREFIX)
     assert (json.loads(answer.text)["status"], answer.ended) == (ended, True)
 
 
@@ -273,7 +273,7 @@ NOTICE = Notice(LossCause.PREEMPTED, NOW + 25.5)
         pytest.param(running(0, Verdict.SUCCEEDED, notice=Notice(LossCause.NODE, NOW - 9)), False, Loss(0, "node"),
                      id="noticed, and overdue: no seconds left"),
         pytest.param(running(0, Verdict.SUCCEEDED), True, None, id="it runs: nothing"),
-        pytest.param(running(0, notice=NOTICE), False, None, id="not yet told as succeeded: nothing"),
+        pytest.param(running(0, notice=NOTICE), False, None, id="not yet reported as succeeded: no loss"),
         pytest.param(running(0, Verdict.FAILED), False, None, id="failed, and HF never knew: nothing"),
         pytest.param(running(0, Verdict.FAILED), True, Loss(0), id="failed, and HF lists it: gone"),
         pytest.param(running(0, Verdict.RETURNED), False, None, id="returned: nothing"),
@@ -334,10 +334,10 @@ def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | Non
 
 @pytest.mark.parametrize("strayed", [False, True])
 def test_the_return_of_a_machine_that_had_lost_our_mark_says_so(strayed: bool) -> None:
-    """The machine itself is gone: only its name and uid were seen."""
+    """The machine is gone; only its name and uid were seen."""
     known = memory(record(running(0, Verdict.RETURNED, gone=True, strayed=strayed)))
-    back = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
-    [entry] = json.loads(return_answer(back, known, PREFIX).text)["machines"]
+    return_record = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
+    [entry] = json.loads(return_answer(return_record, known, PREFIX).text)["machines"]
     assert (entry["result"], bool(entry["message"])) == ("succeed", strayed)
 
 
@@ -360,7 +360,7 @@ def test_a_return_says_why_a_machine_does_not_go(
     known = memory(record(running(0, Verdict.RETURNED, hindrance=WORDS)))
     results = {} if result is None else {name(0): result}
     ended = {ReturnResult.STUCK: RequestStatus.COMPLETE_WITH_ERROR, ReturnResult.GONE: DONE}.get(result)
-    back = giving_back(name(0), results=results, hindered=hindered, ended=ended)
-    document = json.loads(return_answer(back, known, PREFIX).text)
+    return_record = giving_back(name(0), results=results, hindered=hindered, ended=ended)
+    document = json.loads(return_answer(return_record, known, PREFIX).text)
     assert document["machines"][0]["message"] == message
     assert document["message"] == (message if result is ReturnResult.STUCK else "")

@@ -1,4 +1,4 @@
-"""The budget holds creates back, by the hour as a cap does and by the month once it is spent; it deletes nothing."""
+"""The budget holds creates back, by the hour as a cap does and by the month once it is spent; it deletes no machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from provisioner.model import (
     TemplateLimits,
     Verdict,
 )
-from provisioner.planning.allocate.budget import hourly, month_cost, spent
+from provisioner.planning.allocate.budget import format_used_up_budget, hourly, month_cost
 from tests.unit.core import (
     NOW,
     OTHER,
@@ -39,21 +39,21 @@ from tests.unit.core import (
 
 HOUR = 3600.0
 MONTH = 31 * 86_400.0
-"""The first one since 1970."""
+"""The first month since 1970."""
 
 
 def allowed(price: float | None = 2.0, other: float | None = None, **budget: Any) -> Limits:
-    """Two pools with these prices, and a budget."""
+    """Return limits with two pools of these prices, and a budget."""
     pools = pool("a", price_per_hour=price), pool("b", price_per_hour=other)
     return limits(*pools, budget=Budget(**budget))
 
 
 def planned(count: int, there: int = 0, *, by: Limits, now: float = NOW, **changes: Any) -> Plan:
-    """A plan for a request of so many, of which some run in pool a."""
+    """Return the plan for a request of ``count`` machines, of which some run in pool a."""
     slots = [running(number) for number in range(there)]
-    held = memory(record(*slots, count=count, read=now, deadline=now + 3600), **changes)
+    recorded = memory(record(*slots, count=count, read=now, deadline=now + 3600), **changes)
     observations = snapshot(*map(machine, range(there)), began=now - 1), snapshot(pool="b", began=now - 1)
-    return plan(held, *observations, limits=by, now=now)
+    return plan(recorded, *observations, limits=by, now=now)
 
 
 def made(decided: Plan) -> dict[str, int]:
@@ -72,7 +72,7 @@ def test_as_many_are_asked_for_as_an_hour_pays_for() -> None:
     [
         pytest.param(10, 0, allowed(2.0, 1.0, per_hour=7.0), {"a": 3, "b": 1}, id="a cheaper pool takes the rest"),
         pytest.param(10, 0, allowed(2.0, None, per_hour=7.0), {"a": 3, "b": 7}, id="so does one without a price"),
-        pytest.param(20, 3, allowed(0.1, 0.1, per_hour=1.0), {"a": 7, "b": 0}, id="as people reckon decimals"),
+        pytest.param(20, 3, allowed(0.1, 0.1, per_hour=1.0), {"a": 7, "b": 0}, id="by decimal arithmetic"),
         pytest.param(10, 1, allowed(2.0, per_month=4.0), {"a": 9, "b": 0}, id="a month not spent pays for any number"),
     ],
 )
@@ -87,10 +87,10 @@ def test_the_price_of_a_template_wins() -> None:
     assert (own.price(TEMPLATE, "a"), own.price("", "a"), own.price("", "c")) == (0.5, 2.0, None)
 
 
-def test_a_machine_that_nobody_asked_for_counts_by_the_price_of_its_pool() -> None:
-    held = memory(record(count=10, read=NOW, deadline=NOW + 3600))
+def test_a_machine_without_a_request_counts_by_the_price_of_its_pool() -> None:
+    recorded = memory(record(count=10, read=NOW, deadline=NOW + 3600))
     observations = snapshot(machine(0, request=OTHER)), snapshot(pool="b")
-    assert made(plan(held, *observations, limits=allowed(2.0, 2.0, per_hour=7.0))) == {"a": 2, "b": 0}
+    assert made(plan(recorded, *observations, limits=allowed(2.0, 2.0, per_hour=7.0))) == {"a": 2, "b": 0}
 
 
 def test_a_budget_that_was_lowered_deletes_nothing() -> None:
@@ -120,8 +120,8 @@ def test_no_plan_asks_for_more_than_an_hour_pays_for(
     other = record(id_=OTHER, template="U", count=wanted[1], deadline=NOW + 3600)
     decided = plan(memory(one, other), snapshot(*map(machine, range(there))), snapshot(pool="b"), limits=by)
 
-    def rate(held: Memory) -> float:
-        every = [(slot.pool, each.template) for each in held.requests.values() for slot in each.slots.values()]
+    def rate(recorded: Memory) -> float:
+        every = [(slot.pool, each.template) for each in recorded.requests.values() for slot in each.slots.values()]
         return hourly(by, Counter(every))
 
     before = rate(memory(one, other))
@@ -138,8 +138,8 @@ def test_a_month_that_is_spent_holds_what_costs_until_the_next_one_begins() -> N
     decided = planned(3, by=by, **yet)
     assert made(decided) == {"a": 0, "b": 3}
     only_a = replace(by, templates={TEMPLATE: TemplateLimits(TEMPLATE, ("a",))})
-    held = planned(3, by=only_a, **yet)
-    assert (held.creates, held.deferred) == ((), {("a", TEMPLATE, PendingReason.BUDGET): 3})
+    recorded = planned(3, by=only_a, **yet)
+    assert (recorded.creates, recorded.deferred) == ((), {("a", TEMPLATE, PendingReason.BUDGET): 3})
     at_last = planned(3, by=only_a, now=MONTH - 60, **yet)
     assert at_last.due == MONTH, "the next plan is that of the next month"
     assert len(planned(3, by=only_a, now=MONTH, **yet).creates) == 3
@@ -155,13 +155,13 @@ def test_machines_that_run_count_from_the_beginning_of_the_month() -> None:
 
 def test_a_request_that_the_budget_held_back_until_its_deadline_fails_with_that_reason() -> None:
     by = allowed(2.0, 2.0, per_hour=3.0)
-    held = memory(record(running(0), count=2, deadline=NOW))
-    decided = plan(held, snapshot(machine(0)), snapshot(pool="b"), limits=by)
+    recorded = memory(record(running(0), count=2, deadline=NOW))
+    decided = plan(recorded, snapshot(machine(0)), snapshot(pool="b"), limits=by)
     (close,) = decided.closes
     failure = close.slot.failure
     assert close.slot.verdict is Verdict.FAILED
     assert failure is not None
-    assert (failure.error, failure.text) == (ErrorClass.QUOTA, spent(by))
+    assert (failure.error, failure.text) == (ErrorClass.QUOTA, format_used_up_budget(by))
     assert decided.memory.requests[REQUEST].ended is not None
     both = allowed(per_hour=3.0, per_month=1500.0, currency="CHF")
-    assert spent(both) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."
+    assert format_used_up_budget(both) == "The provisioner's budget is used up (3 CHF per hour or 1500 CHF per month)."

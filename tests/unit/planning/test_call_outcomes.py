@@ -1,4 +1,4 @@
-"""What the outcomes of our calls say of the slots."""
+"""Effects of the outcomes of our calls on slots."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_a_create_that_failed(error: ErrorClass) -> None:
         assert [(close.name, close.verdict, close.failure) for close in closes] == [(name(0), verdict, failure)]
     else:
         assert closes == []
-    learned = remembered.windows["a", TEMPLATE]
-    assert window.blocked(learned, NOW) is (error is not ErrorClass.OTHER)
-    assert learned.failed == (verdict is Verdict.FAILED and not error.has_no_room)
-    assert learned.failure == failure
+    known_window = remembered.windows["a", TEMPLATE]
+    assert window.is_blocked(known_window, NOW) is (error is not ErrorClass.OTHER)
+    assert known_window.failed == (verdict is Verdict.FAILED and not error.has_no_room)
+    assert known_window.failure == failure
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_a_throttled_create_waits_as_long_as_the_place_said_and_the_window_stays
     busy = Outcome(CREATE, Failure(ErrorClass.THROTTLED, "text"), retry_after=1.0)
     remembered = after(ASKED, busy, windows={("a", TEMPLATE): Window(window=64)})
     assert (kept(remembered).verdict, kept(remembered).submitted) == (Verdict.OPEN, None)
-    learned = remembered.windows["a", TEMPLATE]
-    assert (learned.window, learned.retry_at, learned.probing) == (64, NOW + 1.0, False)
+    known_window = remembered.windows["a", TEMPLATE]
+    assert (known_window.window, known_window.retry_at, known_window.probing) == (64, NOW + 1.0, False)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,11 @@ def test_a_delete_that_was_not_started_is_sent_at_once() -> None:
     assert kept(after(closed, unsent=(DELETE,))).deletion.sent is None
 
 
-@pytest.mark.parametrize(("begun", "remembered"), [(NOW, None), (BEFORE, BEFORE)], ids=["the first", "another one"])
-def test_a_delete_that_was_not_started_is_not_the_first(begun: float, remembered: float | None) -> None:
-    closed = running(0, Verdict.FAILED, delete_sent=NOW, delete_begun=begun)
+@pytest.mark.parametrize(
+    ("first_sent", "remembered"), [(NOW, None), (BEFORE, BEFORE)], ids=["the first", "another one"]
+)
+def test_a_delete_that_was_not_started_is_not_the_first(first_sent: float, remembered: float | None) -> None:
+    closed = running(0, Verdict.FAILED, delete_sent=NOW, delete_begun=first_sent)
     assert kept(after(closed, unsent=(DELETE,))).deletion.begun == remembered
 
 
@@ -181,15 +183,15 @@ def test_why_a_delete_failed_is_kept_until_another_one_is_tried() -> None:
 
 def test_why_the_delete_of_a_machine_without_slot_failed_is_kept_with_the_open_returns_that_name_it() -> None:
     named = Delete("stray-1", "a", DeleteReason.RETURNED)
-    backs = [
+    return_records = [
         giving_back("stray-1", "stray-2", id_="ret-aaaaaaaaaa"),
         giving_back("stray-2", id_="ret-bbbbbbbbbb"),
         giving_back("stray-1", id_="ret-cccccccccc", ended=RequestStatus.COMPLETE),
     ]
-    returns = remember(memory(*backs), [Outcome(named, REFUSED)], (), LIMITS, NOW).memory.returns
-    assert [dict(back.hindered) for back in returns.values()] == [{"stray-1": REFUSED}, {}, {}]
+    returns = remember(memory(*return_records), [Outcome(named, REFUSED)], (), LIMITS, NOW).memory.returns
+    assert [dict(return_record.hindered) for return_record in returns.values()] == [{"stray-1": REFUSED}, {}, {}]
     taken = remember(memory(*returns.values()), [Outcome(named)], (), LIMITS, NOW).memory.returns
-    assert [dict(back.hindered) for back in taken.values()] == [{}, {}, {}]
+    assert [dict(return_record.hindered) for return_record in taken.values()] == [{}, {}, {}]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_a_delete_that_failed_is_sent_again(error: ErrorClass, retry_after: floa
     assert (one.verdict, one.deletion.gone) == (Verdict.FAILED, False)
 
 
-def test_a_delete_that_was_accepted_changes_nothing_the_look_says_when_it_is_gone() -> None:
+def test_a_delete_that_was_accepted_changes_nothing_the_observation_says_when_it_is_gone() -> None:
     remembered = memory(record(running(0, Verdict.FAILED, delete_sent=NOW)))
     assert remember(remembered, [Outcome(DELETE)], (), LIMITS, NOW) == Plan(remembered)
 

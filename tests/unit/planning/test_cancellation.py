@@ -1,4 +1,4 @@
-"""Requests that HostFactory forgot: a cancel is announced before it ends them; what HostFactory has heard."""
+"""Requests that HF has forgotten are cancelled after an announcement; answers that HF knows are noted."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
 
 
 @pytest.mark.parametrize(
-    ("changes", "contact", "cancelling"),
+    ("changes", "activity", "cancelling"),
     [
         pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls: announced"),
         pytest.param({}, HfActivity(active=NOW - 7200), False, id="HF is silent altogether: nothing"),
         pytest.param({}, HfActivity({REQUEST: NOW - 1799}, active=NOW), False, id="polled within 30 minutes: nothing"),
         pytest.param({}, HfActivity({REQUEST: NOW - 1800}, active=NOW), True, id="polled 30 minutes ago: announced"),
-        pytest.param({}, HfActivity(since=NOW - 1799, active=NOW), False, id="not noticed for so long ourselves: nothing"),
+        pytest.param({}, HfActivity(since=NOW - 1799, active=NOW), False, id="not noticed for so long: no cancel"),
         pytest.param({"read": NOW - 1799}, HfActivity(active=NOW), False, id="a young request: nothing"),
         pytest.param({"ended": DONE}, HfActivity(active=NOW), True, id="ended, and HF has not heard: announced"),
         pytest.param({"ended": DONE, "reported_at": BEFORE}, HfActivity(active=NOW), False, id="HF has heard: never"),
         pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, HfActivity(active=NOW), False,
                      id="cancelled, and HF has not heard: its end is never taken back"),
-        pytest.param({"cancelling": True}, HfActivity({REQUEST: NOW}, active=NOW), False, id="polled since: taken back"),
+        pytest.param({"cancelling": True}, HfActivity({REQUEST: NOW}, active=NOW), False, id="polled since: revoked"),
         pytest.param({"cancelling": True, "ended": DONE, "reported_at": BEFORE}, HfActivity(active=NOW), False,
                      id="heard since: taken back"),
     ],
@@ -97,11 +97,11 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
     )  # fmt: skip
     assert after.slots[0].verdict is verdict
     if verdict is not Verdict.FAILED:
-        assert after.slots[0].deletion.reason is DeleteReason.CANCELLED, "it is told as failed"
+        assert after.slots[0].deletion.reason is DeleteReason.CANCELLED, "it is reported as failed"
 
 
 @pytest.mark.parametrize(
-    ("ended", "contact", "told"),
+    ("ended", "activity", "reported"),
     [
         pytest.param(DONE, HfActivity(reported=frozenset({REQUEST})), True, id="a script printed the terminal answer"),
         pytest.param(DONE, HfActivity(inventory=frozenset({name(0)})), True, id="HF lists a machine of it"),
@@ -109,18 +109,20 @@ def test_an_announced_cancel_closes_what_is_open_or_succeeded(one: Slot, verdict
         pytest.param(None, HfActivity(reported=frozenset({REQUEST})), False, id="there is no terminal answer"),
     ],
 )
-def test_whether_hf_knows_the_terminal_answer(ended: RequestStatus | None, activity: HfActivity, told: bool) -> None:
-    back = giving_back(name(0), ended=ended, id_="ret-1")
-    draft = draft_of(memory(record(running(0), ended=ended), back), limits=LIMITS)
+def test_whether_hf_knows_the_terminal_answer(
+    ended: RequestStatus | None, activity: HfActivity, reported: bool
+) -> None:
+    return_record = giving_back(name(0), ended=ended, id_="ret-1")
+    draft = draft_of(memory(record(running(0), ended=ended), return_record), limits=LIMITS)
     note_reported(draft, activity)
-    assert draft.requests[REQUEST].reported_at == (NOW if told else None)
+    assert draft.requests[REQUEST].reported_at == (NOW if reported else None)
     assert draft.returns["ret-1"].reported_at is None
     note_reported(draft, HfActivity(reported=frozenset({"ret-1"})))
     assert draft.returns["ret-1"].reported_at == (NOW if ended else None), "a script printed the end of the return"
 
 
 @pytest.mark.parametrize(
-    ("changes", "contact", "forgotten"),
+    ("changes", "activity", "forgotten"),
     [
         pytest.param({}, HfActivity(active=NOW), True, id="never polled while HF makes other calls"),
         pytest.param({}, HfActivity(active=NOW - 1801), False, id="HF is silent altogether"),
@@ -134,18 +136,18 @@ def test_a_return_that_hf_never_asks_for_has_been_forgotten(
     changes: dict[str, object], activity: HfActivity, forgotten: bool
 ) -> None:
     old: dict[str, object] = {"id_": "ret-1", "read": NOW - 7200, "ended": DONE, "ended_at": NOW - 3600}
-    back = giving_back(name(0), **(old | changes))
+    return_record = giving_back(name(0), **(old | changes))
     for brake in (None, LATCHED):
-        draft = draft_of(memory(back, brake=brake), limits=LIMITS)
+        draft = draft_of(memory(return_record, brake=brake), limits=LIMITS)
         note_reported(draft, activity)
         assert draft.returns["ret-1"].reported_at == (NOW if forgotten and brake is None else None)
 
 
 def test_a_cancelled_request_does_not_wait_for_a_machine_that_is_down() -> None:
-    held = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
+    recorded = record(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2, deadline=NOW + 3000)
     by = Holds((Hold(HoldKind.CANCEL, REQUEST, "eve", 1.0, "x"),))
     looked = snapshot(machine(0, phase=Phase.PENDING, failure=BROKEN), machine(1))
-    made = plan(memory(held), looked, limits=limits(pool("a", down=0.0)), holds=by)
+    made = plan(memory(recorded), looked, limits=limits(pool("a", down=0.0)), holds=by)
     after = made.memory.requests[REQUEST]
     assert after.ended is RequestStatus.COMPLETE_WITH_ERROR
     assert [one.verdict for one in after.slots.values()] == [Verdict.CANCELLED, Verdict.SUCCEEDED]

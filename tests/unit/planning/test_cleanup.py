@@ -1,4 +1,4 @@
-"""What is left of closed slots: when it is deleted, when it is stuck, when it is forced."""
+"""Leftovers of closed slots: when they are deleted, stuck, or deleted by force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.collect.cleanup import DELETE_LATEST, UNHEEDED, delete_closed
+from provisioner.planning.collect.cleanup import DELETE_LATEST, UNKNOWN_GRACE, delete_closed
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from tests.unit.core import (
     BEFORE,
@@ -39,14 +39,14 @@ from tests.unit.core import (
 
 STUCK, FORCE = 60.0, 20.0
 """Seconds after the end of the grace period, in the pools of these tests."""
-UNMOVED = NOW - UNHEEDED - STUCK
+UNMOVED = NOW - UNKNOWN_GRACE - STUCK
 """Time of the first delete of a machine that counts as stuck from now on if it does not even terminate."""
 PODS = limits(pool("a", stuck_after=STUCK))
 HARD = limits(pool("a", stuck_after=STUCK, force_after=FORCE))
 
 
 def terminating(ends: float) -> Machine:
-    """A machine whose grace period ends then."""
+    """Return a machine whose grace period ends then."""
     return machine(phase=Phase.STOPPING, notice=Notice(LossCause.DELETED, ends))
 
 
@@ -55,8 +55,8 @@ def closed(sent: float | None = NOW - 1, **changes: object) -> Slot:
 
 
 def judged(one: Slot, seen: Machine, *, busy: Iterable[str] = (), limits: Limits = PODS, now: float = NOW) -> Draft:
-    held = memory(record(one, ended=RequestStatus.COMPLETE, reported_at=BEFORE))
-    draft = draft_of(held, snapshot(seen, began=now - 1), limits=limits, now=now)
+    recorded = memory(record(one, ended=RequestStatus.COMPLETE, reported_at=BEFORE))
+    draft = draft_of(recorded, snapshot(seen, began=now - 1), limits=limits, now=now)
     delete_closed(draft, frozenset(busy))
     return draft
 
@@ -76,7 +76,7 @@ def after(draft: Draft) -> Slot:
         pytest.param(closed(delete_begun=UNMOVED), machine(), True, id="it runs on whatever is sent: yes"),
         pytest.param(closed(delete_begun=UNMOVED), machine(phase=Phase.GONE), True, id="its object stays: yes"),
         pytest.param(closed(delete_begun=UNMOVED), terminating(NOW + 5), False, id="it has begun at last: no"),
-        pytest.param(closed(delete_begun=UNMOVED), machine(phase=Phase.STOPPING), True, id="no end is told: yes"),
+        pytest.param(closed(delete_begun=UNMOVED), machine(phase=Phase.STOPPING), True, id="no end is known: yes"),
         pytest.param(closed(None), machine(), False, id="no delete was sent: no"),
         pytest.param(closed(stuck=True), terminating(NOW), True, id="a new loop counts its grace anew: it stays so"),
         pytest.param(closed(stuck=True), machine(), False, id="another machine under its name: no more"),
@@ -132,7 +132,7 @@ def test_a_stuck_machine_is_deleted_again_and_again_ever_more_rarely_and_never_b
         pytest.param(closed(NOW - DELETE_AGAIN, forced=True), terminating(NOW - FORCE), True,
                      id="forced, and still there after a while: again"),
         pytest.param(closed(None, forced=True), terminating(NOW - FORCE), True, id="its call was not made: made now"),
-        pytest.param(closed(None), terminating(NOW - FORCE), False, id="somebody else deleted it: first in peace"),
+        pytest.param(closed(None), terminating(NOW - FORCE), False, id="deleted by others: first in peace"),
         pytest.param(closed(NOW - DELETE_AGAIN), machine(), False, id="it does not terminate: in peace"),
         pytest.param(closed(NOW - DELETE_AGAIN), machine(phase=Phase.STOPPING), False, id="no end is known: in peace"),
         *(

@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.finish.deadlines import BLIP, NOT_BOOTED
+from provisioner.planning.finish.deadlines import NOT_BOOTED, SHORT_OUTAGE
 from provisioner.planning.report.answers import request_answer
 from tests.unit.core import (
     BEFORE,
@@ -63,14 +63,14 @@ GIVEN_UP = RequestStatus.COMPLETE_WITH_ERROR
 
 
 def impatient(after: float = AFTER, share: float = 0.9, **changes: Any) -> Limits:
-    """One pool whose own deadlines are far away."""
+    """Return limits with one pool whose own deadlines are far away."""
     known = limits(pool("a", boot_deadline=1e6, spill_after=1e6, **changes))
     one = replace(known.templates[TEMPLATE], straggler_after=after, straggler_share=share)
     return replace(known, templates={TEMPLATE: one})
 
 
 def nine_run(last: Slot | None, *, ran: float = LATE, count: int = TEN, **changes: Any) -> Memory:
-    """Of ten machines nine run since ``ran``; ``last`` is the tenth slot."""
+    """Return a request of ten machines, of which nine run since ``ran`` and ``last`` is the tenth slot."""
     others = [running(number, opened=LATE, submitted=LATE, ran=ran) for number in range(9)]
     return memory(record(*others, *([last] if last else []), count=count, read=BEFORE, **changes))
 
@@ -95,7 +95,7 @@ def ended(known: Memory, *observations: Observation, limits: Limits) -> RequestR
         pytest.param(late(ungated_at=LATE + 1), False, id="it was held back until a moment later"),
         pytest.param(late(gated=True, seen=True), True, id="it is still held back"),
         pytest.param(unsent(9, opened=LATE), True, id="its create was not sent"),
-        pytest.param(late(set_aside=True), False, id="it is set aside: it holds nothing up, and nobody touches it"),
+        pytest.param(late(set_aside=True), False, id="it is set aside: it holds no request up and gets no action"),
     ],
 )
 def test_the_last_machine_is_given_up_once_nothing_has_changed_for_so_long(last: Slot, given_up: bool) -> None:
@@ -115,11 +115,11 @@ def test_the_last_machine_is_given_up_once_nothing_has_changed_for_so_long(last:
     ],
 )
 def test_any_change_of_the_request_gives_the_last_ones_their_time_again(ran: float, other: list[Slot]) -> None:
-    held = nine_run(late(), ran=ran).requests[REQUEST]
-    known = replace(held, slots=held.slots | {one.number: one for one in other}, next_slot=11)
+    recorded = nine_run(late(), ran=ran).requests[REQUEST]
+    known = replace(recorded, slots=recorded.slots | {one.number: one for one in other}, next_slot=11)
     made = plan(memory(known), THERE, limits=impatient())
     assert made.memory.requests[REQUEST].ended is None
-    assert made.due == NOW + 1, "the loop looks again when their time is over"
+    assert made.due == NOW + 1, "the loop checks again when their time is over"
     assert made.memory == memory(known), "nothing to record"
 
 
@@ -156,17 +156,17 @@ def test_a_pool_that_is_not_seen_may_hold_a_machine_that_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "learned", "failure"),
+    ("last", "known_window", "failure"),
     [
         pytest.param(late(seen=True, failure=BROKEN), STOCKOUT, BROKEN, id="the machine's own, in the cloud's words"),
         pytest.param(late(), STOCKOUT, STOCKOUT, id="else its pool's"),
         pytest.param(late(), None, TOO_LATE, id="else that it came too late"),
         pytest.param(None, STOCKOUT, STOCKOUT, id="held back: its pool's"),
-        pytest.param(None, None, NO_ROOM, id="held back, nobody knows why"),
+        pytest.param(None, None, NO_ROOM, id="held back for an unknown reason"),
     ],
 )
-def test_hf_hears_why(last: Slot | None, learned: Failure | None, failure: Failure) -> None:
-    block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=learned)} if learned else {}
+def test_hf_hears_why(last: Slot | None, known_window: Failure | None, failure: Failure) -> None:
+    block = {("a", TEMPLATE): Window(window=1, level=1, retry_at=NOW + 9, failure=known_window)} if known_window else {}
     known = replace(nine_run(last, count=TEN), windows=block)
     seen = machine(9, Phase.PENDING, failure=last.failure) if last and last.observed.seen else None
     observation = snapshot(*THERE.machines.values(), *([seen] if seen else []))
@@ -195,7 +195,7 @@ def test_a_machine_that_comes_late_is_deleted() -> None:
     assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.FAILED
 
 
-def test_a_machine_that_runs_in_the_same_look_is_no_straggler() -> None:
+def test_a_machine_that_runs_in_the_same_observation_is_no_straggler() -> None:
     observation = snapshot(*THERE.machines.values(), machine(9))
     end = ended(nine_run(late()), observation, limits=impatient())
     assert end.ended is RequestStatus.COMPLETE
@@ -205,7 +205,7 @@ BOOT = limits(pool("a", boot_deadline=600.0))
 
 
 def booted(seen: Machine, **changes: Any) -> Slot:
-    """The first slot of a request after a plan that sees its machine, which has waited since ``BEFORE``."""
+    """Return the first slot of a request after a plan that sees its machine, which has waited since ``BEFORE``."""
     known = memory(record(slot(0, **changes), deadline=NOW + 9000))
     return plan(known, snapshot(seen), limits=BOOT).memory.requests[REQUEST].slots[0]
 
@@ -245,8 +245,8 @@ def test_a_machine_that_did_not_run_in_time(state: str, failure: Failure | None,
 def test_no_request_ends_with_a_machine_that_does_not_run(
     seen: Machine, deadline: float, ends: RequestStatus | None, machines: int
 ) -> None:
-    held = record(running(0, down=NOW - 60), running(1), count=2, deadline=deadline)
-    made = plan(memory(held), snapshot(seen, machine(1)), limits=limits(pool("a", down=1e6)))
+    recorded = record(running(0, down=NOW - 60), running(1), count=2, deadline=deadline)
+    made = plan(memory(recorded), snapshot(seen, machine(1)), limits=limits(pool("a", down=1e6)))
     (after,) = made.memory.requests.values()
     assert after.ended is ends
     answer = json.loads(request_answer(after).text)
@@ -259,35 +259,39 @@ def test_no_request_ends_with_a_machine_that_does_not_run(
 
 @pytest.mark.parametrize("down_since", [None, NOW])
 def test_a_machine_that_is_down_for_a_moment_is_no_straggler(down_since: float | None) -> None:
-    """Nine of ten run; the tenth never came; one of the nine has just become unready."""
-    held = nine_run(late(), deadline=NOW + 1000)
+    """Nine machines of ten run, and the tenth never appeared. One of the nine has just become unready."""
+    recorded = nine_run(late(), deadline=NOW + 1000)
     blinking = machine(0, phase=Phase.PENDING) if down_since else machine(0)
-    made = plan(held, snapshot(blinking, *(machine(number) for number in range(1, 9))), limits=impatient(down=900.0))
+    made = plan(
+        recorded, snapshot(blinking, *(machine(number) for number in range(1, 9))), limits=impatient(down=900.0)
+    )
     assert DeleteReason.TIMED_OUT not in [one.reason for one in made.deletes if one.name == name(0)]
     assert made.memory.requests[REQUEST].slots[0].verdict is not Verdict.FAILED
 
 
 def test_many_machines_that_are_down_at_once_make_no_straggler_of_the_last() -> None:
-    held = nine_run(late(), deadline=NOW + 1000)
+    recorded = nine_run(late(), deadline=NOW + 1000)
     all_down = snapshot(*(machine(number, phase=Phase.PENDING) for number in range(9)))
-    made = plan(held, all_down, limits=impatient(down=900.0))
+    made = plan(recorded, all_down, limits=impatient(down=900.0))
     assert (made.deletes, made.memory.requests[REQUEST].ended) == ((), None)
 
 
-@pytest.mark.parametrize(("since", "ended"), [(NOW - BLIP + 1, None), (NOW - BLIP, GIVEN_UP)])
+@pytest.mark.parametrize(("since", "ended"), [(NOW - SHORT_OUTAGE + 1, None), (NOW - SHORT_OUTAGE, GIVEN_UP)])
 def test_at_its_deadline_a_request_waits_a_moment_for_a_machine_that_is_down(
     since: float, ended: RequestStatus | None
 ) -> None:
-    held = record(running(0, down=since), running(1), count=2, deadline=NOW)
-    made = plan(memory(held), snapshot(machine(0, phase=Phase.PENDING), machine(1)), limits=limits(pool("a", down=1e6)))
+    recorded = record(running(0, down=since), running(1), count=2, deadline=NOW)
+    made = plan(
+        memory(recorded), snapshot(machine(0, phase=Phase.PENDING), machine(1)), limits=limits(pool("a", down=1e6))
+    )
     assert made.memory.requests[REQUEST].ended is ended
-    assert made.due <= NOW + BLIP
+    assert made.due <= NOW + SHORT_OUTAGE
 
 
-def test_a_machine_that_was_down_and_that_no_look_shows_now_is_not_given_up() -> None:
+def test_a_machine_that_was_down_and_that_no_observation_shows_now_is_not_given_up() -> None:
     both = replace(impatient(), pools={one: replace(impatient().pools["a"], name=one) for one in ("a", "b")})
     slots = [*(running(number, opened=LATE, submitted=LATE, ran=LATE) for number in range(9))]
     slots.append(running(9, opened=LATE, submitted=LATE, ran=LATE, pool="b", down=NOW - 5))
-    held = memory(record(*slots, count=10, deadline=NOW + 1000, read=BEFORE))
-    made = plan(held, snapshot(*(machine(number) for number in range(9))), unobserved("b"), limits=both)
+    recorded = memory(record(*slots, count=10, deadline=NOW + 1000, read=BEFORE))
+    made = plan(recorded, snapshot(*(machine(number) for number in range(9))), unobserved("b"), limits=both)
     assert made.memory.requests[REQUEST].slots[9].verdict is Verdict.OPEN

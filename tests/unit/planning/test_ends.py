@@ -1,4 +1,4 @@
-"""Machines that run and end in their first minutes: which of them count, and what follows for their pool."""
+"""Machines that run and end in their first minutes: which of them count, and the effects on their pool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.planning.observe.reconciliation import reflect
+from provisioner.planning.observe.reconciliation import reconcile
 from tests.unit.core import (
     BEFORE,
     BROKEN,
@@ -60,15 +60,15 @@ STOPS = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
 
 
 def at(seconds: float, *machines: Machine, **changes: Any) -> Snapshot:
-    """An observation so long after the machines of these tests were first seen running."""
+    """Return an observation so long after the machines of these tests were first seen running."""
     return snapshot(*machines, began=BEFORE + seconds, **changes)
 
 
 def seen(known: Memory, *observations: Snapshot, limits: Limits = ONE) -> Memory:
-    """As one look after the other leaves it."""
+    """Return the memory after one observation after the other."""
     for observation in observations:
         draft = draft_of(known, observation, limits=limits, now=observation.began + 1)
-        reflect(draft)
+        reconcile(draft)
         known = draft.memory()
     return known
 
@@ -82,7 +82,7 @@ def learned(known: Memory) -> Window:
 
 
 @pytest.mark.parametrize(
-    ("one", "looks", "early"),
+    ("one", "observations", "early"),
     [
         pytest.param(SUCCEEDED, [at(30, machine(**DEAD))], True, id="its containers ended"),
         pytest.param(running(), [at(30, machine(**DEAD))], True, id="they did before the terminal answer"),
@@ -100,12 +100,12 @@ def learned(known: Memory) -> Window:
             pytest.param(SUCCEEDED, [at(30, machine(**DEAD | {"cause": cause}))], False, id=f"it was: {cause}")
             for cause in (LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED)
         ),
-        pytest.param(SUCCEEDED, [at(30, machine(phase=Phase.STOPPING))], False, id="somebody deletes it"),
-        pytest.param(SUCCEEDED, [at(30, causes={name(): LossCause.DELETED}), at(31)], False, id="somebody deleted it"),
+        pytest.param(SUCCEEDED, [at(30, machine(phase=Phase.STOPPING))], False, id="another client deletes it"),
+        pytest.param(SUCCEEDED, [at(30, causes={name(): LossCause.DELETED}), at(31)], False, id="deleted by others"),
         pytest.param(SUCCEEDED, [at(20, machine(notice=Notice(LossCause.PREEMPTED, NOW))), at(30), at(31)], False,
                      id="it vanished after a notice of its preemption"),
         pytest.param(SUCCEEDED, [at(20, replace(STOPS, cause=LossCause.PREEMPTED)), at(30, machine(**DEAD))], False,
-                     id="it was dead after its preemption was told"),
+                     id="it was dead after its preemption was announced"),
         pytest.param(slot(0, Verdict.RETURNED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="HF gave it back"),
         pytest.param(slot(0, Verdict.CANCELLED, ran=BEFORE), [at(30, machine(**DEAD))], False, id="it was cancelled"),
         pytest.param(SUCCEEDED, [at(30, machine())], False, id="it lives"),
@@ -122,13 +122,13 @@ def test_where_no_time_is_asked_for_no_loss_is_early() -> None:
     assert not after(SUCCEEDED, at(0.5, machine(**DEAD)), limits=limits(pool("a", early_loss=0.0))).life.early
 
 
-def test_why_it_was_lost_is_told_with_the_time_that_it_had() -> None:
+def test_why_it_was_lost_is_reported_with_the_time_that_it_had() -> None:
     assert after(SUCCEEDED, at(30, machine(**DEAD))).failure == WHY
     assert learned(seen(memory(record(running(), **ENDED), windows=narrow()), at(30, machine(**DEAD)))).failure == WHY
 
 
 def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_before_it_is_gone() -> None:
-    """It is reported with the seconds left, and HostFactory may be quicker than its end."""
+    """The machine is reported with the seconds left, and HF may return it before its end."""
     known = memory(record(SUCCEEDED, **ENDED), giving_back(name()))
     planned = plan(known, at(30, STOPS), limits=ONE, now=BEFORE + 31).memory
     one = planned.requests[REQUEST].slots[0]
@@ -150,7 +150,8 @@ def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
 
 
 def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
-    """What is learned when of machines that ran one after the other some die at once: the oldest, or the newest."""
+    """Return the window of machines that ran one after the other, after the oldest (``first``) or the newest die at
+    once."""
     slots = [running(number, Verdict.SUCCEEDED, ran=BEFORE + number) for number in range(alive + dead)]
     gone = range(dead) if first else range(alive, alive + dead)
     observation = at(60, *(machine(number, **(DEAD if number in gone else {})) for number in range(alive + dead)))
@@ -194,7 +195,7 @@ TRIED = Window(8, level=3, blocked_at=BEFORE - 50, retry_at=BEFORE - 20, probing
 
 
 def trial(*slots: Slot, observation: Snapshot, limits: Limits = ONE, **changes: Any) -> Plan:
-    """The plan for a request of ten that has these machines, where early losses closed the window."""
+    """Return the plan for a request of ten that has these machines, in a window that early losses have closed."""
     known = memory(record(*slots, count=10), windows={("a", TEMPLATE): replace(TRIED, **changes)})
     observations = (observation, snapshot(pool="b", began=observation.began)) if "b" in limits.pools else (observation,)
     return plan(known, *observations, limits=limits, now=observation.began + 1)
@@ -259,7 +260,7 @@ def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
 
 
 def test_machines_on_trial_do_not_count_as_probes_of_another_back_off() -> None:
-    """Where a pool has no stock, what runs has proven what it can."""
+    """In a pool without stock, a running machine has proven all that it can."""
     known = {"early_loss": None, "boot": False, "failure": STOCKOUT}
     assert len(trial(running(ran=BEFORE - 10), observation=at(30, machine()), **known).creates) == 1
 

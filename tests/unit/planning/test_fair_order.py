@@ -1,4 +1,4 @@
-"""Fairness: by age and by size within a template, templates in turn, and nobody waits for ever."""
+"""Fair order: by age and by size within a template, templates in turn, and no request waits for ever."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def asking(id_: str, count: int, read: float = BEFORE, *slots: Slot, **changes: 
 
 
 class Grid:
-    """A pool that takes so many machines at a time: what is asked for in one step runs in the next."""
+    """A pool that takes so many machines at a time: machines that are requested in one step run in the next."""
 
     def __init__(self, *records: RequestRecord, room: int, calls: int = 10_000, limits: Limits | None = None) -> None:
         self.limits = limits or two_templates(pool("a", max_pending=room, initial_window=room))
@@ -91,7 +91,7 @@ def test_the_oldest_request_asks_first_whatever_the_order_of_the_files() -> None
 
 
 def test_requests_of_one_size_are_filled_one_after_the_other() -> None:
-    """HF uses the machines of a request when it ends: all half full would be none."""
+    """HF uses the machines of a request only when the request ends, so half-full requests give HF no machine."""
     ids = [letter * 10 for letter in "abcde"]
     grid = Grid(*(asking(id_, 10, BEFORE + number) for number, id_ in enumerate(ids)), room=4)
     for _ in range(20):
@@ -131,7 +131,7 @@ def test_a_small_requests_creates_are_sent_before_those_of_a_large_one_that_wait
 
 
 def test_a_request_that_waits_for_nothing_changes_nobodys_turn() -> None:
-    """The oldest of those that wait is meant: one that has all its machines has no turn to take."""
+    """Only requests that wait count as the oldest: a request with all its machines takes no turn."""
     assert turns([asking("b" * 10, 1), asking("a" * 10, 1)]) == ["b" * 10, "a" * 10], "in the order of intent"
     full = asking(OLD, 1, BEFORE - 9, slot(submitted=NOW))
     large, small = asking(YOUNG, 9, BEFORE), asking("c" * 10, 2, BEFORE + 1)
@@ -162,7 +162,7 @@ def test_whoever_comes_gets_its_turn(arrivals: list[list[int]], room: int, calls
         sent = sum(grid.sent[before].values())
         assert sent <= min(room, calls)
         if oldest and waits(grid, grid.known.requests[oldest]):
-            assert sent == min(room, calls), "no room is left while somebody waits"
+            assert sent == min(room, calls), "no room is left while a request waits"
     total = sum(one.count for one in grid.known.requests.values())
     for _ in range(2 * total + 2):
         if not any(waits(grid, one) for one in grid.known.requests.values()):
@@ -188,9 +188,9 @@ def test_templates_send_their_creates_in_turn() -> None:
 def test_a_template_that_gets_nothing_holds_up_no_other() -> None:
     blocked = Window(window=1, level=3, probing=True, retry_at=NOW + 99, failure=STOCKOUT)
     slow = Window(window=9, level=1, retry_at=NOW + 99, failure=Failure(ErrorClass.THROTTLED, "slow"))
-    for learned in (blocked, slow, Window(window=1, closed_since=BEFORE)):
+    for known_window in (blocked, slow, Window(window=1, closed_since=BEFORE)):
         records = asking(OLD, 50, BEFORE, slot()), asking(YOUNG, 5, template="U")
-        known = memory(*records, windows={("a", TEMPLATE): learned})
+        known = memory(*records, windows={("a", TEMPLATE): known_window})
         made = plan(known, snapshot(), limits=two_templates(pool("a", max_pending=5, max_machines=5)))
         assert Counter(create.request for create in made.creates) == {YOUNG: 5}
 
@@ -199,14 +199,14 @@ def test_a_template_that_has_reached_its_caps_takes_no_room_from_another() -> No
     full = two_templates(pool("a", max_pending=5, max_machines=5, initial_window=5))
     grid = Grid(asking(OLD, 50), asking(YOUNG, 5, template="U"), room=0, limits=full)
     assert grid.step() == {OLD: 5, YOUNG: 5}
-    held = [one for each in grid.known.requests.values() for one in each.slots.values() if one.verdict in DESIRED]
-    assert len(held) == 10
-    assert not [one for one in held if one.verdict is Verdict.FAILED]
+    desired = [one for each in grid.known.requests.values() for one in each.slots.values() if one.verdict in DESIRED]
+    assert len(desired) == 10
+    assert not [one for one in desired if one.verdict is Verdict.FAILED]
 
 
 @pytest.mark.parametrize("ended", [None, RequestStatus.COMPLETE])
 def test_the_template_whose_open_request_is_the_oldest_asks_first(ended: RequestStatus | None) -> None:
-    """What is left of a cap over all templates is its; what has ended gives no template the first turn for ever."""
+    """The rest of the cap over all templates goes to the template that waited longest. Ended requests do not count."""
     done = asking("c" * 10, 0, BEFORE - 50, ended=ended)
     others = [asking(OLD, 1, BEFORE + 9), asking(YOUNG, 1, BEFORE, template="U")]
     order = [id_ for id_ in turns([done, *others]) if id_ != done.id]

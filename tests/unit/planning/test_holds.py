@@ -1,4 +1,4 @@
-"""Holds: what is held back, what goes on meanwhile, what HF is told, and that nothing is deleted behind its back."""
+"""Holds: what they hold back, what goes on meanwhile, and how HF is informed before anything is deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.holds import DRAINED, GIVEN_UP, counts, in_force, is_done
-from provisioner.planning.core.slots import BY_A_PERSON
+from provisioner.planning.core.slots import CANCELLED_BY_OPERATOR
 from provisioner.planning.recover.rebuild import RecoveryInputs, rebuild
 from provisioner.planning.report.answers import AGED, STUCK, available, losses, request_answer, return_answer
 from tests.support.parts import alter
@@ -71,8 +71,8 @@ def cancel(target: str) -> Hold:
     return Hold(HoldKind.CANCEL, target, "eve", 3.0, "wrong job")
 
 
-def held(limits: Limits, *holds: Hold) -> dict[str, Any]:
-    """What a plan is given of the holds."""
+def with_holds(limits: Limits, *holds: Hold) -> dict[str, Any]:
+    """Return the holds as a plan gets them."""
     return {"limits": limits, "holds": Holds(holds)}
 
 
@@ -80,21 +80,21 @@ def hf_has(*slots: Slot, **changes: Any) -> Memory:
     return memory(record(*slots, **({"ended": DONE, "reported_at": BEFORE} | changes)))
 
 
-def made(told: Plan) -> dict[str, int]:
-    return dict(Counter(create.pool for create in told.creates))
+def made(reported: Plan) -> dict[str, int]:
+    return dict(Counter(create.pool for create in reported.creates))
 
 
 SENT = slot(accepted=False, submitted=NOW - 100)
 STRANGE = snapshot(machine(7, request="zzzzzzzzzz"))
 LEFT = machine(phase=Phase.GONE)
-BACK = {"ret-x": giving_back(name(), id_="ret-x")}
+RETURN_RECORDS = {"ret-x": giving_back(name(), id_="ret-x")}
 
 OURS = running(0, Verdict.SUCCEEDED)
 ACTS: dict[str, tuple[Memory, Snapshot, dict[str, Any]]] = {
     "a machine that is wanted": (memory(record(count=1)), snapshot(), {}),
     "a slot that was not sent": (memory(record(unsent())), snapshot(), {}),
-    "a create that nobody answered": (memory(record(SENT)), snapshot(), {}),
-    "a machine that is returned": (replace(hf_has(OURS), returns=BACK), snapshot(machine()), {}),
+    "a create without a response": (memory(record(SENT)), snapshot(), {}),
+    "a machine that is returned": (replace(hf_has(OURS), returns=RETURN_RECORDS), snapshot(machine()), {}),
     "leftovers of a failed machine": (memory(record(slot(0, Verdict.FAILED), count=0)), snapshot(LEFT), {}),
     "an orphan": (memory(orphans={name(7, "zzzzzzzzzz"): NOW - 700}), STRANGE, {}),
     "a returned machine that no slot explains": (memory(giving_back(name(7, "zzzzzzzzzz"))), STRANGE, {}),
@@ -109,7 +109,7 @@ LISTS = HfActivity(since=NOW - 9000, active=NOW, lists=NOW, started=NOW - 9000)
 def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_over(case: str) -> None:
     known, observation, settings = ACTS[case]
     usual = alter(ONE, **settings)
-    stopped = plan(known, observation, **held(usual, STOP), activity=LISTS)
+    stopped = plan(known, observation, **with_holds(usual, STOP), activity=LISTS)
     assert (stopped.creates, stopped.deletes) == ((), ())
     assert {one.slot.verdict for one in stopped.closes} <= {Verdict.RETURNED}
     assert stopped.memory.orphans.deletes == (), "an orphan that is kept spends nothing of the cap"
@@ -118,19 +118,19 @@ def test_nothing_is_made_or_deleted_while_all_is_stopped_and_it_is_when_that_is_
 
 
 def test_verdicts_and_answers_go_on_while_all_is_stopped() -> None:
-    seen = plan(memory(record(slot(0))), snapshot(machine()), **held(ONE, STOP))
+    seen = plan(memory(record(slot(0))), snapshot(machine()), **with_holds(ONE, STOP))
     assert seen.memory.requests[REQUEST].ended is DONE
-    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), **held(ONE, STOP))
+    lost = plan(hf_has(running(0, Verdict.SUCCEEDED, absent=BEFORE)), snapshot(), **with_holds(ONE, STOP))
     assert lost.memory.requests[REQUEST].slots[0].verdict is Verdict.LOST
 
 
 def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
     known, observation, _ = ACTS["a machine that is returned"]
-    stopped = plan(known, observation, **held(ONE, STOP)).memory
-    (back,) = stopped.returns.values()
-    entry = json.loads(return_answer(back, stopped, PREFIX).text)
+    stopped = plan(known, observation, **with_holds(ONE, STOP)).memory
+    (return_record,) = stopped.returns.values()
+    entry = json.loads(return_answer(return_record, stopped, PREFIX).text)
     assert entry["status"] == "running"
-    assert entry["message"] == "Nothing is deleted now (stop-all by ann: cloud is down)."
+    assert entry["message"] == "No machine is deleted now (stop-all by ann: cloud is down)."
     assert entry["machines"][0]["result"] == "executing"
     (on,) = plan(stopped, observation, limits=ONE).memory.returns.values()
     assert on.message == ""
@@ -138,9 +138,9 @@ def test_a_return_waits_and_says_why_until_it_goes_on() -> None:
 
 def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machine_goes_later() -> None:
     known, observation, _ = ACTS["a machine that is returned"]
-    (back,) = known.returns.values()
-    late = replace(known, returns={back.id: replace(back, deadline=NOW - 1)})
-    stopped = plan(late, observation, **held(ONE, STOP)).memory
+    (return_record,) = known.returns.values()
+    late = replace(known, returns={return_record.id: replace(return_record, deadline=NOW - 1)})
+    stopped = plan(late, observation, **with_holds(ONE, STOP)).memory
     (ended,) = stopped.returns.values()
     entry = json.loads(return_answer(ended, stopped, PREFIX).text)
     assert (entry["status"], ended.results) == ("complete_with_error", {name(): ReturnResult.STUCK})
@@ -148,27 +148,27 @@ def test_a_return_ends_by_its_deadline_with_the_hold_as_its_reason_and_its_machi
     assert entry["machines"][0]["message"] == STUCK
     after = plan(stopped, observation, limits=ONE)
     assert [delete.name for delete in after.deletes] == [name()]
-    assert after.memory.returns[ended.id] == ended, "what HF was told stays"
+    assert after.memory.returns[ended.id] == ended, "a reported answer stays"
 
 
 def test_a_return_of_what_is_gone_ends_cleanly_while_all_is_stopped() -> None:
-    known = replace(hf_has(running(0, Verdict.RETURNED, gone=True)), returns=BACK)
-    (back,) = plan(known, snapshot(), **held(ONE, STOP)).memory.returns.values()
-    assert (back.ended, back.message) == (DONE, "")
+    known = replace(hf_has(running(0, Verdict.RETURNED, gone=True)), returns=RETURN_RECORDS)
+    (return_record,) = plan(known, snapshot(), **with_holds(ONE, STOP)).memory.returns.values()
+    assert (return_record.ended, return_record.message) == (DONE, "")
 
 
 @pytest.mark.parametrize("hold", [PAUSE, DRAIN])
 def test_a_held_pool_gets_no_machine_and_the_next_one_gets_it(hold: Hold) -> None:
-    told = plan(memory(record(unsent(), count=3)), *BOTH, **held(TWO, hold))
-    assert (made(told), dict(told.deferred)) == ({"b": 3}, {})
+    reported = plan(memory(record(unsent(), count=3)), *BOTH, **with_holds(TWO, hold))
+    assert (made(reported), dict(reported.deferred)) == ({"b": 3}, {})
 
 
 @pytest.mark.parametrize("hold", [PAUSE, DRAIN, STOP])
 def test_without_another_pool_machines_wait_as_paused(hold: Hold) -> None:
     known = memory(record(count=3))
-    told = plan(known, snapshot(), **held(ONE, hold))
-    assert (told.creates, dict(told.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
-    (unmet,) = told.unmet[REQUEST]
+    reported = plan(known, snapshot(), **with_holds(ONE, hold))
+    assert (reported.creates, dict(reported.deferred)) == ((), {("a", TEMPLATE, PendingReason.PAUSED): 3})
+    (unmet,) = reported.unmet[REQUEST]
     assert (unmet.reason, unmet.machines) == (PendingReason.PAUSED, 3)
 
 
@@ -186,7 +186,7 @@ def test_a_request_that_is_held_until_its_deadline_says_so(
 ) -> None:
     failed = [slot(number, Verdict.FAILED, failure=one, gone=True) for number, one in enumerate(failures)]
     known = memory(record(*failed, count=1 + len(failed), deadline=NOW - 1))
-    ended = plan(known, snapshot(), **held(limits(pool("a", max_machines=0)), *holds)).memory.requests[REQUEST]
+    ended = plan(known, snapshot(), **with_holds(limits(pool("a", max_machines=0)), *holds)).memory.requests[REQUEST]
     entry = json.loads(request_answer(ended).text)
     assert entry["status"] == "complete_with_error"
     (message,) = [one["message"] for one in entry["machines"] if words in one["message"]]
@@ -195,21 +195,23 @@ def test_a_request_that_is_held_until_its_deadline_says_so(
 
 
 def test_a_hold_on_one_of_two_pools_is_no_reason() -> None:
-    capped = held(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
+    capped = with_holds(limits(pool("a"), pool("b", max_machines=0)), PAUSE)
     ended = plan(memory(record(count=1, deadline=NOW - 1)), *BOTH, **capped).memory.requests[REQUEST]
     assert "bob" not in request_answer(ended).text
 
 
 def test_holds_change_no_cap() -> None:
     capped = limits(pool("a", max_machines=5))
-    assert available(memory(), held(capped, STOP, PAUSE)["limits"]) == available(memory(), capped) == {TEMPLATE: 5}
+    assert (
+        available(memory(), with_holds(capped, STOP, PAUSE)["limits"]) == available(memory(), capped) == {TEMPLATE: 5}
+    )
 
 
 SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
 
 
 @pytest.mark.parametrize(
-    ("one", "holds", "told"),
+    ("one", "holds", "reported"),
     [
         pytest.param(OURS, (DRAIN,), DRAINED, id="in a drained pool"),
         pytest.param(OURS, (cancel(name()),), GIVEN_UP, id="cancelled"),
@@ -221,11 +223,11 @@ SPOT = Notice(LossCause.PREEMPTED, NOW + 30)
         pytest.param(running(0, Verdict.SUCCEEDED, retiring_at=NOW), (PAUSE,), AGED, id="old, and not drained"),
     ],
 )
-def test_whose_machines_hf_is_asked_for(one: Slot, holds: tuple[Hold, ...], told: Any) -> None:
-    assert losses(hf_has(one), HfActivity(), NOW, Holds(holds)).get(name()) == told
+def test_whose_machines_hf_is_asked_for(one: Slot, holds: tuple[Hold, ...], reported: Any) -> None:
+    assert losses(hf_has(one), HfActivity(), NOW, Holds(holds)).get(name()) == reported
 
 
-def test_an_end_that_is_announced_is_told_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
+def test_an_end_that_is_announced_is_reported_with_what_is_left_of_it_and_one_that_has_come_as_that() -> None:
     noticed = losses(hf_has(running(0, Verdict.SUCCEEDED, notice=SPOT)), HfActivity(), NOW, Holds((DRAIN,)))
     assert noticed[name()].grace == 30
     assert losses(hf_has(running(0, Verdict.LOST)), HfActivity(), NOW, Holds((DRAIN,)))[name()].grace == 0
@@ -233,28 +235,30 @@ def test_an_end_that_is_announced_is_told_with_what_is_left_of_it_and_one_that_h
 
 def test_a_machine_that_is_asked_back_has_time_left_and_is_no_longer_named_once_it_is_given_back() -> None:
     assert min(DRAINED.grace, GIVEN_UP.grace) > 0, "0 says that it is gone"
-    assert losses(replace(hf_has(OURS), returns=BACK), HfActivity(), NOW, Holds((DRAIN, cancel(name())))) == {}
+    assert (
+        losses(replace(hf_has(OURS), returns=RETURN_RECORDS), HfActivity(), NOW, Holds((DRAIN, cancel(name())))) == {}
+    )
 
 
 @pytest.mark.parametrize("hold", [DRAIN, cancel(name())])
 def test_what_is_asked_back_is_deleted_only_when_hf_returns_it(hold: Hold) -> None:
     known = hf_has(OURS)
-    told = plan(known, snapshot(machine()), **held(ONE, hold))
-    assert (told.deletes, told.closes) == ((), ())
-    assert told.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
-    given = plan(replace(told.memory, returns=BACK), snapshot(machine()), **held(ONE, hold))
+    reported = plan(known, snapshot(machine()), **with_holds(ONE, hold))
+    assert (reported.deletes, reported.closes) == ((), ())
+    assert reported.memory.requests[REQUEST].slots[0].verdict is Verdict.SUCCEEDED
+    given = plan(replace(reported.memory, returns=RETURN_RECORDS), snapshot(machine()), **with_holds(ONE, hold))
     assert [delete.name for delete in given.deletes] == [name()]
 
 
 def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> None:
     known = memory(record(running(0), slot(1, seen=True), unsent(2), count=4))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = plan(known, observation, **held(ONE, cancel(REQUEST)))
-    ended = told.memory.requests[REQUEST]
-    assert (told.creates, [delete.name for delete in told.deletes]) == ((), [name(1)])
+    reported = plan(known, observation, **with_holds(ONE, cancel(REQUEST)))
+    ended = reported.memory.requests[REQUEST]
+    assert (reported.creates, [delete.name for delete in reported.deletes]) == ((), [name(1)])
     assert (ended.ended, ended.slots[0].verdict) == (RequestStatus.COMPLETE_WITH_ERROR, Verdict.SUCCEEDED)
     entry = json.loads(request_answer(ended).text)
-    assert entry["message"] == f"{BY_A_PERSON}cancel of {REQUEST} by eve: wrong job"
+    assert entry["message"] == f"{CANCELLED_BY_OPERATOR}cancel of {REQUEST} by eve: wrong job"
     results = Counter(one["result"] for one in entry["machines"])
     assert results == {"succeed": 1, "fail": 3}
     messages = {one["message"].removeprefix("other: ") for one in entry["machines"] if one["result"] == "fail"}
@@ -263,34 +267,34 @@ def test_a_cancelled_request_ends_with_what_it_got_and_asks_for_nothing() -> Non
 
 def test_only_the_cancelled_request_ends() -> None:
     known = memory(record(count=2), record(count=2, id_=OTHER))
-    told = plan(known, snapshot(), **held(ONE, cancel(REQUEST)))
-    assert {create.request for create in told.creates} == {OTHER}
-    assert told.memory.requests[OTHER].ended is None
+    reported = plan(known, snapshot(), **with_holds(ONE, cancel(REQUEST)))
+    assert {create.request for create in reported.creates} == {OTHER}
+    assert reported.memory.requests[OTHER].ended is None
 
 
-def test_a_cancel_changes_nothing_that_hf_was_told() -> None:
+def test_a_cancel_changes_nothing_that_hf_was_reported() -> None:
     ended = hf_has(OURS, running(1, Verdict.LOST, gone=True))
-    assert plan(ended, snapshot(machine()), **held(ONE, cancel(REQUEST))).memory is ended
-    whole = plan(memory(record(running(0))), snapshot(machine()), **held(ONE, cancel(REQUEST)))
+    assert plan(ended, snapshot(machine()), **with_holds(ONE, cancel(REQUEST))).memory is ended
+    whole = plan(memory(record(running(0))), snapshot(machine()), **with_holds(ONE, cancel(REQUEST)))
     assert (whole.memory.requests[REQUEST].ended, whole.memory.requests[REQUEST].message) == (DONE, "")
 
 
 def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> None:
-    """A person asked for it; that the first half of another cancel was announced does not keep the end from HF."""
+    """An operator cancelled the request. The announcement of another cancel does not keep the end from HF."""
     brake = Brake(BrakeReason.MEMORY_LOST, BEFORE, "")
     known = memory(record(running(0), slot(1), cancelling=True), brake=brake)
-    told = plan(known, snapshot(machine()), **held(ONE, cancel(REQUEST)))
-    assert json.loads(request_answer(told.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
+    reported = plan(known, snapshot(machine()), **with_holds(ONE, cancel(REQUEST)))
+    assert json.loads(request_answer(reported.memory.requests[REQUEST]).text)["status"] == "complete_with_error"
 
 
-def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
+def test_what_hf_was_reported_of_a_cancelled_request_outlives_its_memory() -> None:
     known = memory(record(running(0), slot(1, seen=True), count=3))
     observation = snapshot(machine(0), machine(1, Phase.PENDING))
-    told = request_answer(plan(known, observation, **held(ONE, cancel(REQUEST))).memory.requests[REQUEST])
+    reported = request_answer(plan(known, observation, **with_holds(ONE, cancel(REQUEST))).memory.requests[REQUEST])
     recovery_inputs = RecoveryInputs(
-        intent_of(known), {REQUEST: Answer(told.text, True)}, {REQUEST: True}, {"a": observation}, 0.0
+        intent_of(known), {REQUEST: Answer(reported.text, True)}, {REQUEST: True}, {"a": observation}, 0.0
     )
-    assert request_answer(rebuild(recovery_inputs, ONE, NOW, 0.0).requests[REQUEST]) == told
+    assert request_answer(rebuild(recovery_inputs, ONE, NOW, 0.0).requests[REQUEST]) == reported
 
 
 @pytest.mark.parametrize(
@@ -301,8 +305,8 @@ def test_what_hf_was_told_of_a_cancelled_request_outlives_its_memory() -> None:
         pytest.param(cancel(name()), hf_has(OURS), False, id="HF has the machine"),
         pytest.param(cancel(name()), memory(record(slot(0))), False, id="HF may get it"),
         pytest.param(cancel(name()), hf_has(running(0, Verdict.RETURNED)), True, id="HF has returned it"),
-        pytest.param(cancel(name(9)), hf_has(OURS), True, id="nobody knows it any more"),
-        pytest.param(DRAIN, memory(), False, id="other holds are let go by a person alone"),
+        pytest.param(cancel(name(9)), hf_has(OURS), True, id="it is no longer known"),
+        pytest.param(DRAIN, memory(), False, id="only an operator releases other holds"),
     ],
 )
 def test_when_a_cancel_is_done(hold: Hold, known: Memory, done: bool) -> None:

@@ -1,4 +1,4 @@
-"""Machines that are old, or whose end is known: which are offered to HF, how many at a time; none is deleted."""
+"""Machines that are old or have a known end: which of them retire, and how many at a time. They are not deleted."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def mortal(lifetime: float | None = LIFE, **changes: Any) -> Limits:
 
 
 def grid(*slots: Slot, **changes: Any) -> Memory:
-    """A request that has ended, and of which HF knows."""
+    """Return a request that has ended, and whose end HF knows."""
     return memory(record(*slots, **({"ended": DONE, "reported_at": BEFORE} | changes)))
 
 
@@ -74,7 +74,7 @@ def observe(count: int = 1) -> Any:
 
 
 def retiring_at(known: Memory) -> list[str]:
-    """The names that HF is shown."""
+    """Return the names that are shown to HF."""
     return sorted(losses(known, HfActivity(), NOW))
 
 
@@ -134,8 +134,8 @@ def test_a_machine_that_hf_gives_back_makes_room_for_the_next_and_only_that_one_
     slots = [aged(number, ran=OLD - number) for number in range(3)]
     known = plan(grid(*slots), observe(3), limits=mortal()).memory
     assert retiring_at(known) == [name(2)]
-    back = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
-    made = plan(known, observe(3), limits=mortal(), intent=back)
+    returning = intent_of(known, generation=2, returns={"ret-x": ReturnRequest("ret-x", (name(2),), 0.0)})
+    made = plan(known, observe(3), limits=mortal(), intent=returning)
     assert [(delete.name, delete.reason) for delete in made.deletes] == [(name(2), DeleteReason.RETURNED)]
     assert made.memory.requests[REQUEST].slots[2].verdict is Verdict.RETURNED
     assert retiring_at(made.memory) == [name(1)]
@@ -160,7 +160,7 @@ BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, probing=True, retry_at=N
 
 
 @pytest.mark.parametrize(
-    ("learned", "paused", "waiting", "expected"),
+    ("known_window", "paused", "waiting", "expected"),
     [
         pytest.param({}, False, True, 3, id="all is well: a tenth, whoever waits"),
         pytest.param(BACKS_OFF, False, False, 1, id="its pool backs off: one"),
@@ -169,12 +169,12 @@ BACKS_OFF = {("a", TEMPLATE): Window(window=1, level=1, probing=True, retry_at=N
     ],
 )
 def test_a_grid_does_not_drain_where_nothing_can_be_made_anew(
-    learned: dict[tuple[str, str], Window], paused: bool, waiting: bool, expected: int
+    known_window: dict[tuple[str, str], Window], paused: bool, waiting: bool, expected: int
 ) -> None:
     known = grid(*(aged(number) for number in range(30)))
     if waiting:
         known = replace(known, requests=known.requests | {OTHER: record(id_=OTHER, count=1)})
-    made = plan(replace(known, windows=learned), observe(30), limits=mortal(paused=paused))
+    made = plan(replace(known, windows=known_window), observe(30), limits=mortal(paused=paused))
     assert len(retiring_at(made.memory)) == expected
 
 
@@ -182,19 +182,19 @@ def test_a_machine_in_a_pool_that_is_not_seen_is_not_offered() -> None:
     assert retiring_at(plan(grid(aged()), unobserved(), limits=mortal()).memory) == []
 
 
-# --- ends that the place has told -------------------------------------------------------------------------------------
+# --- ends that the place announces -----------------------------------------------------------------------------------
 
 EPOCH, ANNOUNCE = 1_700_000_000.0, 3600.0
 """The place's clock at the begin of an observation, and the seconds before an end from which it is reported."""
 
 
-def told(left: float, number: int = 0) -> Machine:
-    """A machine that its place ends so long after this plan."""
+def reported(left: float, number: int = 0) -> Machine:
+    """Return a machine that its place ends so long after this plan."""
     return replace(machine(number), expires=EPOCH + NOW + left - SEEN)
 
 
 def ending(*left: float, wall: float | None = EPOCH) -> Snapshot:
-    return snapshot(*(told(one, number) for number, one in enumerate(left)), wall=wall)
+    return snapshot(*(reported(one, number) for number, one in enumerate(left)), wall=wall)
 
 
 def planned(
@@ -222,17 +222,17 @@ def test_a_machine_is_named_before_its_place_ends_it(left: float, grace: int | N
         assert made.due == NOW + 1
 
 
-def test_nothing_is_said_of_an_end_while_nobody_knows_the_places_time() -> None:
+def test_nothing_is_said_of_an_end_while_the_places_time_is_unknown() -> None:
     assert retiring_at(planned(60.0, wall=None).memory) == []
 
 
-def test_ends_at_the_same_time_are_told_a_share_at_a_time_and_all_at_the_last_call() -> None:
+def test_ends_at_the_same_time_are_reported_a_share_at_a_time_and_all_at_the_last_call() -> None:
     assert len(retiring_at(planned(*[ANNOUNCE - 1] * 30).memory)) == 3
     assert len(retiring_at(planned(*[LAST_CALL] * 30).memory)) == 30
     assert planned(*[LAST_CALL + 7] * 30).due == NOW + 7
 
 
-def test_an_end_that_was_told_stays_told_until_its_place_puts_it_off() -> None:
+def test_an_end_that_was_reported_stays_reported_until_its_place_puts_it_off() -> None:
     known = planned(100.0).memory
     again = plan(known, ending(100.0), limits=mortal(None), now=NOW + 10)
     assert again.memory is known
@@ -242,7 +242,7 @@ def test_an_end_that_was_told_stays_told_until_its_place_puts_it_off() -> None:
     assert put_off.requests[REQUEST].slots[0].life.retiring_at is None
 
 
-def test_a_machine_that_was_offered_for_its_age_is_told_its_end_when_that_is_near() -> None:
+def test_a_machine_that_was_offered_for_its_age_is_reported_its_end_when_that_is_near() -> None:
     early = planned(ANNOUNCE + 9, lifetime=LIFE, slots=[aged()]).memory
     assert losses(early, HfActivity(), NOW) == {name(0): AGED}
     late = plan(early, ending(ANNOUNCE + 9), limits=mortal(), now=NOW + 9).memory
@@ -258,12 +258,12 @@ ENDED = machine(phase=Phase.GONE, cause=LossCause.UNKNOWN)
     ("left", "cause"),
     [
         pytest.param(30.0, LossCause.EXPIRES, id="at about its time"),
-        pytest.param(3000.0, LossCause.DELETED, id="long before: somebody's doing"),
+        pytest.param(3000.0, LossCause.DELETED, id="long before: deleted from outside"),
     ],
 )
 def test_the_cause_of_an_end_at_its_time_is_that_end(left: float, cause: LossCause) -> None:
     known = planned(left, slots=[aged(ran=BEFORE - 1e6)])
-    expires = told(left).expires
+    expires = reported(left).expires
     stopping = plan(known.memory, snapshot(replace(STOPPED, expires=expires), wall=EPOCH), limits=mortal(None))
     assert losses(stopping.memory, HfActivity(), NOW)[name(0)].cause is cause
     gone = plan(known.memory, snapshot(replace(ENDED, cause=cause, expires=expires), wall=EPOCH), limits=mortal(None))

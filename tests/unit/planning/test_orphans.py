@@ -1,4 +1,4 @@
-"""Orphans: which machines without a request go, when and how slowly, and when the brake holds them."""
+"""Orphans: which machines without a request are deleted, when and how slowly, and when the brake stops this."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from provisioner.names import SLOT_NUMBERS
 from provisioner.planning.allocate.scheduling import NO_NUMBERS
 from provisioner.planning.collect.orphans import adopt, find_orphans, find_unlisted
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
-from provisioner.planning.observe.reconciliation import reflect
+from provisioner.planning.observe.reconciliation import reconcile
 from tests.unit.core import (
     BEFORE,
     NOW,
@@ -66,9 +66,9 @@ def noted(count: int = 1, since: float = RIPE) -> dict[str, float]:
 def kept(
     remembered: Memory, *observations: Snapshot, busy: Iterable[str] = (), activity: HfActivity | None = None
 ) -> Draft:
-    """The draft after the slots were brought in line with the observations and orphans were looked for."""
+    """Return the draft after slots were reconciled with the observations and orphans were searched."""
     draft = draft_of(remembered, *observations, limits=LIMITS)
-    reflect(draft)
+    reconcile(draft)
     find_orphans(draft, activity or HfActivity(), frozenset(busy))
     return draft
 
@@ -125,7 +125,7 @@ def test_an_orphan_that_stays_is_deleted_again_and_counts_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "remembered"),
+    ("observations", "remembered"),
     [
         pytest.param([snapshot(), snapshot(pool="b")], False, id="every pool seen, and it is nowhere: forgotten"),
         pytest.param([snapshot()], True, id="a pool is blind: remembered"),
@@ -139,7 +139,7 @@ def test_what_is_remembered_of_an_orphan(observations: list[Snapshot], remembere
 
 
 @pytest.mark.parametrize(
-    ("remembered", "seen", "contact", "orphans"),
+    ("remembered", "seen", "activity", "orphans"),
     [
         pytest.param(memory(record(running(0, Verdict.SUCCEEDED))), machine(0), {}, [], id="of a known slot: no"),
         pytest.param(memory(giving_back(ORPHAN)), machine(0, request=OTHER), {}, [], id="of an open return: no"),
@@ -225,7 +225,7 @@ def test_what_intent_says_of_the_files(
 
 def adopted(remembered: Memory, number: int = 3) -> Draft:
     draft = draft_of(remembered, snapshot(machine(number)), limits=LIMITS)
-    reflect(draft)
+    reconcile(draft)
     adopt(draft)
     return draft
 
@@ -266,11 +266,11 @@ def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
     assert (draft.unknown, draft.brake) == ({"a": [name(3)]}, None)
 
 
-# --- hosts that HF lists and nobody knows -----------------------------------------------------------------------------
+# --- hosts that HF lists and that are unknown -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("first", "looks", "fields", "lost"),
+    ("first", "observations", "fields", "lost"),
     [
         pytest.param({}, "ask", {}, False, id="once not seen: not yet"),
         pytest.param({ORPHAN: SEEN - 30}, "ask", {}, True, id="not seen twice, the lag apart: lost"),
@@ -280,7 +280,7 @@ def test_a_machine_that_is_not_adopted(remembered: Memory) -> None:
         pytest.param({ORPHAN: SEEN - 30}, "ask", {"brake": LATCHED}, False, id="the brake holds: never"),
     ],
 )
-def test_a_host_of_our_shape_that_nobody_knows(
+def test_a_host_of_our_shape_that_is_unknown(
     first: dict[str, float], observations: str, fields: dict[str, object], lost: bool
 ) -> None:
     seen = [snapshot(*(orphans() if observations == "there" else [])), snapshot(pool="b")][
@@ -301,7 +301,7 @@ def test_a_host_of_our_shape_that_nobody_knows(
         pytest.param("", memory(unknown={ORPHAN: BEFORE}, lost=(ORPHAN,)), (), id="HF lists it no more"),
     ],
 )  # fmt: skip
-def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
+def test_a_host_that_is_not_reported_as_lost(host: str, remembered: Memory, foreign: tuple[str, ...]) -> None:
     observations = [snapshot(), snapshot(pool="b", foreign=frozenset(foreign))]
     after = kept(remembered, *observations, activity=HfActivity(inventory=frozenset({host} - {""}))).memory()
     assert (after.hosts.unknown, after.hosts.lost) == ({}, ())
@@ -311,16 +311,16 @@ def test_a_host_that_is_no_lost_stranger(host: str, remembered: Memory, foreign:
 
 HOUR = 3600.0
 GIVEN = running(0, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR)
-"""A machine that HF has had for long."""
+"""A machine that HF has had for a long time."""
 
 
 def used(*slots: Slot, **changes: object) -> Memory:
-    """A request that HF heard the end of."""
+    """Return a request whose end HF has read."""
     return memory(record(*slots, ended=DONE, reported_at=NOW - 99 * HOUR), **changes)
 
 
 def lists(last: float = NOW, **changes: object) -> HfActivity:
-    """The contact of an HF that has listed hosts for days, last at ``last``, and none of ours among them."""
+    """Return the activity of an HF that has listed hosts for days, last at ``last``, and none of ours."""
     return HfActivity(
         **({"since": NOW - 90 * HOUR, "started": NOW - 90 * HOUR, "active": NOW, "lists": last} | changes)
     )  # type: ignore[arg-type]
@@ -344,7 +344,7 @@ def test_each_plan_notes_what_no_list_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("remembered", "contact", "since"),
+    ("remembered", "activity", "since"),
     [
         pytest.param(used(GIVEN), lists(listed={name(0): NOW - 60}), None, id="listed a minute ago: no"),
         pytest.param(used(GIVEN), lists(listed={name(0): NOW - HOUR + 1}), None,
@@ -370,7 +370,7 @@ def test_a_machine_that_no_list_names_is_noted(remembered: Memory, activity: HfA
 
 
 @pytest.mark.parametrize(
-    ("after", "since", "contact", "brake", "looks", "deleted"),
+    ("after", "since", "activity", "brake", "observations", "deleted"),
     [
         pytest.param(None, 500, lists(), None, (), False, id="not configured: shown only"),
         pytest.param(48, 47, lists(), None, (), False, id="not for so long"),
@@ -397,14 +397,14 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
     assert (slots[0].verdict, slots[0].deletion.reason, len(draft.closes)) == (*expected, deleted)
 
 
-def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_a_person_saw_them() -> None:
+def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_an_operator_saw_them() -> None:
     many = [running(number, Verdict.SUCCEEDED, ran=NOW - 100 * HOUR) for number in range(8)]
     pool_status = {one.name: NOW - 50 * HOUR for one in many}
     observation = snapshot(*(machine(number) for number in range(8)))
-    held = forgotten(used(*many, unlisted=pool_status), lists(), observation, after=48 * HOUR)
-    assert held.brake is not None
-    assert held.brake.reason is BrakeReason.TOO_MANY_ORPHANS
-    assert held.closes == []
+    recorded = forgotten(used(*many, unlisted=pool_status), lists(), observation, after=48 * HOUR)
+    assert recorded.brake is not None
+    assert recorded.brake.reason is BrakeReason.TOO_MANY_ORPHANS
+    assert recorded.closes == []
     seen = forgotten(
         used(*many, unlisted=pool_status, accepted=tuple(pool_status)), lists(), observation, after=48 * HOUR
     )

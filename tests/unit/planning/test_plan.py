@@ -1,4 +1,4 @@
-"""One cycle's decisions: deadlines, terminal answers, deletes, blind pools, and a loop where nothing else happens."""
+"""Decisions of one cycle: deadlines, terminal answers, deletes, unobserved pools, and a loop without any change."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "looks", "timed_out"),
+    ("one", "observations", "timed_out"),
     [
         pytest.param(slot(submitted=NOW - 599), EMPTY, False, id="before its boot deadline: it may come"),
         pytest.param(slot(submitted=NOW - 600), EMPTY, True, id="at its boot deadline: it failed"),
@@ -112,7 +112,7 @@ def test_an_intent_older_than_one_seen_asks_for_nothing() -> None:
         pytest.param(running(0, submitted=NOW - 600), (snapshot(machine()),), False, id="it runs: nothing"),
         pytest.param(slot(submitted=NOW - 600), (unobserved(),), False, id="its pool is blind: only the request's own"),
         pytest.param(unsent(opened=NOW - 600), EMPTY, False, id="not sent: it counts from the create"),
-        pytest.param(slot(submitted=NOW - 600, set_aside=True), EMPTY, False, id="set aside: nobody touches it"),
+        pytest.param(slot(submitted=NOW - 600, set_aside=True), EMPTY, False, id="set aside: it gets no action"),
     ],
 )
 def test_a_boot_deadline(one: Slot, observations: tuple[Observation, ...], timed_out: bool) -> None:
@@ -132,7 +132,7 @@ def test_a_machine_that_timed_out_keeps_its_place_under_a_pools_cap_until_it_is_
     assert (len(made.deletes), made.creates) == (1, ())
 
 
-HELD = machine(0, Phase.PENDING, gated=True, failure=GATED)
+HELD_BACK = machine(0, Phase.PENDING, gated=True, failure=GATED)
 FREED = machine(0, Phase.PENDING)
 GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after=1e9))
 
@@ -140,8 +140,10 @@ GATES = limits(pool("a", boot_deadline=600.0, gated_deadline=1000.0, spill_after
 @pytest.mark.parametrize(
     ("one", "seen", "timed_out", "due"),
     [
-        pytest.param(slot(submitted=NOW - 999), HELD, False, NOW + 1, id="held back beyond its boot deadline: it may"),
-        pytest.param(slot(submitted=NOW - 1000), HELD, True, None, id="at the deadline of its gates: it failed"),
+        pytest.param(
+            slot(submitted=NOW - 999), HELD_BACK, False, NOW + 1, id="held back beyond its boot deadline: it may"
+        ),
+        pytest.param(slot(submitted=NOW - 1000), HELD_BACK, True, None, id="at the deadline of its gates: it failed"),
         pytest.param(slot(submitted=NOW - 999, gated=True), FREED, False, NOW + 600, id="just freed: it boots now"),
         pytest.param(
             slot(submitted=NOW - 1500, ungated_at=NOW - 599), FREED, False, NOW + 1, id="freed, and still boots"
@@ -174,9 +176,9 @@ NO_IMAGE = Failure(ErrorClass.INVALID, "main: ImagePullBackOff")
 def test_where_machines_do_not_run_a_create_that_is_taken_proves_nothing(submitted: float, phase: Phase) -> None:
     one, seen = slot(submitted=submitted, seen=True, failure=NO_IMAGE), machine(0, phase, failure=NO_IMAGE)
     made = plan(memory(record(one)), snapshot(seen), snapshot(pool="b"), limits=limits())
-    learned = made.memory.windows["a", TEMPLATE]
-    assert (learned.level, learned.failure) == (1, NO_IMAGE)
-    assert window.accepted(learned, NOW) is learned
+    known_window = made.memory.windows["a", TEMPLATE]
+    assert (known_window.level, known_window.failure) == (1, NO_IMAGE)
+    assert window.after_create(known_window, NOW) is known_window
 
 
 def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> None:
@@ -185,12 +187,12 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     made = plan(memory(record(late)), *observations, limits=ONE)
     assert after(made).slots[0].failure == STOCKOUT
     assert made.deletes == (Delete(name(0), "a", DeleteReason.TIMED_OUT, "uid-0"),)
-    assert window.blocked(made.memory.windows["a", TEMPLATE], NOW)
+    assert window.is_blocked(made.memory.windows["a", TEMPLATE], NOW)
     assert made.creates == ()
 
 
 @pytest.mark.parametrize(
-    ("one", "look", "learned", "failure"),
+    ("one", "observation", "known_window", "failure"),
     [
         pytest.param(slot(failure=BROKEN, seen=True), snapshot(machine(0, Phase.PENDING, failure=BROKEN)), None, BROKEN,
                      id="the machine's own reason"),
@@ -205,21 +207,21 @@ def test_a_boot_that_timed_out_says_the_places_reason_and_blocks_its_pool() -> N
     ],
 )  # fmt: skip
 def test_at_the_requests_deadline_what_is_missing_fails_and_the_request_ends(
-    one: Slot, observation: Observation, learned: Window | None, failure: Failure
+    one: Slot, observation: Observation, known_window: Window | None, failure: Failure
 ) -> None:
-    held = record(one, running(1), count=3, deadline=NOW)
+    known = record(one, running(1), count=3, deadline=NOW)
     seen = (
         replace(observation, machines=observation.machines | {name(1): machine(1)})
         if isinstance(observation, Snapshot)
         else observation
     )
-    made = plan(memory(held, windows={("a", TEMPLATE): learned} if learned else {}), seen, limits=ONE)
+    made = plan(memory(known, windows={("a", TEMPLATE): known_window} if known_window else {}), seen, limits=ONE)
     ended = after(made)
     assert (ended.ended, ended.ended_at, made.creates) == (WITH_ERROR, NOW, ())
     assert (ended.slots[0].verdict, ended.slots[0].failure) == (Verdict.FAILED, failure)
     assert ended.slots[1].verdict is Verdict.SUCCEEDED
-    told = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted is None]
-    assert len(told) == 2, "HF hears of each missing machine"
+    reported = [each for each in ended.slots.values() if each.verdict is Verdict.FAILED and each.submitted is None]
+    assert len(reported) == 2, "HF hears of each missing machine"
 
 
 def test_a_request_whose_template_left_the_configuration_ends_at_once() -> None:
@@ -266,7 +268,7 @@ def test_when_a_request_ends(slots: list[Slot], count: int, ended: RequestStatus
 
 
 @pytest.mark.parametrize(
-    "looks",
+    "observations",
     [
         pytest.param([snapshot(machine(phase=Phase.GONE))], id="its machine died"),
         pytest.param([snapshot(began=SEEN - 5), snapshot()], id="its machine vanished"),
@@ -291,7 +293,7 @@ def test_a_terminal_answer_stays_and_nothing_is_created_for_it(observations: lis
 
 
 @pytest.mark.parametrize(
-    ("changes", "looks", "busy", "deleted"),
+    ("changes", "observations", "busy", "deleted"),
     [
         pytest.param({}, (snapshot(machine()),), (), True, id="never sent: sent"),
         pytest.param({"delete_sent": NOW - DELETE_AGAIN + 1}, (snapshot(machine()),), (), False,
@@ -340,21 +342,21 @@ def test_a_machine_that_is_returned_or_lost_is_closed_and_deleted_in_one_plan_an
 @pytest.mark.parametrize("before", sorted(Verdict))
 @pytest.mark.parametrize("wanted", sorted(Verdict))
 def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, wanted: Verdict) -> None:
-    held = record(running(0, before), running(1))
-    draft = draft_of(memory(held), limits=ONE)
-    changed = draft.close(held.slots[0], wanted, reason=DeleteReason.FAILED)
+    known = record(running(0, before), running(1))
+    draft = draft_of(memory(known), limits=ONE)
+    changed = draft.close(known.slots[0], wanted, reason=DeleteReason.FAILED)
     allowed = wanted in TRANSITIONS[before]
     assert changed.set_aside is not allowed
     assert changed.verdict is (wanted if allowed else before)
     assert len(draft.closes) == (allowed and wanted not in DESIRED)
-    assert draft.requests[REQUEST].slots == {0: changed, 1: held.slots[1]}
+    assert draft.requests[REQUEST].slots == {0: changed, 1: known.slots[1]}
 
 
 # --- a loop in which nothing else happens -----------------------------------------------------------------------------
 
 
 def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
-    """The memory after empty observations that all say the same: a plan is made only when one falls due."""
+    """Return the memory after equal empty observations. A plan is made only when one is due."""
     due = now = NOW
     while now <= NOW + seconds:
         if now >= due:
@@ -397,8 +399,8 @@ def test_a_create_without_an_answer_is_sent_again_although_nothing_else_happens(
 
 def test_a_machine_held_back_by_the_window_goes_to_the_next_pool_although_nothing_else_happens() -> None:
     waiting = limits(pool("a", initial_window=1, spill_after=180.0), pool("b"))
-    held = record(slot(0, submitted=NOW - 1, seen=True), count=2)
-    made = plan(memory(held), snapshot(machine(0, Phase.PENDING)), snapshot(pool="b"), limits=waiting)
+    known = record(slot(0, submitted=NOW - 1, seen=True), count=2)
+    made = plan(memory(known), snapshot(machine(0, Phase.PENDING)), snapshot(pool="b"), limits=waiting)
     assert made.deferred == {("a", TEMPLATE, PendingReason.WINDOW): 1}
     assert made.due <= NOW + 180.0
 
@@ -422,11 +424,11 @@ def test_a_request_goes_on_while_what_is_missing_is_held_back(there: list[Slot])
 # --- growth: ten times the slots are ten times the work, counted in instructions, as times depend on the machine ------
 
 LINEAR = 10.5
-"""Times the steps for ten times the slots: ten, and a little for what is rounded up."""
+"""Factor of the steps for ten times the slots: ten, and a little for rounding."""
 
 
 def steps(act: Callable[[], object]) -> int:
-    """How many instructions of Python it takes."""
+    """Return the number of Python instructions that a call takes."""
     counted = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -445,13 +447,13 @@ def steps(act: Callable[[], object]) -> int:
 
 
 def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
-    """Each kind of plan with so many slots."""
+    """Return each kind of plan with so many slots."""
     intent, limits, empty = bench_plan.scene(slots, per_request)
     opened = make_plan(World(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
     full = bench_plan.running(opened)
     settled = make_plan(World(intent, {"pool": full}), opened.memory, limits, 1002.0).memory
-    told = HfActivity(reported=frozenset(intent.requests))
-    back = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
+    reported = HfActivity(reported=frozenset(intent.requests))
+    returning = replace(intent, generation=2, returns={"ret-1": ReturnRequest("ret-1", tuple(full.machines), 0.0)})
     strange = replace(full, machines={f"x{name}": machine for name, machine in full.machines.items()})
 
     def plan(world: World, memory: Memory, now: float, caps: Limits = limits) -> Callable[[], Plan]:
@@ -462,7 +464,7 @@ def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
         "all begin to run": plan(World(intent, {"pool": full}), opened.memory, 1002.0),
         "steady": plan(World(intent, {"pool": full}), settled, 1003.0),
         "all vanish": plan(World(intent, {"pool": replace(empty, began=1003.0)}), settled, 1004.0),
-        "all are returned": plan(World(back, {"pool": full}, told), settled, 1004.0),
+        "all are returned": plan(World(returning, {"pool": full}, reported), settled, 1004.0),
         "all are strange": plan(World(intent, {"pool": strange}), settled, 1004.0),
         "all are overdue": plan(World(intent, {"pool": replace(empty, began=9999.0)}), opened.memory, 10_000.0),
         "all are listed": plan(

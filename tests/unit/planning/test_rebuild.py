@@ -1,4 +1,4 @@
-"""A lost memory, made again: nothing is created twice, no answer reverts, the brake holds."""
+"""A rebuilt memory: no machine is created twice, no answer reverts, the brake holds."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ RETURN = "ret-aaaaaaaaaa"
 
 
 def intent(*returned: str, created: float = WALL - 60, count: int = 2) -> Intent:
-    backs = {RETURN: ReturnRequest(RETURN, returned, WALL)} if returned else {}
-    return Intent("demo", 7, {REQUEST: Request(REQUEST, TEMPLATE, count, created, "acct")}, backs)
+    return_requests = {RETURN: ReturnRequest(RETURN, returned, WALL)} if returned else {}
+    return Intent("demo", 7, {REQUEST: Request(REQUEST, TEMPLATE, count, created, "acct")}, return_requests)
 
 
 def rebuilt(
     wanted: Intent,
     *machines: Machine,
-    told: Mapping[str, Answer] | None = None,
-    heard: Mapping[str, bool] | None = None,
+    reported: Mapping[str, Answer] | None = None,
+    read: Mapping[str, bool] | None = None,
 ) -> Memory:
     observations = {"a": snapshot(*machines), "b": snapshot(pool="b")}
-    return rebuild(RecoveryInputs(wanted, told or {}, heard or {}, observations, WALL), LIMITS, NOW, WALL)
+    return rebuild(RecoveryInputs(wanted, reported or {}, read or {}, observations, WALL), LIMITS, NOW, WALL)
 
 
-def what_was_told(*slots: object, **changes: object) -> dict[str, Answer]:
+def reported_answers(*slots: object, **changes: object) -> dict[str, Answer]:
     return {REQUEST: request_answer(record(*slots, **changes))}  # type: ignore[arg-type]
 
 
@@ -91,27 +91,30 @@ def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
 # --- when the observations are believed -------------------------------------------------------------------------------
 
 
-def doubted(
-    missing: int = 10, there: int = 0, *, listed: float = NOW, back: tuple[str, ...] = (), wait: float = 60.0
+def distrusted_pools(
+    missing: int = 10, there: int = 0, *, listed: float = NOW, returned_names: tuple[str, ...] = (), wait: float = 60.0
 ) -> Mapping[str, Distrusted]:
-    """Of memories that were missed at ``NOW``, with so many machines that HF has and no pool shows."""
-    told = what_was_told(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
+    """Return the distrusted pools for a memory that was missed at ``NOW``, with so many machines that HF has and no
+    pool shows."""
+    reported = reported_answers(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
     seen = [machine(number) for number in range(missing, missing + there)]
     observations = {"a": snapshot(*seen, began=NOW + 100, listed=listed), "b": snapshot(pool="b", began=NOW + 100)}
-    recovery_inputs = RecoveryInputs(intent(*back), told, {}, observations, WALL)
+    recovery_inputs = RecoveryInputs(intent(*returned_names), reported, {}, observations, WALL)
     return distrusted(recovery_inputs, limits(pool("a", mass_loss=wait), pool("b")), NOW)
 
 
-def test_looks_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_second_list() -> None:
-    assert doubted() == {"a": Distrusted(DistrustReason.MASS_LOSS, NOW, NOW + 60, 10, 10)}, (
+def test_observations_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_second_list() -> None:
+    assert distrusted_pools() == {"a": Distrusted(DistrustReason.MASS_LOSS, NOW, NOW + 60, 10, 10)}, (
         "a list of the other was begun late enough"
     )
-    assert not doubted(listed=NOW + 60)
-    assert not doubted(missing=5)
-    assert not doubted(missing=6, there=24)
-    assert doubted(missing=7, there=24)
-    assert not doubted(wait=0.0)
-    assert not doubted(back=tuple(name(number) for number in range(5))), "what HF gave back is not missed"
+    assert not distrusted_pools(listed=NOW + 60)
+    assert not distrusted_pools(missing=5)
+    assert not distrusted_pools(missing=6, there=24)
+    assert distrusted_pools(missing=7, there=24)
+    assert not distrusted_pools(wait=0.0)
+    assert not distrusted_pools(returned_names=tuple(name(number) for number in range(5))), (
+        "what HF gave back is not missed"
+    )
 
 
 # --- without an answer to go by ---------------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ def test_looks_that_lack_many_machines_that_hf_has_are_no_evidence_before_a_seco
 
 def test_machines_that_run_are_their_requests_open_slots_again() -> None:
     remembered = rebuilt(
-        intent(), machine(4), machine(5, Phase.PENDING), machine(0, request=OTHER), heard={REQUEST: False}
+        intent(), machine(4), machine(5, Phase.PENDING), machine(0, request=OTHER), read={REQUEST: False}
     )
     again = remembered.requests[REQUEST]
     assert sorted(again.slots) == [4, 5]
@@ -192,7 +195,7 @@ def test_nothing_is_created_for_a_request_whose_time_is_over() -> None:
     assert made.memory.requests[REQUEST].ended is WITH_ERROR
 
 
-# --- what HF was told binds -------------------------------------------------------------------------------------------
+# --- reported answers are binding ------------------------------------------------------------------------------------
 
 
 SERVED = [running(0, Verdict.SUCCEEDED), running(1, Verdict.LOST), unsent(2, Verdict.FAILED, failure=BROKEN)]
@@ -214,11 +217,11 @@ CANCELLED = slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
 )  # fmt: skip
 def test_a_terminal_answer_stays_byte_for_byte_however_often_memory_is_lost(recorded: RequestRecord) -> None:
     there = [machine(one.number) for one in recorded.slots.values() if one.verdict is Verdict.SUCCEEDED]
-    told = answer = {REQUEST: request_answer(replace(recorded, rc_account="acct"))}
+    reported = answer = {REQUEST: request_answer(replace(recorded, rc_account="acct"))}
     for _ in range(2):
-        again = rebuilt(intent(), *there, told=answer).requests[REQUEST]
+        again = rebuilt(intent(), *there, reported=answer).requests[REQUEST]
         answer = {REQUEST: request_answer(again)}
-        assert answer == told
+        assert answer == reported
         assert (again.ended, again.reported_at, again.message) == (recorded.ended, NOW, recorded.message)
 
 
@@ -226,51 +229,62 @@ HAD = running(0, Verdict.SUCCEEDED)
 
 
 @pytest.mark.parametrize(
-    ("one", "ended", "back", "there", "verdict", "delete"),
+    ("one", "ended", "returned_names", "there", "verdict", "delete"),
     [
-        pytest.param(HAD, DONE, (), True, Verdict.SUCCEEDED, None, id="told and there"),
-        pytest.param(HAD, DONE, (), False, Verdict.LOST, DeleteReason.LOST, id="told and absent"),
-        pytest.param(running(0), None, (), True, Verdict.OPEN, None, id="told as running, there"),
-        pytest.param(running(0), None, (), False, Verdict.FAILED, DeleteReason.LOST, id="told as running, absent"),
-        pytest.param(slot(0), None, (), True, Verdict.OPEN, None, id="told as pending, and there"),
+        pytest.param(HAD, DONE, (), True, Verdict.SUCCEEDED, None, id="reported and there"),
+        pytest.param(HAD, DONE, (), False, Verdict.LOST, DeleteReason.LOST, id="reported and absent"),
+        pytest.param(running(0), None, (), True, Verdict.OPEN, None, id="reported as running, there"),
+        pytest.param(running(0), None, (), False, Verdict.FAILED, DeleteReason.LOST, id="reported as running, absent"),
+        pytest.param(slot(0), None, (), True, Verdict.OPEN, None, id="reported as pending, and there"),
         pytest.param(unsent(0, Verdict.FAILED, failure=BROKEN), None, (), False, Verdict.FAILED, DeleteReason.FAILED,
-                     id="told as failed"),
+                     id="reported as failed"),
         pytest.param(CANCELLED, WITH_ERROR, (), True, Verdict.CANCELLED, DeleteReason.CANCELLED,
-                     id="told as cancelled, and still there: deleted"),
+                     id="reported as cancelled, and still there: deleted"),
         pytest.param(HAD, DONE, (name(0),), True, Verdict.RETURNED, DeleteReason.RETURNED, id="returned, and there"),
         pytest.param(HAD, DONE, (name(0),), False, Verdict.RETURNED, DeleteReason.RETURNED, id="returned and gone"),
         pytest.param(running(0), None, (name(0),), True, Verdict.CANCELLED, DeleteReason.CANCELLED,
                      id="returned before its request ended"),
     ],
 )  # fmt: skip
-def test_a_slot_that_hf_was_told_of(
-    one: Slot, ended: RequestStatus | None, back: tuple[str, ...], there: bool, verdict: Verdict, delete: DeleteReason
+def test_a_slot_that_hf_was_reported_of(
+    one: Slot,
+    ended: RequestStatus | None,
+    returned_names: tuple[str, ...],
+    there: bool,
+    verdict: Verdict,
+    delete: DeleteReason,
 ) -> None:
-    remembered = rebuilt(intent(*back), *([machine()] if there else []), told=what_was_told(one, ended=ended))
+    remembered = rebuilt(
+        intent(*returned_names), *([machine()] if there else []), reported=reported_answers(one, ended=ended)
+    )
     again = remembered.requests[REQUEST].slots[0]
     assert (again.verdict, again.deletion.reason) == (verdict, delete)
     assert again.deletion.gone is (not there and verdict is not Verdict.OPEN)
 
 
 @pytest.mark.parametrize("ended", [None, DONE])
-def test_a_machine_that_was_told_as_running_stays_so_while_it_is_not_ready(ended: RequestStatus | None) -> None:
-    told = what_was_told(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
-    again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), told=told).requests[REQUEST]
+def test_a_machine_that_was_reported_as_running_stays_so_while_it_is_not_ready(ended: RequestStatus | None) -> None:
+    reported = reported_answers(running(0, Verdict.SUCCEEDED if ended else Verdict.OPEN), ended=ended)
+    again = rebuilt(intent(), machine(0, Phase.PENDING, ip=""), reported=reported).requests[REQUEST]
     assert again.slots[0].ran == NOW
     (entry,) = json.loads(request_answer(again).text)["machines"]
     assert (entry["result"], entry["privateIpAddress"]) == ("succeed", running(0).observed.ip)
 
 
-def test_what_hf_was_told_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:
-    back = return_answer(giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE), memory(), PREFIX)
-    told = what_was_told(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE) | {RETURN: back}
-    slots = rebuilt(intent(), machine(1), told=told).requests[REQUEST].slots
+def test_what_hf_was_reported_it_gave_back_is_not_lost_although_intent_has_forgotten_it() -> None:
+    returned_names = return_answer(
+        giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE), memory(), PREFIX
+    )
+    reported = reported_answers(running(0, Verdict.SUCCEEDED), running(1, Verdict.SUCCEEDED), ended=DONE) | {
+        RETURN: returned_names
+    }
+    slots = rebuilt(intent(), machine(1), reported=reported).requests[REQUEST].slots
     assert [slots[0].verdict, slots[1].verdict] == [Verdict.RETURNED, Verdict.SUCCEEDED]
 
 
-def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
-    told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    remembered = rebuilt(intent(), machine(0), machine(1), told=told)
+def test_what_an_ended_request_never_reported_is_for_the_orphan_rule() -> None:
+    reported = reported_answers(running(0, Verdict.SUCCEEDED), ended=DONE)
+    remembered = rebuilt(intent(), machine(0), machine(1), reported=reported)
     assert sorted(remembered.requests[REQUEST].slots) == [0]
     assert remembered.requests[REQUEST].next_slot == SLOT_BLOCK
 
@@ -279,49 +293,49 @@ def test_what_an_ended_request_never_told_is_for_the_orphan_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "reported_at"),
+    ("read", "reported_at"),
     [
         pytest.param({REQUEST: True}, NOW, id="it read the terminal answer"),
         pytest.param({REQUEST: False}, None, id="it polled and did not read it"),
-        pytest.param({}, NOW, id="nobody knows: it counts as heard, so that nothing of HF's is cancelled"),
+        pytest.param({}, NOW, id="unknown: it counts as read, so that no machine of HF is cancelled"),
     ],
 )
-def test_whether_hf_heard_the_terminal_answer(heard: dict[str, bool], reported_at: float | None) -> None:
-    told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    assert rebuilt(intent(), machine(0), told=told, heard=heard).requests[REQUEST].reported_at == reported_at
+def test_whether_hf_read_the_terminal_answer(read: dict[str, bool], reported_at: float | None) -> None:
+    reported = reported_answers(running(0, Verdict.SUCCEEDED), ended=DONE)
+    assert rebuilt(intent(), machine(0), reported=reported, read=read).requests[REQUEST].reported_at == reported_at
 
 
-def test_a_machine_given_back_before_hf_heard_of_it_is_left_to_the_plan() -> None:
-    told = what_was_told(running(0, Verdict.SUCCEEDED), ended=DONE)
-    again = rebuilt(intent(name(0)), machine(0), told=told, heard={REQUEST: False}).requests[REQUEST]
+def test_a_machine_given_back_before_hf_read_of_it_is_left_to_the_plan() -> None:
+    reported = reported_answers(running(0, Verdict.SUCCEEDED), ended=DONE)
+    again = rebuilt(intent(name(0)), machine(0), reported=reported, read={REQUEST: False}).requests[REQUEST]
     assert again.slots[0].verdict is Verdict.SUCCEEDED
 
 
-def test_of_a_heard_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothing_is_made_for_it() -> None:
+def test_of_a_read_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothing_is_made_for_it() -> None:
     wanted = intent(count=3)
     machines = (machine(0), machine(1, Phase.PENDING), machine(2))
-    remembered = rebuilt(wanted, *machines, heard={REQUEST: True})
+    remembered = rebuilt(wanted, *machines, read={REQUEST: True})
     again = remembered.requests[REQUEST]
     assert (again.ended, again.reported_at) == (WITH_ERROR, NOW)
     assert {one.number: one.verdict for one in again.slots.values()} == dict.fromkeys((0, 2), Verdict.SUCCEEDED)
-    assert rebuilt(intent(count=1), machine(0), heard={REQUEST: True}).requests[REQUEST].ended is DONE
+    assert rebuilt(intent(count=1), machine(0), read={REQUEST: True}).requests[REQUEST].ended is DONE
     made = plan(remembered, snapshot(*machines), snapshot(pool="b"), limits=LIMITS, intent=wanted)
     assert (made.creates, made.deletes) == ((), ())
 
 
 @pytest.mark.parametrize(
-    ("back", "there", "ended"),
+    ("returned_names", "there", "ended"),
     [
         pytest.param((), [machine(0), machine(1)], DONE, id="all of its machines run"),
         pytest.param((name(1),), [machine(0)], WITH_ERROR, id="one was given back"),
         pytest.param((name(0), name(1)), [], WITH_ERROR, id="all were given back"),
     ],
 )
-def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_heard(
-    back: tuple[str, ...], there: list[Machine], ended: RequestStatus
+def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_read(
+    returned_names: tuple[str, ...], there: list[Machine], ended: RequestStatus
 ) -> None:
-    """However young it seems: its age is a guess, too. Otherwise it would be made again, or cancelled as forgotten."""
-    wanted = intent(*back)
+    """The age of the request is only a guess. Without this rule it would be made again, or cancelled as forgotten."""
+    wanted = intent(*returned_names)
     remembered = rebuilt(wanted, *there)
     again = remembered.requests[REQUEST]
     assert (again.ended, again.reported_at) == (ended, NOW)
@@ -344,11 +358,11 @@ def test_a_request_whose_machines_do_not_run_yet_goes_on() -> None:
         *((ReturnResult.STUCK, {"x": Failure(error, "a: b")}) for error in ErrorClass),
     ],
 )
-def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult, hindered: dict[str, Failure]) -> None:
+def test_an_ended_return_request_stays_as_it_was_reported(result: ReturnResult, hindered: dict[str, Failure]) -> None:
     ended = DONE if result is ReturnResult.GONE else WITH_ERROR
-    back = giving_back("x", results={"x": result}, hindered=hindered, ended=ended)
-    answer = return_answer(back, memory(), PREFIX)
-    again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
+    returned_names = giving_back("x", results={"x": result}, hindered=hindered, ended=ended)
+    answer = return_answer(returned_names, memory(), PREFIX)
+    again = rebuilt(intent("x"), reported={RETURN: answer}).returns[RETURN]
     assert (again.results, again.ended, again.reported_at) == ({"x": result}, ended, NOW)
     assert again.hindered == hindered
     assert return_answer(again, memory(), PREFIX) == answer
@@ -358,5 +372,5 @@ def test_an_ended_return_request_stays_as_it_was_told(result: ReturnResult, hind
 
 def test_an_open_return_request_is_read_anew() -> None:
     answer = return_answer(giving_back("x", results={}), memory(), PREFIX)
-    again = rebuilt(intent("x"), told={RETURN: answer}).returns[RETURN]
+    again = rebuilt(intent("x"), reported={RETURN: answer}).returns[RETURN]
     assert (again.results, again.ended, again.deadline) == ({}, None, NOW + LIMITS.return_deadline)

@@ -1,4 +1,4 @@
-"""A terminal answer that was settled and not recorded decides what the memory says after a restart."""
+"""A terminal answer that was settled and not recorded decides the content of memory after a restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from provisioner.model import RequestRecord, RequestStatus, Verdict
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.finish.cancellation import cancel
-from provisioner.planning.finish.returns import take_back
+from provisioner.planning.finish.returns import fail_returned_early
 from provisioner.planning.recover.rebuild import recover_answers
 from provisioner.planning.report.answers import request_answer
 from tests.unit.core import NOW, REQUEST, draft_of, limits, memory, record, running, unsent
@@ -21,7 +21,7 @@ ENDED = record(
 
 
 def give_back_first(draft: Draft, record: RequestRecord) -> None:
-    take_back(draft, record.slots[0])
+    fail_returned_early(draft, record.slots[0])
 
 
 @pytest.mark.parametrize("settle", [cancel, give_back_first])

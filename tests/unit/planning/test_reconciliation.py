@@ -1,4 +1,4 @@
-"""What a complete snapshot says of the slots."""
+"""Effects of a complete snapshot on slots."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from provisioner.model import (
     Window,
 )
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import missing
+from provisioner.planning.core.slots import count_missing
 from provisioner.planning.observe.absence import LATE_CREATE, VANISHED
-from provisioner.planning.observe.reconciliation import ENDED, REPLACED, STRAYED, reflect
+from provisioner.planning.observe.reconciliation import ENDED, REPLACED, STRAYED, reconcile
 from tests.support.parts import alter
 from tests.unit.core import (
     BEFORE,
@@ -52,7 +52,7 @@ from tests.unit.core import (
 )
 
 LIMITS = limits(pool("a", early_loss=0.0), pool("b", early_loss=0.0))
-"""What counts as an early loss has tests of its own."""
+"""Limits without early losses, which have tests of their own."""
 
 SUCCEEDED = running(0, Verdict.SUCCEEDED)
 WAITS, STOPS, DEAD = (machine(phase=phase) for phase in (Phase.PENDING, Phase.STOPPING, Phase.GONE))
@@ -62,12 +62,12 @@ BROKE = replace(WAITS, failure=BROKEN)
 
 def drafted(remembered: Memory, observation: Snapshot, limits: Limits = LIMITS) -> Draft:
     draft = draft_of(remembered, observation, limits=limits, now=max(NOW, observation.began + 1))
-    reflect(draft)
+    reconcile(draft)
     return draft
 
 
 def reflected(one: Slot, *observations: Snapshot, limits: Limits = LIMITS) -> Slot:
-    """The slot as one look after the other leaves it."""
+    """Return the slot after one observation after the other."""
     remembered = memory(record(one))
     for observation in observations:
         remembered = drafted(remembered, observation, limits).memory()
@@ -121,7 +121,7 @@ def test_a_machine_that_runs_is_remembered_with_what_hf_needs() -> None:
     assert after.observed.fingerprint == seen.fingerprint
 
 
-def test_what_hf_was_told_of_a_machine_that_runs_is_never_told_differently() -> None:
+def test_what_hf_was_reported_of_a_machine_that_runs_is_never_reported_differently() -> None:
     more = Fingerprint(uid="uid-0", started="1")
     later = machine(ip="10.9.9.9", public_ip="198.51.100.9", launched=1, fingerprint=more)
     assert reflected(running(), snapshot(later)).observed.fingerprint == more
@@ -157,7 +157,7 @@ def test_a_machine_of_a_slot_thought_unsent_counts_as_submitted() -> None:
 def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its_slot_is_replaced(phase: Phase) -> None:
     after = reflected(unsent(), snapshot(machine(phase=phase)))
     assert (after.verdict, after.deletion.reason, after.deletion.gone) == (Verdict.FAILED, DeleteReason.FAILED, False)
-    assert missing(record(after)) == 1
+    assert count_missing(record(after)) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its
     ],
 )
 def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Notice | None) -> None:
-    """A loop that starts reckons the grace of what stops from its first observation."""
+    """A loop that starts counts the grace period of a stopping machine from its first observation."""
     noticed = reflected(SUCCEEDED, snapshot(machine(notice=Notice(LossCause.PREEMPTED, NOW + 30))))
     assert noticed.observed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
     assert reflected(noticed, snapshot(machine(notice=seen))).observed.notice == kept
@@ -180,7 +180,9 @@ def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Noti
     ("before", "seen", "same"),
     [
         pytest.param(Fingerprint(uid="1"), Fingerprint(uid="1", ip="10.0.0.1"), True, id="a value that appears"),
-        pytest.param(Fingerprint(uid="1", ip="10.0.0.1"), Fingerprint(uid="1"), True, id="a value that is not told"),
+        pytest.param(
+            Fingerprint(uid="1", ip="10.0.0.1"), Fingerprint(uid="1"), True, id="a value that is not reported"
+        ),
         pytest.param(Fingerprint(uid="1"), Fingerprint(uid="2"), False, id="another uid"),
         pytest.param(Fingerprint(created="1"), Fingerprint(created="2"), False, id="another creation"),
         pytest.param(Fingerprint(started="1"), Fingerprint(started="2"), False, id="another start"),
@@ -204,7 +206,7 @@ def test_what_comes_before_a_machine_runs_may_be_one_attempt_after_the_other() -
     assert again.failure == REPLACED
 
 
-def test_a_value_once_known_is_compared_even_after_a_look_without_it() -> None:
+def test_a_value_once_known_is_compared_even_after_an_observation_without_it() -> None:
     succeeded = running(0, Verdict.SUCCEEDED, fingerprint=Fingerprint(uid="1", ip="10.0.0.1"))
     without = snapshot(machine(fingerprint=Fingerprint(uid="1")))
     moved = snapshot(machine(fingerprint=Fingerprint(uid="1", ip="10.0.0.2")), began=SEEN + 5)
@@ -232,7 +234,7 @@ def test_why_a_machine_stopped_before_its_request_ended(cause: LossCause | None)
 
 
 @pytest.mark.parametrize("last", [[], [machine(phase=Phase.STOPPING)]], ids=["and gone", "and stops on, untold why"])
-def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Machine]) -> None:
+def test_the_cause_reported_while_it_stopped_is_the_cause_of_its_loss(last: list[Machine]) -> None:
     stops = snapshot(machine(phase=Phase.STOPPING, cause=LossCause.PREEMPTED))
     empty = [snapshot(began=SEEN + seconds) for seconds in (5, 10)]
     after = reflected(running(0, Verdict.SUCCEEDED), stops, snapshot(*last, began=SEEN + 2), *empty)
@@ -243,10 +245,10 @@ def test_the_cause_told_while_it_stopped_is_the_cause_of_its_loss(last: list[Mac
 
 
 @pytest.mark.parametrize(
-    ("before", "lag", "looks", "verdict", "gone"),
+    ("before", "lag", "observations", "verdict", "gone"),
     [
         pytest.param(SUCCEEDED, 0, [0], Verdict.SUCCEEDED, False, id="one observation without it proves nothing"),
-        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same observation twice is one observation"),
+        pytest.param(SUCCEEDED, 0, [0, 0], Verdict.SUCCEEDED, False, id="the same observation twice counts once"),
         pytest.param(SUCCEEDED, 0, [0, 1], Verdict.LOST, True, id="two observations prove it"),
         pytest.param(SUCCEEDED, 30, [0, 29], Verdict.SUCCEEDED, False, id="two observations within the lag do not"),
         pytest.param(SUCCEEDED, 30, [0, 30], Verdict.LOST, True, id="two observations the lag apart do"),
@@ -278,7 +280,7 @@ def test_a_machine_that_is_not_there(
         pytest.param(slot(0, Verdict.FAILED, submitted=SEEN, closed=BEFORE), SEEN, id="an accepted create"),
     ],
 )  # fmt: skip
-def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float) -> None:
+def test_only_observations_begun_after_the_fact_count(before: Slot, counts_from: float) -> None:
     early = [snapshot(began=counts_from - 1), snapshot(began=counts_from)]
     assert not reflected(before, *early).deletion.gone
     assert reflected(before, *early).observed.absent is None
@@ -294,16 +296,18 @@ def test_only_looks_begun_after_the_fact_count(before: Slot, counts_from: float)
                      id="better than what was seen"),
         pytest.param(alter(SUCCEEDED, cause=LossCause.PREEMPTED), LossCause.UNKNOWN, LossCause.PREEMPTED,
                      id="what was seen is better than no cause"),
-        pytest.param(running(), LossCause.NODE, LossCause.NODE, id="failed before it was told: the same"),
+        pytest.param(running(), LossCause.NODE, LossCause.NODE, id="failed before it was reported: the same"),
         pytest.param(running(0, Verdict.RETURNED), LossCause.NODE, None, id="we deleted it ourselves: no loss"),
     ],
 )  # fmt: skip
-def test_why_a_machine_ended_that_no_look_saw_ending(before: Slot, said: LossCause, cause: LossCause | None) -> None:
+def test_why_a_machine_ended_that_no_observation_saw_ending(
+    before: Slot, said: LossCause, cause: LossCause | None
+) -> None:
     after = reflected(before, snapshot(causes={name(0): said}), snapshot(began=SEEN + 1))
     assert after.observed.cause is cause
 
 
-def test_a_machine_that_came_and_went_before_any_look_has_failed_after_two() -> None:
+def test_a_machine_that_came_and_went_before_any_observation_has_failed_after_two() -> None:
     observations = [replace(snapshot(began=SEEN + at), causes={name(0): LossCause.DELETED}) for at in (0, 1)]
     assert reflected(slot(), observations[0]).verdict is Verdict.OPEN
     after = reflected(slot(), *observations)
@@ -338,7 +342,7 @@ def test_what_appears_under_a_name_that_was_gone_is_deleted_and_proven_absent_an
 
 
 @pytest.mark.parametrize(
-    ("remembered", "look"),
+    ("remembered", "observation"),
     [
         pytest.param(memory(record(SUCCEEDED)), snapshot(pool="b"), id="its pool was not seen"),
         pytest.param(memory(record(running(0, Verdict.RETURNED, gone=True, absent=BEFORE))), snapshot(),
@@ -378,9 +382,9 @@ def test_a_machine_without_a_slot_in_its_pool_is_listed() -> None:
         pytest.param(SUCCEEDED, DEAD, 0, 0, id="it was lost: not the boot's fault"),
     ],
 )
-def test_what_a_look_teaches(before: Slot, seen: Machine, ran: int, failed: int) -> None:
-    learned = drafted(memory(record(before)), snapshot(seen)).window("a", TEMPLATE)
-    assert (learned.ran, learned.failed) == (ran, failed)
+def test_what_an_observation_teaches(before: Slot, seen: Machine, ran: int, failed: int) -> None:
+    known_window = drafted(memory(record(before)), snapshot(seen)).window("a", TEMPLATE)
+    assert (known_window.ran, known_window.failed) == (ran, failed)
 
 
 BACKING_OFF = Window(window=10, level=1, probing=True, blocked_at=BEFORE + 10, failure=BROKEN, boot=True)
@@ -439,16 +443,16 @@ def test_a_machine_without_our_mark(before: Slot, verdict: Verdict, failure: Fai
     )
 
 
-@pytest.mark.parametrize("told", [None, LossCause.UNKNOWN, LossCause.DELETED])
-def test_nobody_is_told_that_a_machine_is_gone_before_its_place_was_asked_for_its_name(told: LossCause | None) -> None:
-    causes = {name(0): told} if told else {}
+@pytest.mark.parametrize("reported", [None, LossCause.UNKNOWN, LossCause.DELETED])
+def test_a_machine_is_not_reported_as_gone_before_its_place_was_asked_for_its_name(reported: LossCause | None) -> None:
+    causes = {name(0): reported} if reported else {}
     unasked = [snapshot(asked=frozenset(), causes=causes, began=SEEN + number) for number in range(3)]
     waiting = reflected(SUCCEEDED, *unasked)
-    assert (waiting.verdict is Verdict.SUCCEEDED) is (told is not LossCause.DELETED)
+    assert (waiting.verdict is Verdict.SUCCEEDED) is (reported is not LossCause.DELETED)
     assert reflected(waiting, snapshot(began=SEEN + 9, causes=causes)).verdict is Verdict.LOST
 
 
-# --- machines that HF was told of and that do not run -----------------------------------------------------------------
+# --- machines that were reported to HF and do not run -----------------------------------------------------------------
 
 DOWN, CRASHES = 900.0, Failure(ErrorClass.OTHER, "worker: CrashLoopBackOff: OOMKilled: exit code 137")
 
@@ -460,7 +464,7 @@ def crashing(number: int = 0) -> Machine:
 def looked(known: Memory, *machines: Machine, at: float = 0.0, **changes: float) -> Draft:
     allowed = limits(pool("a", **({"down": DOWN, "early_loss": 0.0} | changes)))
     draft = draft_of(known, snapshot(*machines, began=SEEN + at), limits=allowed, now=NOW + at)
-    reflect(draft)
+    reconcile(draft)
     return draft
 
 
@@ -492,11 +496,11 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
     one = after.requests[REQUEST].slots[0]
     assert one.verdict is verdict
     if verdict is Verdict.LOST:
-        assert one.failure == Failure(ErrorClass.OTHER, f"It has not run for 900 s: {CRASHES.text}")
+        assert one.failure == Failure(ErrorClass.OTHER, f"The machine has not run for 900 s: {CRASHES.text}")
 
 
 def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
-    """A loop that starts has seen no name resolve yet."""
+    """A loop that starts has not seen any name resolve yet."""
     nameless = machine(phase=Phase.PENDING, failure=CRASHES, nameless=True)
     assert looked(grid(), nameless).requests[REQUEST].slots[0].life.down is None
 
@@ -549,7 +553,7 @@ def test_a_machine_that_its_place_ends_soon_is_no_new_one_for_hf(
         limits=limits(pool("a", least_life=least)),
         now=NOW,
     )
-    reflect(draft)
+    reconcile(draft)
     after = draft.requests[REQUEST].slots[before.number]
     assert after.verdict is verdict
     if verdict is Verdict.FAILED:

@@ -1,4 +1,4 @@
-"""Intent that is taken in, and intent that has gone back in time."""
+"""Intent that memory ingests, and intent that has gone back in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioner.planning.core.draft import Draft
 from tests.unit.core import NOW, OTHER, REQUEST, TEMPLATE, draft_of, intent_of, limits, memory, name, record, slot
 
 KNOWN = memory(record(slot()), generation=7)
-BACK = "ret-bbbbbbbbbb"
+RETURN_ID = "ret-bbbbbbbbbb"
 
 
 def taken(remembered: Memory, intent: Intent) -> Draft:
@@ -25,15 +25,15 @@ def asking(generation: int) -> Intent:
     """The known request, one more, and a return."""
     intent = intent_of(KNOWN, generation=generation)
     requests = {**intent.requests, OTHER: Request(OTHER, TEMPLATE, 3, 0.0, rc_account="acct")}
-    return replace(intent, requests=requests, returns={BACK: ReturnRequest(BACK, (name(0),), 0.0)})
+    return replace(intent, requests=requests, returns={RETURN_ID: ReturnRequest(RETURN_ID, (name(0),), 0.0)})
 
 
 @pytest.mark.parametrize("generation", [7, 8], ids=["as before", "newer"])
 def test_what_is_new_gets_its_deadline_and_the_generation_is_remembered(generation: int) -> None:
     draft = taken(KNOWN, asking(generation))
-    request, back = draft.requests[OTHER], draft.returns[BACK]
+    request, return_record = draft.requests[OTHER], draft.returns[RETURN_ID]
     assert (request.count, request.read, request.deadline, request.rc_account) == (3, NOW, NOW + 60, "acct")
-    assert (back.names, back.read, back.deadline) == ((name(0),), NOW, NOW + 30)
+    assert (return_record.names, return_record.read, return_record.deadline) == ((name(0),), NOW, NOW + 30)
     assert draft.requests[REQUEST] is KNOWN.requests[REQUEST]
     assert (draft.memory().generation, draft.brake) == (generation, None)
 

@@ -1,4 +1,4 @@
-"""Records leave the files once HostFactory has heard of their end and their time is over."""
+"""Records leave the files after HF has read their end and the retention time has passed."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def trimmed(remembered: Memory, intent: Intent | None = None, activity: HfActivi
 
 
 @pytest.mark.parametrize(
-    ("one", "changes", "contact", "goes"),
+    ("one", "changes", "activity", "goes"),
     [
-        pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(), True, id="told long ago, nothing left: it goes"),
-        pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, HfActivity(), False, id="told within the retention: stays"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(), True, id="read long ago, no leftovers: it goes"),
+        pytest.param(BYGONE, {"reported_at": LONG_AGO + 1}, HfActivity(), False, id="read within the retention: stays"),
         pytest.param(BYGONE, {}, HfActivity(), False, id="HF has not heard: stays"),
-        pytest.param(running(0, Verdict.RETURNED), {"reported_at": LONG_AGO}, HfActivity(), False, id="a machine left: stays"),
+        pytest.param(running(0, Verdict.RETURNED), {"reported_at": LONG_AGO}, HfActivity(), False, id="machine left"),
         pytest.param(running(0, Verdict.SUCCEEDED), {"reported_at": LONG_AGO}, HfActivity(), False, id="in use: stays"),
         pytest.param(BYGONE, {"reported_at": LONG_AGO}, HfActivity(inventory=frozenset({name(0)})), False,
                      id="HF lists its machine: stays"),
@@ -84,17 +84,17 @@ def test_a_request_leaves_in_three_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("back", "goes"),
+    ("return_record", "goes"),
     [
-        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO), True, id="told long ago"),
-        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO + 1), False, id="told within the retention"),
+        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO), True, id="read long ago"),
+        pytest.param(giving_back(name(0), ended=DONE, reported_at=LONG_AGO + 1), False, id="read within the retention"),
         pytest.param(giving_back(name(0), ended=DONE), False, id="HF has not heard"),
         pytest.param(giving_back(name(0)), False, id="still open"),
     ],
 )
-def test_when_a_return_request_leaves_the_files(back: ReturnRecord, goes: bool) -> None:
-    draft = trimmed(memory(back))
-    assert draft.forget == ([back.id] if goes else [])
+def test_when_a_return_request_leaves_the_files(return_record: ReturnRecord, goes: bool) -> None:
+    draft = trimmed(memory(return_record))
+    assert draft.forget == ([return_record.id] if goes else [])
     if goes:
         assert trimmed(draft.memory(), intent_of(memory())).memory().returns == {}
 
@@ -113,6 +113,6 @@ def test_a_request_follows_the_return_request_that_named_its_machine_although_no
 
 
 def test_a_request_stays_as_long_as_a_return_request_names_its_machine() -> None:
-    back = giving_back(name(0), ended=DONE, reported_at=NOW)
-    draft = trimmed(memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO), back))
+    return_record = giving_back(name(0), ended=DONE, reported_at=NOW)
+    draft = trimmed(memory(record(BYGONE, ended=DONE, reported_at=LONG_AGO), return_record))
     assert (draft.forget, draft.due) == ([], NOW + LIMITS.retention)

@@ -1,4 +1,4 @@
-"""Refusals: whatever becomes of a slot, its machine's refusal is counted, shown and said in the place's words."""
+"""Refusals: a machine's refusal is counted and shown in the place's words, whatever becomes of its slot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKED = slot(0)
 
 
 def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
-    """Snapshots in which the machines of these slots wait."""
+    """Return snapshots in which the machines of these slots wait."""
     return {
         pool: Snapshot(pool, NOW, {one.name: Machine(one.name, Phase.PENDING, no_room=no_room) for one in slots})
         for pool in ("a", "b")
@@ -37,10 +37,10 @@ def seen(*slots: Slot, no_room: bool = True) -> Mapping[str, Snapshot]:
 
 
 def after(now: Slot, before: Slot | None = ASKED, *, no_room: bool = True) -> list[Refusal]:
-    """What is newly refused where one slot was as ``before`` and is as ``now``."""
+    """Return the new refusals if one slot was as ``before`` and is as ``now``."""
     former, memory_now = memory(record(before)) if before else memory(), memory(record(now))
-    known, held = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
-    return list(news(transitions(former, memory_now), known, held))
+    known, waiting_now = (waiting(one, seen(now, no_room=no_room)) for one in (former, memory_now))
+    return list(news(transitions(former, memory_now), known, waiting_now))
 
 
 FATES: dict[str, Callable[[Slot], Slot]] = {
@@ -59,7 +59,7 @@ def test_a_machine_that_was_refused_counts_once_whatever_becomes_of_its_slot(fat
 
 
 @pytest.mark.parametrize("error", ErrorClass)
-def test_refusals_are_stock_out_quota_denied_and_what_a_person_has_to_mend(error: ErrorClass) -> None:
+def test_refusals_are_stock_out_quota_denied_and_what_an_operator_has_to_fix(error: ErrorClass) -> None:
     counted = bool(after(alter(ASKED, failure=Failure(error, "no"))))
 
     assert counted is (error.is_refusal)
@@ -80,10 +80,10 @@ def test_no_refusal_is(now: Slot) -> None:
 
 def test_that_no_node_takes_a_pod_is_a_refusal_once_there_is_none_to_add_or_its_time_is_over() -> None:
     unplaced = alter(ASKED, failure=STOCKOUT)
-    held = waiting(memory(record(unplaced)), seen(unplaced))
+    waiting_now = waiting(memory(record(unplaced)), seen(unplaced))
 
     assert after(unplaced, no_room=False) == []
-    assert list(news([], {}, held)) == [FULL], "its place has said so since"
+    assert list(news([], {}, waiting_now)) == [FULL], "its place has said so since"
     assert after(alter(unplaced, verdict=Verdict.WITHDRAWN), before=unplaced, no_room=False) == [FULL]
 
 
@@ -106,16 +106,16 @@ def test_machines_wait_that_the_pool_is_not_asked_for_because_it_refused_another
 
 NOT_REFUSED: dict[str, tuple[Memory, PendingReason]] = {
     "a cap": (backing_off(), PendingReason.CAP),
-    "a person": (backing_off(), PendingReason.PAUSED),
+    "an operator": (backing_off(), PendingReason.PAUSED),
     "a window that is small": (backing_off(level=0), PendingReason.WINDOW),
     "boots that fail": (backing_off(Failure(ErrorClass.TIMEOUT, "late")), PendingReason.BACKOFF),
     "a pool that cannot be seen": (memory(), PendingReason.BACKOFF),
 }
 
 
-@pytest.mark.parametrize(("held", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
-def test_what_is_held_back_is_not_refused_when_it_is_for(held: Memory, reason: PendingReason) -> None:
-    assert list(held_back(held, {("a", TEMPLATE, reason): 7})) == []
+@pytest.mark.parametrize(("waiting_now", "reason"), NOT_REFUSED.values(), ids=NOT_REFUSED)
+def test_what_is_held_back_is_not_refused_when_it_is_for(waiting_now: Memory, reason: PendingReason) -> None:
+    assert list(held_back(waiting_now, {("a", TEMPLATE, reason): 7})) == []
 
 
 def test_what_ended_waits_for_nothing() -> None:

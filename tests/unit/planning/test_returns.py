@@ -1,4 +1,4 @@
-"""What HF gives back: each name is followed until nothing of it is left."""
+"""Returns: each name is followed until its machine has no leftovers."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ from tests.unit.core import (
 
 LIMITS = limits()
 RETURN = "ret-aaaaaaaaaa"
-STRANGER = name(0, OTHER)
+UNKNOWN_NAME = name(0, OTHER)
 """A name of our shape that no slot has."""
 
 
 def settled(
-    back: ReturnRecord,
+    return_record: ReturnRecord,
     *observations: Snapshot,
     slots: Iterable[Slot] = (),
-    told: bool = True,
+    reported: bool = True,
     limits: Limits = LIMITS,
     busy: Iterable[str] = (),
     now: float = NOW,
 ) -> Draft:
     ended = RequestStatus.COMPLETE
-    held = record(*slots, ended=ended, reported_at=BEFORE if told else None)
-    draft = draft_of(memory(held, back), *observations, limits=limits, now=now)
+    recorded = record(*slots, ended=ended, reported_at=BEFORE if reported else None)
+    draft = draft_of(memory(recorded, return_record), *observations, limits=limits, now=now)
     settle_returns(draft, frozenset(busy))
     return draft
 
@@ -68,12 +68,12 @@ def result(draft: Draft, name: str) -> ReturnResult | None:
     return draft.returns[RETURN].results.get(name)
 
 
-def empty(began: float = SEEN, asked: Iterable[str] = (STRANGER, "alien"), **changes: object) -> list[Snapshot]:
+def empty(began: float = SEEN, asked: Iterable[str] = (UNKNOWN_NAME, "alien"), **changes: object) -> list[Snapshot]:
     return [snapshot(pool=one, began=began, asked=frozenset(asked), **changes) for one in "ab"]
 
 
 @pytest.mark.parametrize(
-    ("one", "told", "verdict", "reason", "done"),
+    ("one", "reported", "verdict", "reason", "done"),
     [
         pytest.param(running(0, Verdict.SUCCEEDED), True, Verdict.RETURNED, DeleteReason.RETURNED, None,
                      id="succeeded and HF knows: returned"),
@@ -96,9 +96,9 @@ def empty(began: float = SEEN, asked: Iterable[str] = (STRANGER, "alien"), **cha
     ],
 )  # fmt: skip
 def test_a_name_of_ours(
-    one: Slot, told: bool, verdict: Verdict, reason: DeleteReason, done: ReturnResult | None
+    one: Slot, reported: bool, verdict: Verdict, reason: DeleteReason, done: ReturnResult | None
 ) -> None:
-    draft = settled(giving_back(name(0)), *empty(), slots=[one], told=told)
+    draft = settled(giving_back(name(0)), *empty(), slots=[one], reported=reported)
     after = draft.requests[REQUEST].slots[0]
     assert after is not None
     assert (after.verdict, after.deletion.reason) == (verdict, reason)
@@ -108,22 +108,22 @@ def test_a_name_of_ours(
 
 @pytest.mark.parametrize("notice", [None, Notice(LossCause.PREEMPTED, SEEN + 20)], ids=["by itself", "announced"])
 def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Notice | None) -> None:
-    draft = settled(giving_back(name(0)), *empty(), slots=[running(0, Verdict.SUCCEEDED, notice=notice)], told=True)
+    draft = settled(giving_back(name(0)), *empty(), slots=[running(0, Verdict.SUCCEEDED, notice=notice)], reported=True)
     [close] = draft.closes
     assert (close.slot.verdict, close.slot.observed.cause) == (Verdict.RETURNED, notice.cause if notice else None)
 
 
-def test_a_return_before_the_terminal_answer_was_heard_ends_the_request_with_an_error() -> None:
-    for told in (False, True):
+def test_a_return_before_the_terminal_answer_was_read_ends_the_request_with_an_error() -> None:
+    for reported in (False, True):
         slots = [running(number, Verdict.SUCCEEDED) for number in range(3)]
-        draft = settled(giving_back(name(1)), slots=slots, told=told)
-        ended = RequestStatus.COMPLETE if told else RequestStatus.COMPLETE_WITH_ERROR
+        draft = settled(giving_back(name(1)), slots=slots, reported=reported)
+        ended = RequestStatus.COMPLETE if reported else RequestStatus.COMPLETE_WITH_ERROR
         assert draft.requests[REQUEST].ended is ended
         assert [close.slot.name for close in draft.closes] == [name(1)], "only the named machine is closed"
 
 
-def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None:
-    before = settled(giving_back(name(0)), slots=[running(0, Verdict.LOST, delete=DeleteReason.LOST)], told=False)
+def test_a_return_before_the_terminal_answer_was_read_is_written_once() -> None:
+    before = settled(giving_back(name(0)), slots=[running(0, Verdict.LOST, delete=DeleteReason.LOST)], reported=False)
     remembered = before.memory()
     again = draft_of(remembered, limits=LIMITS)
     settle_returns(again, frozenset())
@@ -134,12 +134,12 @@ def test_a_return_before_the_terminal_answer_was_heard_is_written_once() -> None
 @pytest.mark.parametrize(
     ("given", "there", "adopt", "deleted", "done"),
     [
-        pytest.param(STRANGER, "ours", (), ("uid-0", False), None, id="ours by identity: deleted"),
-        pytest.param(STRANGER, "ours", ("hf-",), ("uid-0", False), None, id="ours by identity is never adopted"),
+        pytest.param(UNKNOWN_NAME, "ours", (), ("uid-0", False), None, id="ours by identity: deleted"),
+        pytest.param(UNKNOWN_NAME, "ours", ("hf-",), ("uid-0", False), None, id="ours by identity is never adopted"),
         pytest.param("alien", "foreign", (), None, ReturnResult.NOT_OURS, id="someone else's: left alone"),
         pytest.param("alien", "foreign", ("ali",), ("", True), None, id="someone else's of an adopted prefix: deleted"),
         pytest.param("alien", "foreign", ("zzz",), None, ReturnResult.NOT_OURS, id="another prefix is adopted: left"),
-        pytest.param(STRANGER, "", (), None, None, id="nowhere in one observation: not yet known to be gone"),
+        pytest.param(UNKNOWN_NAME, "", (), None, None, id="nowhere in one observation: not yet known to be gone"),
         pytest.param("alien", "", ("ali",), None, None, id="nowhere, with an adopted prefix: nothing to delete"),
     ],
 )
@@ -159,43 +159,45 @@ def test_a_name_that_is_no_slot_of_ours(
     ("sent", "busy", "deletes"),
     [
         pytest.param({}, (), 1, id="never sent: sent"),
-        pytest.param({STRANGER: NOW - DELETE_AGAIN + 1}, (), 0, id="sent a moment ago: waits"),
-        pytest.param({STRANGER: NOW - DELETE_AGAIN}, (), 1, id="still there after a while: sent again"),
+        pytest.param({UNKNOWN_NAME: NOW - DELETE_AGAIN + 1}, (), 0, id="sent a moment ago: waits"),
+        pytest.param({UNKNOWN_NAME: NOW - DELETE_AGAIN}, (), 1, id="still there after a while: sent again"),
         pytest.param({}, ("a",), 0, id="the pool is busy: waits"),
     ],
 )
-def test_when_a_strangers_delete_is_sent(sent: dict[str, float], busy: tuple[str, ...], deletes: int) -> None:
+def test_when_an_unknown_machines_delete_is_sent(sent: dict[str, float], busy: tuple[str, ...], deletes: int) -> None:
     observations = [snapshot(machine(0, request=OTHER)), snapshot(pool="b")]
-    draft = settled(giving_back(STRANGER, sent=sent), *observations, busy=busy)
+    draft = settled(giving_back(UNKNOWN_NAME, sent=sent), *observations, busy=busy)
     assert len(draft.deletes) == deletes
-    assert draft.returns[RETURN].sent == (({STRANGER: NOW}) if deletes else sent)
+    assert draft.returns[RETURN].sent == (({UNKNOWN_NAME: NOW}) if deletes else sent)
 
 
 @pytest.mark.parametrize(
-    ("first", "looks", "gone"),
+    ("first", "observations", "gone"),
     [
         pytest.param({}, empty(), False, id="the first set of observations proves nothing"),
-        pytest.param({STRANGER: SEEN - 30}, empty(), True, id="a second set the longest lag later does"),
-        pytest.param({STRANGER: SEEN - 29}, empty(), False, id="a second set within the lag does not"),
-        pytest.param({STRANGER: SEEN - 30}, empty()[:1], False, id="a pool is blind: not proven"),
-        pytest.param({STRANGER: SEEN - 30}, empty(asked=()), False, id="the observations did not ask about it: not proven"),
-        pytest.param({STRANGER: SEEN - 30}, [empty()[0], empty(SEEN - 5)[1]], False,
+        pytest.param({UNKNOWN_NAME: SEEN - 30}, empty(), True, id="a second set the longest lag later does"),
+        pytest.param({UNKNOWN_NAME: SEEN - 29}, empty(), False, id="a second set within the lag does not"),
+        pytest.param({UNKNOWN_NAME: SEEN - 30}, empty()[:1], False, id="a pool is blind: not proven"),
+        pytest.param({UNKNOWN_NAME: SEEN - 30}, empty(asked=()), False, id="no observation asked for it: not proven"),
+        pytest.param({UNKNOWN_NAME: SEEN - 30}, [empty()[0], empty(SEEN - 5)[1]], False,
                      id="the older of the observations counts"),
-        pytest.param({STRANGER: SEEN - 30}, [snapshot(machine(0, request=OTHER)), snapshot(pool="b")], False,
+        pytest.param({UNKNOWN_NAME: SEEN - 30}, [snapshot(machine(0, request=OTHER)), snapshot(pool="b")], False,
                      id="it is there again: it was never absent"),
     ],
 )  # fmt: skip
-def test_when_a_stranger_is_gone(first: dict[str, float], observations: list[Snapshot], gone: bool) -> None:
+def test_when_an_unknown_machine_is_gone(first: dict[str, float], observations: list[Snapshot], gone: bool) -> None:
     lagging = limits(pool("a"), pool("b", lag=30.0))
-    draft = settled(giving_back(STRANGER, absent=first), *observations, limits=lagging)
-    assert (result(draft, STRANGER) is ReturnResult.GONE) is gone
+    draft = settled(giving_back(UNKNOWN_NAME, absent=first), *observations, limits=lagging)
+    assert (result(draft, UNKNOWN_NAME) is ReturnResult.GONE) is gone
     if observations[0].machines:
         assert (draft.returns[RETURN].absent, draft.due) == ({}, NOW + DELETE_AGAIN)
-    same = settled(giving_back(STRANGER, absent=dict.fromkeys(first, SEEN)), *observations)
-    assert result(same, STRANGER) is None, "an observation of the same moment is no second observation even without lag"
+    same = settled(giving_back(UNKNOWN_NAME, absent=dict.fromkeys(first, SEEN)), *observations)
+    assert result(same, UNKNOWN_NAME) is None, (
+        "an observation of the same moment is no second observation even without lag"
+    )
 
 
-ASKED = {"pool": "b", "asked": frozenset({STRANGER})}
+ASKED = {"pool": "b", "asked": frozenset({UNKNOWN_NAME})}
 
 
 @pytest.mark.parametrize(
@@ -210,9 +212,9 @@ ASKED = {"pool": "b", "asked": frozenset({STRANGER})}
 def test_what_is_there_and_not_this_pools_is_not_gone(
     now: float, others: list[Snapshot], expected: ReturnResult | None, deleted: list[str]
 ) -> None:
-    held = snapshot(asked=frozenset({STRANGER}), name_collisions=frozenset({STRANGER}))
-    draft = settled(giving_back(STRANGER, absent={STRANGER: SEEN - 30}), held, *others, now=now)
-    assert result(draft, STRANGER) is expected
+    recorded = snapshot(asked=frozenset({UNKNOWN_NAME}), name_collisions=frozenset({UNKNOWN_NAME}))
+    draft = settled(giving_back(UNKNOWN_NAME, absent={UNKNOWN_NAME: SEEN - 30}), recorded, *others, now=now)
+    assert result(draft, UNKNOWN_NAME) is expected
     assert draft.returns[RETURN].absent == {}
     assert [delete.pool for delete in draft.deletes] == deleted
 
@@ -243,8 +245,8 @@ def test_the_end_of_a_return_request(
 
 
 def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_closed() -> None:
-    back = giving_back(name(0), deadline=NOW)
-    draft = settled(back, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
+    return_record = giving_back(name(0), deadline=NOW)
+    draft = settled(return_record, *empty(), slots=[running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)])
     assert result(draft, name(0)) is ReturnResult.STUCK
     assert draft.requests[REQUEST].slots[0] == running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED)
     assert draft.returns[RETURN].hindered == {}
@@ -253,29 +255,33 @@ def test_a_machine_of_ours_that_does_not_go_is_stuck_at_the_deadline_and_stays_c
 @pytest.mark.parametrize(("deadline", "kept"), [(NOW, True), (NOW + 1, False)], ids=["at its end", "before it"])
 def test_why_a_machine_does_not_go_stays_as_it_was_at_the_end_of_its_return(deadline: float, kept: bool) -> None:
     closed = running(0, Verdict.RETURNED, delete=DeleteReason.RETURNED, hindrance=STOCKOUT)
-    back = settled(giving_back(name(0), deadline=deadline), *empty(), slots=[closed]).returns[RETURN]
-    assert back.hindered == ({name(0): STOCKOUT} if kept else {})
+    return_record = settled(giving_back(name(0), deadline=deadline), *empty(), slots=[closed]).returns[RETURN]
+    assert return_record.hindered == ({name(0): STOCKOUT} if kept else {})
 
 
 def test_an_ended_return_request_never_changes() -> None:
-    back = giving_back(STRANGER, results={STRANGER: GONE}, ended=RequestStatus.COMPLETE, ended_at=BEFORE)
-    draft = settled(back, snapshot(machine(0, request=OTHER, fingerprint=Fingerprint("new"))), snapshot(pool="b"))
-    assert draft.returns[RETURN] is back
+    return_record = giving_back(
+        UNKNOWN_NAME, results={UNKNOWN_NAME: GONE}, ended=RequestStatus.COMPLETE, ended_at=BEFORE
+    )
+    draft = settled(
+        return_record, snapshot(machine(0, request=OTHER, fingerprint=Fingerprint("new"))), snapshot(pool="b")
+    )
+    assert draft.returns[RETURN] is return_record
     assert draft.deletes == []
 
 
-def test_an_unsettled_return_is_looked_at_again_by_its_deadline() -> None:
-    back = giving_back(name(0))
-    draft = settled(back, slots=[running(0, Verdict.LOST)])
-    assert draft.due == back.deadline
+def test_an_unsettled_return_is_checked_again_by_its_deadline() -> None:
+    return_record = giving_back(name(0))
+    draft = settled(return_record, slots=[running(0, Verdict.LOST)])
+    assert draft.due == return_record.deadline
 
 
-def test_a_pool_is_asked_for_its_own_machines_and_for_strangers_alone() -> None:
-    """Another pool may share its place: a machine of the one that strayed is no orphan of the other."""
+def test_a_pool_is_asked_for_its_own_machines_and_for_unknown_machines_alone() -> None:
+    """Another pool may share the place. A machine that strayed from one pool is no orphan of the other."""
     slots = [running(0, Verdict.SUCCEEDED, absent=BEFORE), running(1, Verdict.SUCCEEDED, pool="b", strayed=True)]
-    done = giving_back(STRANGER, name(7, OTHER), results={name(7, OTHER): GONE})
+    done = giving_back(UNKNOWN_NAME, name(7, OTHER), results={name(7, OTHER): GONE})
     known = memory(record(*slots, running(2, Verdict.LOST, gone=True, absent=BEFORE)), done)
     assert sought(known, limits(pool("a"), pool("b"))) == {
-        "a": {STRANGER: "", name(0): "uid-0"},
-        "b": {STRANGER: "", name(1): "uid-1"},
+        "a": {UNKNOWN_NAME: "", name(0): "uid-0"},
+        "b": {UNKNOWN_NAME: "", name(1): "uid-1"},
     }

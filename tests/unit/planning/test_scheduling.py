@@ -1,4 +1,4 @@
-"""What is missing is asked for: where, how many now, and why not more."""
+"""Scheduling: the pools and number of the machines to request, and why no more are requested."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from provisioner.names import NO_TEMPLATE, SLOT_NUMBERS
 from provisioner.planning.allocate import scheduling
 from provisioner.planning.allocate.scheduling import MOST_LINES, NO_NUMBERS, SLOW, ask
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.core.slots import free_numbers, gaps, missing
+from provisioner.planning.core.slots import count_free_numbers, count_missing, find_gaps
 from provisioner.planning.finish.deadlines import conclude
 from provisioner.planning.report.answers import request_answer
 from tests.support.parts import alter
@@ -78,7 +78,7 @@ def asked(
     unknown: dict[str, list[str]] | None = None,
     now: float = NOW,
 ) -> Draft:
-    """Every request has asked, in order, seeing both pools empty unless told otherwise."""
+    """Return the plan after all requests were served in order, with both pools empty unless given otherwise."""
     draft = draft_of(known, *(observations or BOTH), limits=limits, now=now)
     draft.unknown = unknown or {}
     capacity = capacity_of(draft, busy)
@@ -94,12 +94,12 @@ def asked_of(
     second: Mapping[str, Any] = MappingProxyType({}),
     *,
     seen: tuple[Snapshot, ...] = BOTH,
-    learned: Window | None = None,
-    learned_next: Window | None = None,
+    known_window: Window | None = None,
+    next_window: Window | None = None,
     busy: str = "",
 ) -> Draft:
-    """A request has asked pool ``a``, of these settings, and then ``b``."""
-    windows = {("a", TEMPLATE): learned, ("b", TEMPLATE): learned_next}
+    """Return the plan after a request was served by pool ``a`` with these settings, and then by ``b``."""
+    windows = {("a", TEMPLATE): known_window, ("b", TEMPLATE): next_window}
     known = memory(one, windows={key: window for key, window in windows.items() if window})
     pools = pool("a", **({"spill_after": SPILL} | first)), pool("b", **second)
     return asked(known, *seen, limits=limits(*pools), busy=busy)
@@ -128,8 +128,8 @@ def verdicts(draft: Draft) -> dict[Verdict, int]:
         pytest.param({"max_machines": 0}, {}, {"b": 5}, {}, id="no room at all: all goes on"),
         pytest.param({"max_machines": 0}, {"busy": "b"}, {}, {"b": 5}, id="no room, the second busy: they wait for it"),
         pytest.param({"paused": True}, {}, {"b": 5}, {}, id="paused: all goes on"),
-        pytest.param({}, {"learned": BACKING_OFF}, {"b": 5}, {}, id="backing off: all goes on"),
-        pytest.param({}, {"learned": PROBING}, {"a": 1}, {"a": 4}, id="probing: one, the others wait"),
+        pytest.param({}, {"known_window": BACKING_OFF}, {"b": 5}, {}, id="backing off: all goes on"),
+        pytest.param({}, {"known_window": PROBING}, {"a": 1}, {"a": 4}, id="probing: one, the others wait"),
         pytest.param({}, {"seen": BOTH[1:]}, {"b": 5}, {}, id="blind: gets nothing"),
         pytest.param({}, {"busy": "a"}, {}, {"a": 5}, id="busy: they wait for it"),
         pytest.param({}, {"busy": "b"}, {"a": 5}, {}, id="the second busy: no matter"),
@@ -150,7 +150,7 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("both", "learned", "reason"),
+    ("both", "known_window", "reason"),
     [
         pytest.param({"paused": True}, None, PendingReason.PAUSED, id="paused"),
         pytest.param({"max_machines": 0}, None, PendingReason.CAP, id="full"),
@@ -158,9 +158,9 @@ def test_a_pool_whose_cap_and_window_are_both_reached_is_full() -> None:
     ],
 )
 def test_what_no_pool_takes_is_deferred_in_the_first(
-    both: dict[str, object], learned: Window | None, reason: PendingReason
+    both: dict[str, object], known_window: Window | None, reason: PendingReason
 ) -> None:
-    windows = {(one, TEMPLATE): learned for one in "ab"} if learned else {}
+    windows = {(one, TEMPLATE): known_window for one in "ab"} if known_window else {}
     draft = asked(memory(record(count=5), windows=windows), limits=limits(pool("a", **both), pool("b", **both)))
     assert draft.creates == []
     assert dict(draft.deferred) == {("a", TEMPLATE, reason): 5}
@@ -168,7 +168,7 @@ def test_what_no_pool_takes_is_deferred_in_the_first(
 
 
 @pytest.mark.parametrize("slots", [[], [slot(accepted=False, submitted=NOW - 30)]], ids=["new", "of unknown outcome"])
-def test_a_back_off_is_looked_at_again_when_it_ends(slots: list[Slot]) -> None:
+def test_a_back_off_is_checked_again_when_it_ends(slots: list[Slot]) -> None:
     known = memory(record(*slots, count=1), windows={("a", TEMPLATE): BACKING_OFF})
     assert asked(known, limits=limits(pool("a"))).due == BACKING_OFF.retry_at
 
@@ -194,14 +194,14 @@ def test_new_slots_have_the_next_numbers_and_are_submitted_when_recorded() -> No
     ],
 )
 def test_a_closed_window_is_waited_for_up_to_spill_after(since: float | None, expected: dict[str, int]) -> None:
-    draft = asked_of(record(count=5), learned=Window(window=2, closed_since=since))
+    draft = asked_of(record(count=5), known_window=Window(window=2, closed_since=since))
     assert created(draft) == expected
     assert draft.window("a", TEMPLATE).closed_since == (since or NOW)
     assert draft.due == ((since or NOW) + SPILL if since != NOW - SPILL else float("inf"))
 
 
 def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
-    draft = asked_of(record(count=2), learned=Window(window=2, closed_since=BEFORE))
+    draft = asked_of(record(count=2), known_window=Window(window=2, closed_since=BEFORE))
     assert draft.memory().windows["a", TEMPLATE].closed_since is None
 
 
@@ -215,7 +215,7 @@ def test_a_window_that_holds_nothing_back_forgets_that_it_did() -> None:
         pytest.param({"submitted": NOW - SPILL}, {}, {}, True, id="after spill_after: the next pool takes it"),
         pytest.param({"submitted": NOW - SPILL}, {"paused": True}, {}, False, id="the next is paused: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {"max_machines": 0}, {}, False, id="the next is full: it stays"),
-        pytest.param({"submitted": NOW - SPILL}, {}, {"learned_next": BACKING_OFF}, False,
+        pytest.param({"submitted": NOW - SPILL}, {}, {"next_window": BACKING_OFF}, False,
                      id="the next backs off: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[:1]}, False, id="the next is blind: it stays"),
         pytest.param({"submitted": NOW - SPILL}, {}, {"seen": BOTH[1:]}, False, id="its own pool is blind: it stays"),
@@ -313,13 +313,13 @@ def test_only_as_many_are_withdrawn_as_the_next_pool_takes() -> None:
     ("first", "given", "sent", "verdict"),
     [
         pytest.param({}, {}, True, Verdict.OPEN, id="the pool takes it: it is sent"),
-        pytest.param({}, {"learned": BACKING_OFF}, False, Verdict.WITHDRAWN, id="the pool backs off: another slot"),
-        pytest.param({}, {"learned": THROTTLED}, False, Verdict.OPEN, id="the pool is too busy just now: it waits"),
-        pytest.param({}, {"learned": SILENT}, False, Verdict.OPEN, id="the pool does not answer just now: it waits"),
+        pytest.param({}, {"known_window": BACKING_OFF}, False, Verdict.WITHDRAWN, id="it backs off: another slot"),
+        pytest.param({}, {"known_window": THROTTLED}, False, Verdict.OPEN, id="throttled: it waits"),
+        pytest.param({}, {"known_window": SILENT}, False, Verdict.OPEN, id="no response: it waits"),
         pytest.param({"paused": True}, {}, False, Verdict.WITHDRAWN, id="the pool is paused: another slot"),
         pytest.param({}, {"seen": BOTH[1:]}, False, Verdict.OPEN, id="the pool is blind: it waits"),
         pytest.param({}, {"busy": "a"}, False, Verdict.OPEN, id="the pool is busy: it waits"),
-        pytest.param({"spill_after": 1.0}, {"learned": THROTTLED}, False, Verdict.WITHDRAWN,
+        pytest.param({"spill_after": 1.0}, {"known_window": THROTTLED}, False, Verdict.WITHDRAWN,
                      id="the pool is too busy for longer than spill_after: another slot"),
     ],
 )  # fmt: skip
@@ -334,14 +334,14 @@ def test_a_slot_that_was_never_sent(first: dict[str, Any], given: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("learned", "others"),
+    ("known_window", "others"),
     [
         pytest.param(replace(SILENT, retry_at=NOW - 1), Verdict.OPEN, id="it did not answer: they wait"),
         pytest.param(PROBING, Verdict.WITHDRAWN, id="it had no stock: they give way"),
     ],
 )
-def test_of_slots_that_were_never_sent_one_is_the_probe(learned: Window, others: Verdict) -> None:
-    draft = asked_of(record(*(unsent(number, opened=NOW - 1) for number in range(3))), learned=learned)
+def test_of_slots_that_were_never_sent_one_is_the_probe(known_window: Window, others: Verdict) -> None:
+    draft = asked_of(record(*(unsent(number, opened=NOW - 1) for number in range(3))), known_window=known_window)
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST)]
     assert [one.verdict for one in slots(draft).values()] == [Verdict.OPEN, others, others]
 
@@ -353,7 +353,7 @@ def test_of_slots_that_were_never_sent_one_is_the_probe(learned: Window, others:
         pytest.param(NOW - SPILL + 0.5, NOW + 0.5, id="when the slot has waited long enough"),
     ],
 )
-def test_when_a_slot_that_waits_for_a_pool_that_is_too_busy_is_looked_at_again(opened: float, due: float) -> None:
+def test_when_a_slot_that_waits_for_a_pool_that_is_too_busy_is_checked_again(opened: float, due: float) -> None:
     known = memory(record(unsent(opened=opened)), windows={("a", TEMPLATE): THROTTLED})
     assert asked(known, *BOTH, limits=limits()).due == due
 
@@ -374,7 +374,7 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
 
 
 @pytest.mark.parametrize(
-    ("changes", "learned", "began", "repeated"),
+    ("changes", "known_window", "began", "repeated"),
     [
         pytest.param({}, None, NOW - 1, True, id="no answer, never seen: repeated"),
         pytest.param({}, None, NOW - 30, False, id="no observation since: not yet"),
@@ -386,9 +386,9 @@ UNKNOWN = slot(accepted=False, submitted=NOW - 30)
     ],
 )
 def test_a_create_of_unknown_outcome(
-    changes: dict[str, bool], learned: Window | None, began: float, repeated: bool
+    changes: dict[str, bool], known_window: Window | None, began: float, repeated: bool
 ) -> None:
-    draft = asked_of(record(alter(UNKNOWN, **changes)), seen=(snapshot(began=began),), learned=learned)
+    draft = asked_of(record(alter(UNKNOWN, **changes)), seen=(snapshot(began=began),), known_window=known_window)
     assert draft.creates == ([Create(name(0), "a", TEMPLATE, REQUEST, again=True)] if repeated else [])
     assert slots(draft)[0].submitted == (NOW if repeated else NOW - 30)
     assert len(slots(draft)) == 1
@@ -401,10 +401,10 @@ def test_a_probe_of_unknown_outcome_that_is_repeated_is_still_the_only_one() -> 
     assert draft.creates == [Create(name(0), "a", TEMPLATE, REQUEST, again=True)]
 
 
-@pytest.mark.parametrize(("learned", "creates"), [(None, 3), (PROBING, 1)], ids=["all at once", "once per probe"])
-def test_creates_of_unknown_outcome_are_repeated(learned: Window | None, creates: int) -> None:
+@pytest.mark.parametrize(("known_window", "creates"), [(None, 3), (PROBING, 1)], ids=["all at once", "once per probe"])
+def test_creates_of_unknown_outcome_are_repeated(known_window: Window | None, creates: int) -> None:
     unknown = [slot(number, accepted=False, submitted=NOW - 30) for number in range(3)]
-    draft = asked_of(record(*unknown), seen=BOTH[:1], learned=learned)
+    draft = asked_of(record(*unknown), seen=BOTH[:1], known_window=known_window)
     assert [create.again for create in draft.creates] == [True] * creates
 
 
@@ -496,7 +496,7 @@ def test_beyond_max_number(maximum: int | None, there: int, wanted: int, creates
         assert one.failure is not None
         assert f"maxNumber of {maximum}" in one.failure.text
         assert one.failure.error is ErrorClass.QUOTA
-    assert missing(draft.requests[REQUEST]) == 0
+    assert count_missing(draft.requests[REQUEST]) == 0
 
 
 def test_an_unlimited_template_ends_at_hfs_own_maximum() -> None:
@@ -525,9 +525,9 @@ def test_a_template_with_nowhere_to_go_fails_at_once(templates: bool) -> None:
 @pytest.mark.parametrize(
     ("one", "given", "failure"),
     [
-        pytest.param(slot(0, Verdict.FAILED, failure=BROKEN), {"learned": BACKING_OFF}, BROKEN,
+        pytest.param(slot(0, Verdict.FAILED, failure=BROKEN), {"known_window": BACKING_OFF}, BROKEN,
                      id="why its last slot failed"),
-        pytest.param(slot(0, Verdict.WITHDRAWN, failure=SLOW), {"learned": BACKING_OFF}, STOCKOUT,
+        pytest.param(slot(0, Verdict.WITHDRAWN, failure=SLOW), {"known_window": BACKING_OFF}, STOCKOUT,
                      id="else why its pool backs off"),
         pytest.param(slot(0, Verdict.WITHDRAWN), {"seen": BOTH[1:]},
                      Failure(ErrorClass.UNAVAILABLE, "unobservable: pool a could not be seen."),
@@ -543,7 +543,7 @@ def test_what_is_missing_at_the_deadline_fails_with_the_real_reason(
     draft = asked_of(record(one, count=2, deadline=NOW), **given)
     assert draft.creates == []
     assert [slots(draft)[number].failure for number in (1, 2)] == [failure, failure]
-    assert missing(draft.requests[REQUEST]) == 0
+    assert count_missing(draft.requests[REQUEST]) == 0
 
 
 @pytest.mark.parametrize(("wanted", "lines"), [(MOST_LINES, MOST_LINES), (MOST_LINES + 1, 1), (100_000, 1)])
@@ -552,7 +552,7 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
     made, refused = [
         [one for one in slots(draft).values() if one.verdict is each] for each in (Verdict.OPEN, Verdict.FAILED)
     ]
-    assert (len(made), len(refused), missing(draft.requests[REQUEST])) == (4, lines, 0)
+    assert (len(made), len(refused), count_missing(draft.requests[REQUEST])) == (4, lines, 0)
     assert {one.failure.error for one in refused if one.failure} == {ErrorClass.QUOTA}
     assert (f"So {wanted:,} machines" in str(refused[0].failure)) is (lines == 1)
     again = asked(draft.memory(), limits=limits(pool("a", initial_window=4), maximum=4))
@@ -560,7 +560,7 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
 
 
 class Gaps(list[Tries]):
-    """What a request misses, which ends the test where each of many is looked at."""
+    """The missing machines of a request. The list fails the test if code visits each of many."""
 
     def __iter__(self) -> Iterator[Tries]:
         assert len(self) <= MOST_LINES, "the work grows with what HF asks for"
@@ -573,19 +573,19 @@ class Gaps(list[Tries]):
 
 @pytest.mark.parametrize("tries", [0, 3])
 def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
-    """Ten thousand requests of a hundred thousand machines, in an intent that somebody altered, hold up no cycle."""
-    monkeypatch.setattr(scheduling, "gaps", lambda record: Gaps(gaps(record)))
+    """Ten thousand requests of a hundred thousand machines, in an altered intent, do not slow a cycle down."""
+    monkeypatch.setattr(scheduling, "find_gaps", lambda record: Gaps(find_gaps(record)))
     few = limits(pool("a", initial_window=4), maximum=4)
     template = replace(few.templates[TEMPLATE], tries=tries)
     draft = asked(memory(record(count=100_000)), limits=replace(few, templates={TEMPLATE: template}))
-    assert (len(draft.creates), missing(draft.requests[REQUEST])) == (4, 0)
+    assert (len(draft.creates), count_missing(draft.requests[REQUEST])) == (4, 0)
 
 
 def test_of_machines_that_were_tried_each_keeps_its_line() -> None:
     failed = [slot(number, Verdict.FAILED, failure=BROKEN) for number in range(MOST_LINES + 5)]
     draft = asked(memory(record(*failed, count=3 * MOST_LINES + 5, deadline=NOW)), limits=limits())
     lines = [one for one in slots(draft).values() if one.submitted is None]
-    assert (len(lines), missing(draft.requests[REQUEST])) == (MOST_LINES + 6, 0)
+    assert (len(lines), count_missing(draft.requests[REQUEST])) == (MOST_LINES + 6, 0)
 
 
 # --- slot numbers -----------------------------------------------------------------------------------------------------
@@ -612,7 +612,7 @@ def test_a_request_whose_slot_numbers_are_used_up_ends_and_says_why(left: int, c
     assert slots(draft)[0] == one.slots[0], "no slot is replaced by another"
     if not creates:
         answer = answered(draft)
-        assert (answer["status"], missing(draft.requests[REQUEST])) == ("complete_with_error", 0)
+        assert (answer["status"], count_missing(draft.requests[REQUEST])) == ("complete_with_error", 0)
         lines = [one["message"] for one in answer["machines"] if one["name"] != name(0)]
         text = f"other: {NO_NUMBERS.text}" + " So 3 machines of the request are not made." * (left == 1)
         assert lines == [text] * left
@@ -635,7 +635,7 @@ def test_machines_that_are_given_up_share_a_line_where_numbers_are_scarce(left: 
     draft = asked(memory(record(*failed, deadline=NOW, next_slot=SLOT_NUMBERS - left)), limits=limits())
     assert len(slots(draft)) - 4 == lines
     answer = answered(draft)
-    assert missing(draft.requests[REQUEST]) == 0
+    assert count_missing(draft.requests[REQUEST]) == 0
     assert BROKEN.text in answer["message"]
     assert ("So 4 machines" in answer["message"]) is (lines == 1)
 
@@ -646,11 +646,11 @@ def test_the_last_slot_number_is_kept_to_say_why(left: int, spills: bool) -> Non
     draft = asked_of(one)
     assert created(draft) == ({"b": 1} if spills else {})
     assert slots(draft)[0].verdict is (Verdict.WITHDRAWN if spills else Verdict.OPEN)
-    assert free_numbers(draft.requests[REQUEST], 9) == 1
+    assert count_free_numbers(draft.requests[REQUEST], 9) == 1
 
 
 def test_a_slot_number_that_is_taken_is_passed_over() -> None:
-    """A memory that was made again goes on in a lower block than its highest slot's, once the highest is used."""
+    """A rebuilt memory goes on in a block below its highest slot's once the highest block is used."""
     one = record(slot(0), slot(6), slot(LAST), count=6, next_slot=5)
     draft = asked(memory(one), limits=limits(pool("a", initial_window=9)))
     assert sorted(slots(draft)) == [0, 5, 6, 7, 8, LAST]
@@ -662,10 +662,10 @@ def test_a_slot_number_that_is_taken_is_passed_over() -> None:
     [((0, LAST), LAST - 2, 2), ((0,), LAST - 2, 3), ((LAST,), SLOT_NUMBERS, 0), ((0,), 1, 5)],
 )
 def test_free_numbers(numbers: tuple[int, ...], next_slot: int, free: int) -> None:
-    assert free_numbers(record(*map(slot, numbers), next_slot=next_slot), 5) == free
+    assert count_free_numbers(record(*map(slot, numbers), next_slot=next_slot), 5) == free
 
 
-def test_each_machine_is_told_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
+def test_each_machine_is_reported_with_its_own_failure_and_what_has_none_with_the_last_of_its_request() -> None:
     failed = [slot(number, Verdict.FAILED, failure=why) for number, why in enumerate([STOCKOUT, BROKEN])]
     draft = asked(memory(record(*failed, count=3, deadline=NOW)), limits=limits())
     assert [slots(draft)[number].failure for number in (2, 3, 4)] == [BROKEN, STOCKOUT, BROKEN]
@@ -680,8 +680,8 @@ def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
 
 
 @pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
-def test_a_machine_of_which_nobody_knows_the_template_may_be_of_any(cap: str) -> None:
-    """Intent was made again of names that run: they take their place under every template's cap."""
+def test_a_machine_of_an_unknown_template_may_be_of_any(cap: str) -> None:
+    """The requests were recovered from names of running machines, which count under every template's cap."""
     nameless = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template=NO_TEMPLATE, count=0)
     draft = asked(memory(nameless, record(count=9)), limits=limits(pool("a", **{cap: 4})))
     assert len(draft.creates) == 2

@@ -1,4 +1,4 @@
-"""Tries of a wanted machine: which failures use one up, when it is given up, and what HF hears of it."""
+"""Tries of a wanted machine: which failures use up a try, when the machine is given up, and the answer to HF."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioner.model import (
     Tries,
     Verdict,
 )
-from provisioner.planning.core.slots import gaps, missing
+from provisioner.planning.core.slots import count_missing, find_gaps
 from provisioner.planning.finish.deadlines import NOT_BOOTED
 from provisioner.planning.observe.call_outcomes import remember
 from provisioner.planning.report.answers import request_answer
@@ -61,7 +61,7 @@ def tried(times: int = 3, *pools: str, **changes: float) -> Limits:
 
 
 def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Failure | None = None) -> Slot:
-    """The slot of one try of many that has failed, of which nothing is left."""
+    """Return the slot of one of many failed tries, whose machine has no leftovers."""
     return slot(number, FAILED, failure=why, tries=tries, tried=before, **GONE)
 
 
@@ -85,26 +85,26 @@ def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Fa
         pytest.param([failed(0), failed(1, 1, NOT_BOOTED, BROKEN)], 1, [Tries(2, BROKEN)],
                      id="that time ran out is no reason where there is a better one"),
         pytest.param([failed(0, why=NOT_BOOTED)], 1, [Tries(1, NOT_BOOTED)], id="else it is the reason"),
-        pytest.param([failed(0, 0, None)], 1, [Tries()], id="nobody knows how it ended: no try"),
+        pytest.param([failed(0, 0, None)], 1, [Tries()], id="its end is unknown: no try"),
         pytest.param([failed(0), failed(1), slot(2), slot(3), failed(4)], 3, [Tries(1, BROKEN)],
                      id="of an earlier version, whose replacements know of no tries"),
     ],
 )  # fmt: skip
 def test_gaps(slots: list[Slot], count: int, expected: list[Tries]) -> None:
     known = record(*slots, count=count)
-    assert gaps(known) == expected
-    assert missing(known) == len(expected)
+    assert find_gaps(known) == expected
+    assert count_missing(known) == len(expected)
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_which_failures_say_nothing_of_the_machine(error: ErrorClass) -> None:
     no_try = {ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.QUOTA, ErrorClass.UNAVAILABLE}
-    [gap] = gaps(record(failed(0, why=Failure(error, "why"))))
+    [gap] = find_gaps(record(failed(0, why=Failure(error, "why"))))
     assert gap == Tries(0 if error in no_try else 1, Failure(error, "why"))
 
 
 def replaced(one: Slot, observation: Machine | None = None, times: int = 3) -> tuple[RequestRecord, int]:
-    """The request after a plan, and how many creates the plan has. Two tries failed before ``one``."""
+    """Return the request after a plan, and the number of creates in the plan. Two tries failed before ``one``."""
     known = memory(record(failed(0), failed(1, 1, REFUSED, BROKEN), one, count=1))
     made = plan(known, snapshot(*([observation] if observation else [])), limits=tried(times))
     return made.memory.requests[REQUEST], len(made.creates)
@@ -115,13 +115,13 @@ DEAD = Failure(ErrorClass.OTHER, "exit code 1")
 
 
 @pytest.mark.parametrize(
-    ("one", "look", "why"),
+    ("one", "observation", "why"),
     [
         pytest.param(alter(THIRD, verdict=FAILED, failure=BROKEN, closed=NOW, gone=True), None, BROKEN,
                      id="its create was refused for good"),
         pytest.param(alter(THIRD, submitted=NOW - 600, seen=True, failure=BROKEN),
                      machine(2, Phase.PENDING, failure=BROKEN), BROKEN, id="its boot failed"),
-        pytest.param(alter(THIRD, submitted=NOW - 600), None, REFUSED, id="its boot failed, nobody knows why"),
+        pytest.param(alter(THIRD, submitted=NOW - 600), None, REFUSED, id="its boot failed for an unknown reason"),
         pytest.param(running(2, tries=2, tried=REFUSED), machine(2, Phase.GONE, failure=DEAD), DEAD, id="it died"),
     ],
 )  # fmt: skip
@@ -130,10 +130,10 @@ def test_after_three_tries_a_machine_is_given_up_with_the_last_real_reason(
 ) -> None:
     known, creates = replaced(one, observation)
     assert (known.ended, creates) == (RequestStatus.COMPLETE_WITH_ERROR, 0)
-    told = known.slots[3]
-    assert (told.verdict, told.submitted, told.tries.failed) == (FAILED, None, 3)
-    assert told.failure is not None
-    assert told.failure.text.endswith(why.text), "in the cloud's words"
+    reported = known.slots[3]
+    assert (reported.verdict, reported.submitted, reported.tries.failed) == (FAILED, None, 3)
+    assert reported.failure is not None
+    assert reported.failure.text.endswith(why.text), "in the cloud's words"
     entries = json.loads(request_answer(known).text)["machines"]
     assert [(entry["machineId"], entry["result"]) for entry in entries] == [(name(3), "fail")], "HF hears of it once"
 
@@ -145,7 +145,7 @@ def test_more_tries_go_on(times: int) -> None:
 
 
 def test_a_stock_out_waits_for_the_deadline_however_often() -> None:
-    """It is tried again without end, and no try of it counts."""
+    """The machine is tried again without end, and its tries do not count."""
     before = [failed(number, why=STOCKOUT, before=STOCKOUT) for number in range(9)]
     made = plan(memory(record(*before, count=1)), snapshot(), limits=tried())
     again = made.memory.requests[REQUEST].slots[9]
@@ -161,7 +161,7 @@ def test_a_machine_that_goes_to_the_next_pool_takes_its_tries_along() -> None:
     slots = made.memory.requests[REQUEST].slots
     assert (slots[1].verdict, slots[2].pool) == (Verdict.WITHDRAWN, "b")
     assert (slots[2].tries.failed, slots[2].tries.failure) == (1, BROKEN)
-    assert missing(made.memory.requests[REQUEST]) == 0
+    assert count_missing(made.memory.requests[REQUEST]) == 0
 
 
 def test_what_failed_least_is_asked_for_first() -> None:
@@ -169,7 +169,7 @@ def test_what_failed_least_is_asked_for_first() -> None:
     made = plan(memory(record(*slots, count=3)), snapshot(), limits=replace(tried(), pools={"a": pool(max_pending=2)}))
     opened = [made.memory.requests[REQUEST].slots[number].tries.failed for number in (3, 4)]
     assert opened == [0, 1]
-    assert gaps(made.memory.requests[REQUEST]) == [Tries(2, REFUSED)]
+    assert find_gaps(made.memory.requests[REQUEST]) == [Tries(2, REFUSED)]
 
 
 ANY = settings(
@@ -185,11 +185,11 @@ FATES = st.sampled_from(
     ]
 )
 STEP = 700.0
-"""Longer than a boot may take, and than any back-off."""
+"""Seconds that are longer than any boot or back-off."""
 
 
 class Cloud:
-    """Gives each machine the fate that is drawn for it, and keeps count of what really failed."""
+    """Give each machine the fate that is drawn for it, and count the real failures."""
 
     def __init__(self, data: st.DataObject | None, count: int, times: int) -> None:
         self.data = data
@@ -220,9 +220,9 @@ class Cloud:
 
 @ANY
 @given(st.data(), st.integers(1, 5), st.integers(1, 3))
-def test_no_machine_is_tried_more_often_and_each_is_told_once(data: st.DataObject, count: int, times: int) -> None:
+def test_no_machine_is_tried_more_often_and_each_is_reported_once(data: st.DataObject, count: int, times: int) -> None:
     cloud = Cloud(data, count, times)
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for step in range(30):
         if step == 20:
             cloud.data = None  # from now on everything works
@@ -233,15 +233,15 @@ def test_no_machine_is_tried_more_often_and_each_is_told_once(data: st.DataObjec
             assert (one.tries.failure is None) <= (one.tries.failed == 0), "a try that failed has a reason"
         entries = json.loads(request_answer(known).text)["machines"]
         failures = {entry["machineId"]: entry["message"] for entry in entries if entry["result"] == "fail"}
-        assert told.items() <= failures.items(), "what was given up stays so, with its reason"
-        told = failures
+        assert reported.items() <= failures.items(), "what was given up stays so, with its reason"
+        reported = failures
         assert len(entries) <= count, "HF hears of each wanted machine once"
         if known.ended:
             break
     assert known.ended is not None
     assert len(entries) == count
     slots = [one for one in known.slots.values() if one.verdict is FAILED and one.submitted is not None]
-    spent = [one for one in slots if gaps(record(alter(one, tries=0)))[0].failed]
-    assert times * len(told) <= len(spent) <= times * count
+    spent = [one for one in slots if find_gaps(record(alter(one, tries=0)))[0].failed]
+    assert times * len(reported) <= len(spent) <= times * count
     words = {f"{one.failure.error}: {one.failure.text}" for one in slots if one.failure}
-    assert {text.partition(" Error Code")[0] for text in told.values()} <= words, "why a slot failed"
+    assert {text.partition(" Error Code")[0] for text in reported.values()} <= words, "why a slot failed"

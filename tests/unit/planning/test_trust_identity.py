@@ -1,4 +1,4 @@
-"""Machines under our names that keep appearing without a request: somebody else has our identity."""
+"""Machines with our names that keep appearing without a request: another provisioner has our identity."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import pytest
 
 from provisioner.lab.fake import Mark
 from provisioner.model import BrakeReason, HfActivity, Memory, Plan
-from provisioner.planning.observe.trust import REMEMBERED, SETTLED, SNAPSHOTS
+from provisioner.planning.observe.trust import APPEARED_SECONDS, FIRST_SECONDS, SNAPSHOTS
 from tests.support.cycle_bench import Bench
 from tests.unit.core import NOW, limits, machine, memory, name, plan, pool, snapshot
 
-STRANGER = "zzzzzzzzzz"
+UNKNOWN_NAME = "zzzzzzzzzz"
 LIMITS = limits(pool("a"))
-FIRST, SECOND = name(0, STRANGER), name(1, STRANGER)
+FIRST, SECOND = name(0, UNKNOWN_NAME), name(1, UNKNOWN_NAME)
 
 
 def planned(known: Memory, there: Collection[int], now: float = NOW, started: float = 0.0, **activity: object) -> Plan:
-    """The plan for a pool that shows these machines of a request that nobody knows."""
-    seen = snapshot(*(machine(number, request=STRANGER) for number in there), began=now - 1)
-    heard = HfActivity(since=now, active=now, started=started, **activity)  # type: ignore[arg-type]
-    return plan(known, seen, limits=LIMITS, activity=heard, now=now)
+    """Return the plan for a pool that shows these machines of an unknown request."""
+    seen = snapshot(*(machine(number, request=UNKNOWN_NAME) for number in there), began=now - 1)
+    read = HfActivity(since=now, active=now, started=started, **activity)  # type: ignore[arg-type]
+    return plan(known, seen, limits=LIMITS, activity=read, now=now)
 
 
 def reason(last: Plan) -> BrakeReason | None:
     return last.memory.brake.reason if last.memory.brake else None
 
 
-def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
+def test_new_machines_without_a_request_in_two_observations_latch_the_brake() -> None:
     first = planned(memory(), [0])
     assert reason(first) is None
     assert first.memory.orphans.appeared == {FIRST: NOW}
@@ -39,12 +39,15 @@ def test_new_machines_without_a_request_in_two_looks_latch_the_brake() -> None:
     assert last.memory.brake is not None
     assert last.memory.brake.pool == "a"
     assert last.memory.brake.detail == (
-        f"2 machines with our names that nobody asked us for have appeared in {SNAPSHOTS} looks, the last is {SECOND}: "
+        f"2 machines with our names but without a request have appeared in {SNAPSHOTS} snapshots, "
+        f"the last is {SECOND}: "
         "another provisioner may have the same id and name prefix here."
     )
 
 
-@pytest.mark.parametrize(("age", "new"), [(SETTLED, False), (SETTLED + 1, True)], ids=["begins", "has begun"])
+@pytest.mark.parametrize(
+    ("age", "new"), [(FIRST_SECONDS, False), (FIRST_SECONDS + 1, True)], ids=["begins", "has begun"]
+)
 def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
     last = planned(memory(), [0], started=NOW - age)
     assert bool(last.memory.orphans.appeared) is new
@@ -56,16 +59,19 @@ def test_what_came_while_no_loop_ran_is_not_new(age: float, new: bool) -> None:
         pytest.param(memory(), [[0]], {}, True, id="another one, five minutes later"),
         pytest.param(memory(), [[0], []], {}, True, id="also when the first is gone again"),
         pytest.param(memory(), [[0, 1]], {}, False, id="the same ones that stay"),
-        pytest.param(memory(), [[0]], {"now": NOW + REMEMBERED}, False, id="an hour later it is another matter"),
+        pytest.param(memory(), [[0]], {"now": NOW + APPEARED_SECONDS}, False, id="an hour later it is another matter"),
         pytest.param(memory(), [[0]], {"listed": {SECOND: NOW}}, False, id="HF lists the other one"),
         pytest.param(memory(orphans={SECOND: NOW - 900}), [[0, 1]], {}, False, id="the other one was noted before"),
         pytest.param(memory(accepted=(SECOND,)), [[0, 1]], {}, False, id="an operator has seen the other one"),
     ],
 )
-def test_only_new_machines_in_a_second_look_latch_the_brake(
+def test_only_new_machines_in_a_second_observation_latch_the_brake(
     known: Memory, first: list[list[int]], last: dict[str, Any], latched: bool
 ) -> None:
-    expected = {name(number, STRANGER) for number in first[0]} - {*known.orphans.since, *known.orphans.accepted}
+    expected = {name(number, UNKNOWN_NAME) for number in first[0]} - {
+        *known.orphans.since,
+        *known.orphans.accepted,
+    }
     for number, there in enumerate(first):
         known = planned(known, there, NOW + 60 * number).memory
     assert known.orphans.appeared == dict.fromkeys(expected, NOW)
@@ -74,22 +80,22 @@ def test_only_new_machines_in_a_second_look_latch_the_brake(
     )
 
 
-def test_a_person_releases_the_brake_and_two_more_looks_latch_it_again(tmp_path: Path) -> None:
+def test_an_operator_releases_the_brake_and_two_more_observations_latch_it_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.succeed(1)
     bench.cycle(20)
 
-    def somebody_makes(number: int) -> BrakeReason | None:
-        mark = name(number, STRANGER)
+    def other_provisioner_makes(number: int) -> BrakeReason | None:
+        mark = name(number, UNKNOWN_NAME)
         bench.place.place.create(mark, Mark("demo", "pool", mark))
         bench.cycle(3)
         brake = bench.state.memory.read().brake
         return brake.reason if brake else None
 
-    assert [somebody_makes(number) for number in range(2)] == [None, BrakeReason.IDENTITY_CONFLICT]
+    assert [other_provisioner_makes(number) for number in range(2)] == [None, BrakeReason.IDENTITY_CONFLICT]
     bench.cycle(300)
     assert not bench.place.deleted, "two provisioners do not fight"
     bench.state.ask_recovery()
     bench.cycle(2)
     assert bench.state.memory.read().brake is None
-    assert [somebody_makes(number) for number in range(2, 4)] == [None, BrakeReason.IDENTITY_CONFLICT]
+    assert [other_provisioner_makes(number) for number in range(2, 4)] == [None, BrakeReason.IDENTITY_CONFLICT]

@@ -1,4 +1,4 @@
-"""An observation that lacks many machines at once is not believed before a second one says the same."""
+"""An observation that lacks many machines at once is not believed before a second one confirms it."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ LOST = {Verdict.LOST: 10}
 
 
 def grid(count: int = 10, verdict: Verdict = Verdict.SUCCEEDED, **changes: object) -> Memory:
-    """A request of machines that HF has, or, where they are open, was told to run."""
+    """Return a request of machines that HF has, or, if they are open, that were reported to HF as running."""
     ended = RequestStatus.COMPLETE if verdict is Verdict.SUCCEEDED else None
     slots = [running(number, verdict, **changes) for number in range(count)]
     return memory(record(*slots, ended=ended, reported_at=NOW if ended else None))
 
 
 def observe(there: Collection[int], began: float = SEEN, **changes: object) -> Snapshot:
-    """An observation that shows these machines."""
+    """Return an observation that shows these machines."""
     return snapshot(*(machine(number) for number in there), began=began, **changes)
 
 
 def planned(known: Memory, *observations: Snapshot, limits: Limits = LIMITS) -> Plan:
-    """The last plan, of one for each observation."""
+    """Return the last of the plans for these observations."""
     for one in observations:
         last = plan(known, one, limits=limits, now=one.began + 1)
         known = last.memory
@@ -81,7 +81,7 @@ def verdicts(last: Plan) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(
-    ("known", "missing", "changes", "doubted"),
+    ("known", "missing", "changes", "is_distrusted"),
     [
         pytest.param(10, 10, {}, True, id="all of them"),
         pytest.param(10, FEW + 1, {}, True, id="more than a few"),
@@ -94,13 +94,13 @@ def verdicts(last: Plan) -> list[Verdict]:
     ],
 )
 def test_many_machines_that_are_missing_at_once_raise_a_doubt(
-    known: int, missing: int, changes: dict[str, float], doubted: bool
+    known: int, missing: int, changes: dict[str, float], is_distrusted: bool
 ) -> None:
     later = 80 if "lag" in changes else 5
     first, second = observe(range(missing, known)), observe(range(missing, known), SEEN + later)
     last = planned(grid(known), first, second, limits=limits(pool("a", early_loss=0.0, **changes)))
-    assert ("a" in last.distrusted) is doubted
-    assert verdicts(last).count(Verdict.LOST) == (0 if doubted else missing)
+    assert ("a" in last.distrusted) is is_distrusted
+    assert verdicts(last).count(Verdict.LOST) == (0 if is_distrusted else missing)
 
 
 def test_closed_slots_and_machines_that_never_ran_are_not_counted() -> None:
@@ -142,7 +142,7 @@ def test_machines_whose_place_says_why_they_went_are_lost_at_once(
     assert bool(last.distrusted) is not at_once
 
 
-def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() -> None:
+def test_in_a_pool_in_doubt_those_with_a_cause_are_reported_and_the_others_wait() -> None:
     causes = {name(0): LossCause.PREEMPTED}
     last = planned(grid(), observe((), causes=causes), observe((), SEEN + 5, causes=causes))
     assert verdicts(last) == [Verdict.LOST, *[Verdict.SUCCEEDED] * 9]
@@ -150,7 +150,7 @@ def test_in_a_pool_in_doubt_those_with_a_cause_are_told_and_the_others_wait() ->
 
 
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
-    """Neither of open requests, nor of closed slots, nor of machines without a request."""
+    """No machine of an open request, a closed slot or an unknown request is made or deleted."""
     slots = [running(number) for number in ALL] + [slot(10, Verdict.FAILED), slot(11, seen=True)]
     known = memory(record(*slots, count=20), orphans={"hf-zzzzzzzzzz-000000": 0.0})
     seen = [machine(10), replace(machine(0, request="zzzzzzzzzz"))]
@@ -167,17 +167,17 @@ def test_other_pools_go_on() -> None:
     assert len(last.creates) == 2
 
 
-def test_a_machine_that_was_given_back_is_not_gone_before_the_second_look() -> None:
+def test_a_machine_that_was_given_back_is_not_gone_before_the_second_observation() -> None:
     slots = [running(number, Verdict.SUCCEEDED) for number in ALL]
-    back = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
-    known = memory(record(*slots, back, ended=RequestStatus.COMPLETE))
+    shows_again = running(10, Verdict.RETURNED, delete=DeleteReason.RETURNED, closed=SEEN - 50)
+    known = memory(record(*slots, shows_again, ended=RequestStatus.COMPLETE))
     waiting = planned(known, observe(()), observe((), SEEN + 5))
     assert not waiting.memory.requests[REQUEST].slots[10].deletion.gone
     settled = planned(known, observe(()), observe((), SEEN + APART), observe((), SEEN + APART + 5))
     assert settled.memory.requests[REQUEST].slots[10].deletion.gone
 
 
-def test_a_second_look_that_is_independent_settles_it() -> None:
+def test_a_second_observation_that_is_independent_settles_it() -> None:
     first = planned(grid(), observe(()))
     assert first.due <= SEEN + APART + 1, "the plan wakes the loop"
     loss = first.distrusted["a"]
@@ -189,8 +189,8 @@ def test_a_second_look_that_is_independent_settles_it() -> None:
     assert not last.distrusted
 
 
-def test_a_look_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
-    """A watch goes on from one list: however late the observation, it is the same list that says so."""
+def test_an_observation_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
+    """A watch goes on from one list. A later observation of the same watch rests on the same list."""
     first = planned(grid(), observe((), listed=SEEN - 1))
     waiting = planned(first.memory, observe((), SEEN + 2 * APART, listed=SEEN - 1))
     assert verdicts(waiting) == [Verdict.SUCCEEDED] * 10
@@ -216,8 +216,8 @@ def test_open_machines_fail_and_are_replaced_once_it_is_settled() -> None:
     assert len(last.creates) == 11
 
 
-def test_a_loss_that_goes_on_is_told_in_parts_each_in_time() -> None:
-    """Those that went first do not wait for those that went last."""
+def test_a_loss_that_goes_on_is_reported_in_parts_each_in_time() -> None:
+    """Machines that went first do not wait for machines that went last."""
     first, second = observe(range(10, 30)), observe((), SEEN + 30)
     last = planned(grid(30), first, second, observe((), SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10 + [Verdict.SUCCEEDED] * 20
@@ -228,7 +228,7 @@ def test_a_loss_that_goes_on_is_told_in_parts_each_in_time() -> None:
     shown=st.lists(st.sets(st.integers(0, 11)), min_size=2, max_size=12),
     steps=st.lists(st.floats(1, 40), min_size=12, max_size=12),
 )
-def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits_for_ever(
+def test_whatever_observations_say_no_machine_is_lost_but_by_two_of_them_and_none_waits_for_ever(
     shown: list[set[int]], steps: list[float]
 ) -> None:
     known, began, first_absent = grid(12), SEEN, dict[int, float]()
@@ -248,7 +248,9 @@ def test_whatever_looks_say_no_machine_is_lost_but_by_two_of_them_and_none_waits
                 assert began - since < APART
 
 
-def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_operators_are_informed_in_the_log_once_and_with_the_pool_while_it_lasts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log, seen, blind = CycleLog(), observe(()), unobserved("a")
     distrusted = planned(grid(), seen).distrusted
     caplog.set_level(logging.WARNING)
@@ -256,8 +258,9 @@ def test_operators_are_told_in_the_log_once_and_with_the_pool_while_it_lasts(cap
         shown = report({"a": seen}, SEEN + later, distrusted)
         log.take(shown)
         assert shown.problems["a"] == (
-            "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. Nothing is "
-            "made or deleted here and HostFactory is told nothing of them before an observation 60 s later says the same.",
+            "10 of 10 machines are missing since 2023-11-14T22:13:20Z, all at once and without a cause. No machine is "
+            "made or deleted here, and the loss is not reported to HostFactory, until a list that begins 60 s later "
+            "confirms it.",
         )
         assert (shown.unseen, shown.snapshots, shown.result) == ({}, {}, "partial")
     log.take(report({"a": blind}, SEEN + 15, {}))
@@ -273,7 +276,7 @@ def report(observations: Mapping[str, Observation], now: float, distrusted: Mapp
     return CycleReport(1, now, 0.0, observations, memory(), None, {}, distrusted=distrusted, ahead=ahead)
 
 
-def test_looks_that_rest_on_different_lists_do_not_say_the_same() -> None:
+def test_observations_that_rest_on_different_lists_do_not_say_the_same() -> None:
     seen = observe(())
     assert _identity(replace(seen, listed=1.0)) != _identity(replace(seen, listed=2.0))
     assert _identity(replace(seen, began=1.0)) == _identity(replace(seen, began=2.0))
@@ -285,13 +288,15 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def vanish(bench: Bench) -> dict[str, Entry]:
-    """The place shows nothing any more; what it showed."""
+    """Empty the place, and return the machines that it showed."""
     there, bench.place.place._entries = bench.place.place._entries, {}
     return there
 
 
-@pytest.mark.parametrize("back", [True, False], ids=["they show again", "a second observation lacks them too"])
-def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench: Bench, back: bool) -> None:
+@pytest.mark.parametrize("shows_again", [True, False], ids=["they show again", "a second observation lacks them too"])
+def test_a_memory_is_not_made_again_from_one_observation_that_lacks_many_machines(
+    bench: Bench, shows_again: bool
+) -> None:
     bench.succeed(12)
     there = vanish(bench)
     Path(bench.state.memory.path).unlink()
@@ -300,8 +305,8 @@ def test_a_memory_is_not_made_again_from_one_look_that_lacks_many_machines(bench
     assert report.distrusted.keys() == {"pool", "other"}
     assert "a second look at these pools, which lack many machines that HostFactory has" in report.problem
     assert not bench.state.status.read_lost()
-    if back:
+    if shows_again:
         bench.place.place._entries = there
         assert not bench.cycle().distrusted
     assert not bench.cycle(20).distrusted
-    assert len(bench.state.status.read_lost()) == (0 if back else 12)
+    assert len(bench.state.status.read_lost()) == (0 if shows_again else 12)

@@ -1,4 +1,4 @@
-"""A pool that the configuration has moved is not seen while it has machines in the place before."""
+"""A pool that the configuration has moved is not observed while it has machines in the earlier place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioner.model import (
     Verdict,
 )
 from provisioner.planning.core.draft import Draft
-from provisioner.planning.observe.trust import configured_places, format_distrust, trust
+from provisioner.planning.observe.trust import configured_places, find_distrusted, format_distrust
 from provisioner.planning.plan import World, make_plan
 from tests.support.parts import alter
 
@@ -32,7 +32,7 @@ def limits(where: str) -> Limits:
 
 
 def moved(known: Memory, limits: Limits) -> dict[str, Distrusted]:
-    return trust(Draft(known, {}, limits, 1.0), configured_places(known, limits))
+    return find_distrusted(Draft(known, {}, limits, 1.0), configured_places(known, limits))
 
 
 def memory(where: str, *slots: Slot) -> Memory:
@@ -41,7 +41,7 @@ def memory(where: str, *slots: Slot) -> Memory:
 
 
 @pytest.mark.parametrize(
-    ("slot", "held"),
+    ("slot", "has_machines"),
     [
         pytest.param(RUNNING, True, id="a machine"),
         pytest.param(RUNNING._replace(verdict=Verdict.RETURNED), True, id="one that is being deleted"),
@@ -50,10 +50,10 @@ def memory(where: str, *slots: Slot) -> Memory:
         pytest.param(RUNNING._replace(pool="other"), False, id="one of another pool"),
     ],
 )
-def test_a_pool_stays_where_its_machines_are(slot: Slot, held: bool) -> None:
+def test_a_pool_stays_where_its_machines_are(slot: Slot, has_machines: bool) -> None:
     remembered = memory(HERE, slot)
-    assert configured_places(remembered, limits(THERE)) == {"m": HERE if held else THERE}
-    assert moved(remembered, limits(THERE)).keys() == ({"m"} if held else set())
+    assert configured_places(remembered, limits(THERE)) == {"m": HERE if has_machines else THERE}
+    assert moved(remembered, limits(THERE)).keys() == ({"m"} if has_machines else set())
     assert moved(remembered, limits(HERE)) == {}
 
 
@@ -61,7 +61,7 @@ def test_what_is_said_names_the_setting_and_both_places() -> None:
     distrusted = moved(memory(HERE, RUNNING), limits(THERE))["m"]
     assert (distrusted.reason, distrusted.until) == (DistrustReason.POOL_MOVED, NEVER)
     assert format_distrust("m", distrusted, 0.0).startswith(
-        f"pools.m is now {THERE}, but has machines in {HERE}: put that back"
+        f"pools.m is now {THERE}, but has machines in {HERE}: restore the setting"
     )
 
 

@@ -1,4 +1,4 @@
-"""A pool for which another place answers: by its identity, or as it shows new machines of ours and none of its own."""
+"""A pool with a wrong endpoint: it has another identity, or shows new machines of ours and none of the pool's."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.WRONG_ENDPOINT, "a")
     assert last.memory.brake.detail == (
-        "It shows none of its 10 machines but 3 that nobody asked for. "
-        "To release the brake is to say that they are lost."
+        "The pool shows none of its 10 machines but 3 without a request. "
+        "To release the brake is to confirm that its machines are lost."
     )
     causes = {name(number): LossCause.DELETED for number in range(10)}
     said = [observe((), [1], SEEN + 3000 + later, causes=causes) for later in (0, 5)]
@@ -116,7 +116,7 @@ def test_one_of_its_own_machines_brings_it_back() -> None:
     last = planned(grid(), observe(others=range(3)), observe(range(10), began=SEEN + HOUR))
     assert not last.distrusted
     assert not last.memory.places.wrong_since
-    assert last.memory.brake is not None, "a person looks at it all the same"
+    assert last.memory.brake is not None, "an operator checks it all the same"
     assert not last.memory.orphans.since
 
 
@@ -128,27 +128,27 @@ def test_another_place_of_the_same_name_is_never_believed(count: int, others: Co
     assert (lost(last), last.creates, last.deletes) == (0, (), ())
     assert last.memory.places.endpoints == {"a": "one"}
     assert last.memory.brake is not None
-    assert last.memory.brake.detail.startswith("It is two now, but its machines were made in one. ")
-    back = planned(last.memory, observe(range(count), began=SEEN + HOUR, endpoint_identity="one"))
-    assert not back.distrusted
-    assert not back.memory.places.wrong_since
+    assert last.memory.brake.detail.startswith("The pool is two now, but its machines were made in one. ")
+    restored = planned(last.memory, observe(range(count), began=SEEN + HOUR, endpoint_identity="one"))
+    assert not restored.distrusted
+    assert not restored.memory.places.wrong_since
 
 
 FOREIGN = Fingerprint(uid="foreign")
 
 
 @pytest.mark.parametrize("shown", [{"fingerprint": FOREIGN}, {"phase": Phase.GONE}], ids=["other uids", "gone"])
-def test_a_look_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown: dict[str, Any]) -> None:
+def test_an_observation_from_elsewhere_says_nothing_of_machines_of_the_same_names(shown: dict[str, Any]) -> None:
     known = grid(endpoints={"a": "one"})
     machines = [machine(number, **shown) for number in range(10)]
     last = planned(known, snapshot(*machines, endpoint_identity="two"))
     assert last.distrusted["a"].reason is DistrustReason.WRONG_ENDPOINT
     assert lost(last) == 0
-    back = planned(last.memory, observe(range(10), began=SEEN + 5, endpoint_identity="one"))
-    assert (lost(back), back.deletes, back.distrusted) == (0, (), {})
+    restored = planned(last.memory, observe(range(10), began=SEEN + 5, endpoint_identity="one"))
+    assert (lost(restored), restored.deletes, restored.distrusted) == (0, (), {})
 
 
-def test_a_look_from_elsewhere_ends_no_open_request() -> None:
+def test_an_observation_from_elsewhere_ends_no_open_request() -> None:
     known = memory(record(*(slot(number, seen=True) for number in range(5))), endpoints={"a": "one"})
     last = planned(
         known, snapshot(*(machine(number, fingerprint=FOREIGN) for number in range(5)), endpoint_identity="two")
@@ -163,13 +163,13 @@ def test_a_pool_without_machines_may_move() -> None:
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
-    """It is a mass loss, and what is left is orphans."""
+    """The end of such machines is a mass loss, and the others are orphans."""
     observations = [observe((), range(3), SEEN + later, endpoint_identity="one") for later in (0, 60, 65)]
     last = planned(grid(endpoints={"a": "one"}), *observations)
     assert (lost(last), last.memory.places.wrong_since) == (10, {})
 
 
-def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
+def test_an_observation_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None:
     known = planned(grid(), observe(range(10), endpoint_identity="one")).memory
     assert known.places.endpoints == {"a": "one"}
     assert not planned(known, observe(range(10), began=SEEN + 1)).distrusted
@@ -179,14 +179,15 @@ def test_a_look_that_does_not_say_its_place_is_judged_by_what_it_shows() -> None
 def test_operators_are_asked_to_check_the_place() -> None:
     distrusted = planned(grid(), observe(others=range(3))).distrusted["a"]
     assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
-        "pools.a shows none of its 10 machines but 3 that nobody asked for (since 2023-11-14T22:13:20Z): does another "
-        "cluster or project answer in its place? Put back what it is reached by and start again; or, if its machines "
-        "are gone, run `provisioner recover --release-brake`. Until then none of them counts as lost."
+        "pools.a shows none of its 10 machines but 3 without a request (since 2023-11-14T22:13:20Z): another cluster "
+        "or project may answer in its place. Restore the settings that lead to it and start again; or, if its machines "
+        "are gone, run `provisioner recover --release-brake`. Until then its machines do not count as lost."
     )
 
 
-def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
-    """Across a restart, too: then they are told as lost, and those of the other world are orphans as any."""
+def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
+    """After the release, also across a restart, the machines are reported as lost, and machines of the other endpoint
+    are orphans."""
     bench = Bench(tmp_path)
     bench.succeed(12)
     bench.place.place._entries = {}
@@ -206,10 +207,12 @@ def test_a_person_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
-    """Nor does that of one pool say anything of another's: each has its own word."""
-    held = grid(brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"})
-    first = planned(held, observe(endpoint_identity="two"))
-    assert first.memory.brake is held.brake
+    """Releasing a brake for another reason, or for another pool, does not confirm that machines are gone."""
+    recorded = grid(
+        brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"}
+    )
+    first = planned(recorded, observe(endpoint_identity="two"))
+    assert first.memory.brake is recorded.brake
     again = planned(without_brake(first.memory), observe(endpoint_identity="two", began=SEEN + 100))
     assert lost(again) == 0
     assert again.memory.brake is not None

@@ -62,19 +62,19 @@ def backing_off(failure: Failure = STOCKOUT, **changes: Any) -> Window:
     return Window(**(facts | changes))
 
 
-def unmet(held: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: Any) -> list[Unmet]:
-    """The unmet machines of the request."""
-    return list(unmet_of(held, allowed, **known)[id_])
+def unmet(recorded: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known: Any) -> list[Unmet]:
+    """Return the unmet machines of the request."""
+    return list(unmet_of(recorded, allowed, **known)[id_])
 
 
 def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: Any) -> Memory:
-    """A request of so many machines, and what was learned of pool ``a``."""
+    """Return a request of so many machines, and the window of pool ``a``."""
     windows = {("a", TEMPLATE): window} if window else {}
     return memory(record(*slots, count=count, **changes), windows=windows)
 
 
-def told(one: Unmet) -> dict[str, Any]:
-    """The facts that not every entry has."""
+def reported(one: Unmet) -> dict[str, Any]:
+    """Return the fields that not every entry has."""
     facts, usual = asdict(one), asdict(Unmet("", PendingReason.UNKNOWN, 0))
     return {name: facts[name] for name in facts if facts[name] != usual[name]}
 
@@ -86,12 +86,12 @@ TWO_START = [slot(number, seen=True) for number in range(2)]
 
 
 def says(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """The facts of an entry of pool ``a`` since the request was read, unless ``more`` says otherwise."""
+    """Return the fields of an entry of pool ``a`` since the request was read, changed by ``more``."""
     return {"pool": "a", "reason": reason, "machines": machines, "since": BEFORE} | more
 
 
 def by_window(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """The facts of an entry that memory's window explains."""
+    """Return the fields of an entry that memory's window explains."""
     return {"pool": "a", "reason": reason, "machines": machines} | more
 
 
@@ -161,10 +161,10 @@ REASONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("held", "allowed", "known", "says"), REASONS)
-def test_each_reason_is_named(held: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
-    (one,) = (one for one in unmet(held, allowed, **known) if one.reason == says["reason"])
-    assert told(one) == says
+@pytest.mark.parametrize(("recorded", "allowed", "known", "says"), REASONS)
+def test_each_reason_is_named(recorded: Memory, allowed: Limits, known: dict[str, Any], says: dict[str, Any]) -> None:
+    (one,) = (one for one in unmet(recorded, allowed, **known) if one.reason == says["reason"])
+    assert reported(one) == says
 
 
 def test_every_reason_has_a_case() -> None:
@@ -172,8 +172,8 @@ def test_every_reason_has_a_case() -> None:
 
 
 def test_a_request_whose_machines_run_has_no_unmet_machine() -> None:
-    held = memory(record(running(0)), record(id_=OTHER, ended=RequestStatus.COMPLETE_WITH_ERROR, count=3))
-    assert unmet_of(held, ALONE) == {}
+    recorded = memory(record(running(0)), record(id_=OTHER, ended=RequestStatus.COMPLETE_WITH_ERROR, count=3))
+    assert unmet_of(recorded, ALONE) == {}
 
 
 def test_machines_that_wait_behind_one_for_which_there_is_no_room_wait_for_the_pool() -> None:
@@ -189,28 +189,28 @@ def test_machines_wait_for_calls_that_are_under_way_and_not_for_a_window_of_some
 
 def test_who_asks_later_waits_behind_who_asks_first() -> None:
     older, newer = record(count=1, read=BEFORE), record(count=2, read=NOW, id_=OTHER)
-    held = memory(newer, older, windows={("a", TEMPLATE): backing_off()})
-    assert [one.behind for one in unmet(held)] == [""]
-    assert [one.behind for one in unmet(held, id_=OTHER)] == [REQUEST]
+    recorded = memory(newer, older, windows={("a", TEMPLATE): backing_off()})
+    assert [one.behind for one in unmet(recorded)] == [""]
+    assert [one.behind for one in unmet(recorded, id_=OTHER)] == [REQUEST]
 
 
 def test_a_newer_request_does_not_have_the_room_that_an_older_one_takes() -> None:
     older, newer = record(count=3, read=BEFORE), record(count=3, read=NOW, id_=OTHER)
-    held, allowed = memory(older, newer), limits(pool("a", initial_window=4))
+    recorded, allowed = memory(older, newer), limits(pool("a", initial_window=4))
     asked, held_back = PendingReason.UNANSWERED, PendingReason.WINDOW
-    assert [(one.reason, one.machines) for one in unmet(held, allowed)] == [(asked, 3)]
-    assert [(one.reason, one.machines) for one in unmet(held, allowed, OTHER)] == [(asked, 1), (held_back, 2)]
+    assert [(one.reason, one.machines) for one in unmet(recorded, allowed)] == [(asked, 3)]
+    assert [(one.reason, one.machines) for one in unmet(recorded, allowed, OTHER)] == [(asked, 1), (held_back, 2)]
 
 
-def test_machines_are_told_apart_by_pool_and_class_and_the_earliest_counts() -> None:
-    held = wanted(
+def test_machines_are_distinguished_by_pool_and_class_and_the_earliest_counts() -> None:
+    recorded = wanted(
         slot(0, failure=BROKEN, submitted=NOW - 30),
         slot(1, failure=replace(BROKEN, text="another image"), submitted=NOW - 60),
         slot(2, failure=DENIED),
         slot(3, pool="b", failure=BROKEN),
         count=4,
     )
-    ones = unmet(held, limits())
+    ones = unmet(recorded, limits())
     assert sorted((one.pool, one.error, one.machines, one.since) for one in ones) == [
         ("a", ErrorClass.DENIED, 1, BEFORE),
         ("a", ErrorClass.OTHER, 2, NOW - 60),
@@ -242,7 +242,8 @@ POOLS = some.builds(
 
 @some.composite
 def worlds(draw: some.DrawFn, *, settled: bool = False) -> tuple[Memory, Limits, frozenset[str]]:
-    """A memory, limits and the pools that cannot be seen; ``settled``: each machine runs or has failed and is gone."""
+    """Return memory, limits and the pools that are not observed. ``settled``: each machine runs, or has failed and is
+    gone."""
     template = TemplateLimits(TEMPLATE, tuple(draw(some.permutations("ab"))[: draw(some.integers(1, 2))]))
     templates = {TEMPLATE: template} if settled or draw(some.booleans()) else {}
     allowed = Limits("hf", {name: replace(draw(POOLS), name=name) for name in "ab"}, templates)
@@ -273,9 +274,9 @@ def _slots(draw: some.DrawFn, number: int, id_: str, *, settled: bool) -> Slot:
 
 @given(worlds())
 def test_the_numbers_add_up_to_the_machines_that_do_not_run(world: tuple[Memory, Limits, frozenset[str]]) -> None:
-    held, allowed, unseen = world
-    found = unmet_of(held, allowed, unseen)
-    for id_, wants in held.requests.items():
+    recorded, allowed, unseen = world
+    found = unmet_of(recorded, allowed, unseen)
+    for id_, wants in recorded.requests.items():
         ones = found.get(id_, ())
         assert all(one.machines > 0 for one in ones)
         assert sum(one.machines for one in ones) == wants.count - sum(
@@ -287,12 +288,13 @@ def test_the_numbers_add_up_to_the_machines_that_do_not_run(world: tuple[Memory,
 def test_the_plan_defers_and_asks_for_the_machines_that_it_names(
     world: tuple[Memory, Limits, frozenset[str]],
 ) -> None:
-    held, allowed, unseen = world
+    recorded, allowed, unseen = world
     allowed = replace(allowed, pools={name: replace(one, stale_after=NOW) for name, one in allowed.pools.items()})
     observations = [
-        unobserved(name) if name in unseen else snapshot(*_machines(held, name), pool=name, began=SEEN) for name in "ab"
+        unobserved(name) if name in unseen else snapshot(*_machines(recorded, name), pool=name, began=SEEN)
+        for name in "ab"
     ]
-    planned = plan(held, *observations, limits=allowed)
+    planned = plan(recorded, *observations, limits=allowed)
     deferred, asked = Counter[tuple[str, str]](), Counter[str]()
     for one in (one for ones in planned.unmet.values() for one in ones):
         if one.reason is PendingReason.UNANSWERED:
@@ -304,14 +306,14 @@ def test_the_plan_defers_and_asks_for_the_machines_that_it_names(
     assert asked == Counter(create.pool for create in planned.creates)
 
 
-def _machines(held: Memory, where: str) -> Iterator[Any]:
-    for wants in held.requests.values():
+def _machines(recorded: Memory, where: str) -> Iterator[Any]:
+    for wants in recorded.requests.values():
         for one in wants.slots.values():
             if one.pool == where and one.ran is not None:
                 yield machine(one.number, request=wants.id)
 
 
 def test_a_machine_that_ran_and_is_down_is_missing_with_its_reason() -> None:
-    held = wanted(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2)
-    (one,) = unmet(held)
+    recorded = wanted(running(0, down=NOW - 60, failure=BROKEN), running(1), count=2)
+    (one,) = unmet(recorded)
     assert (one.machines, one.reason, one.text) == (1, PendingReason.TROUBLED, BROKEN.text)

@@ -1,4 +1,4 @@
-"""Machine-hours: counted once, by the plan that finds a machine gone, on the days on which it was there."""
+"""Machine-hours: counted once, by the plan that finds a machine gone, on the days on which the machine existed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHORT = limits(pool("a"), pool("b"), usage_days=3)
 CELL = (TEMPLATE, "a", "")
 
 Lives = Sequence[tuple[int, int, float, float]]
-"""Of each machine: pool, account, how long before ``NOW`` it was asked for and was gone."""
+"""Pool and account of each machine, and the seconds before ``NOW`` at which it was requested and was gone."""
 
 
 def lives() -> st.SearchStrategy[Lives]:
@@ -51,7 +51,7 @@ def lives() -> st.SearchStrategy[Lives]:
 
 
 def there_were(lived: Lives) -> Memory:
-    """Machines that are about to be found gone; those of an account belong to one request."""
+    """Return machines that are about to be found gone. Machines of one account belong to one request."""
     slots: dict[int, list[Slot]] = {0: [], 1: []}
     for number, (where, account, one, other) in enumerate(lived):
         asked, absent = NOW - max(one, other), NOW - min(one, other)
@@ -62,18 +62,18 @@ def there_were(lived: Lives) -> Memory:
 
 
 def gone(remembered: Memory, numbers: Sequence[int], *, ahead: float = 0.0, allowed: Limits = SHORT) -> Memory:
-    """The memory after a plan that finds these machines gone."""
+    """Return the memory after a plan that finds these machines gone."""
     draft = Draft(remembered, {}, allowed, NOW, NOW + ahead)
-    for held in list(draft.records()):
-        for one in list(held.slots.values()):
+    for known_slot in list(draft.records()):
+        for one in list(known_slot.slots.values()):
             if one.number in numbers:
-                draft.put(held.id, alter(one, gone=True))
+                draft.put(known_slot.id, alter(one, gone=True))
     count_usage(draft)
     return draft.memory()
 
 
 def whole(lived: Lives) -> int:
-    """The milliseconds of all of them."""
+    """Return the sum of all milliseconds."""
     return sum(round(((NOW - min(ago)) - (NOW - max(ago))) * 1000) for _, _, *ago in lived)
 
 
@@ -113,8 +113,8 @@ def test_when_and_in_which_order_machines_are_found_gone_changes_nothing(
     numbers, many = list(range(len(lived))), replace(SHORT, usage_days=92)
     order.shuffle(numbers)
     one_by_one = there_were(lived)
-    told = used(one_by_one, NOW, 0.0)
-    assert used(gone(one_by_one, numbers[:some], allowed=many), NOW, 0.0) == told
+    reported = used(one_by_one, NOW, 0.0)
+    assert used(gone(one_by_one, numbers[:some], allowed=many), NOW, 0.0) == reported
     for number in numbers:
         one_by_one = gone(one_by_one, [number], allowed=many)
 
@@ -143,7 +143,7 @@ def test_a_day_to_which_nothing_is_added_is_not_encoded_again() -> None:
     assert all(after[day] is document for day, document in before.items())
 
 
-def test_a_machine_counts_from_its_create_until_the_first_look_that_lacks_it() -> None:
+def test_a_machine_counts_from_its_create_until_the_first_observation_that_lacks_it() -> None:
     remembered = memory(record(running(0), rc_account="night"))
     missed = plan(remembered, snapshot(began=SEEN), limits=SHORT)
     assert missed.memory.usage.days == {}
@@ -158,10 +158,14 @@ def test_a_plan_in_which_no_machine_goes_counts_nothing() -> None:
 
 
 def test_the_same_memory_planned_twice_counts_once() -> None:
-    """As after a crash before the write: the loop that starts plans from what was written last."""
-    held = memory(record(slot(0, Verdict.FAILED, seen=True, absent=BEFORE + 50.0)))
-    first = plan(held, snapshot(), limits=SHORT).memory
-    assert first.usage.days == plan(held, snapshot(), limits=SHORT).memory.usage.days == {"1970-01-01": {CELL: 50_000}}
+    """After a crash before the write, the loop plans from the memory that was written last."""
+    known_slot = memory(record(slot(0, Verdict.FAILED, seen=True, absent=BEFORE + 50.0)))
+    first = plan(known_slot, snapshot(), limits=SHORT).memory
+    assert (
+        first.usage.days
+        == plan(known_slot, snapshot(), limits=SHORT).memory.usage.days
+        == {"1970-01-01": {CELL: 50_000}}
+    )
     again = plan(first, snapshot(began=NOW + 1), limits=SHORT, now=NOW + 2).memory
     assert again.usage == first.usage
 
@@ -182,9 +186,9 @@ def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "counts"),
+    ("known_slot", "counts"),
     [
-        pytest.param(slot(0), False, id="one that nobody has seen"),
+        pytest.param(slot(0), False, id="one that was not seen"),
         pytest.param(slot(0, seen=True), True, id="one that boots"),
         pytest.param(slot(0, seen=True, gated=True), False, id="one behind a gate"),
         pytest.param(slot(0, seen=True, failure=BROKEN), True, id="one that does not come up"),
@@ -192,8 +196,8 @@ def test_a_machine_that_waits_for_room_counts_once_it_has_found_it() -> None:
         pytest.param(slot(0, seen=True, failure=STOCKOUT, used_from=BEFORE), True, id="one that counted before"),
     ],
 )
-def test_which_machines_count(held: Slot, counts: bool) -> None:
-    assert (span(held, NOW) is not None) is counts
+def test_which_machines_count(known_slot: Slot, counts: bool) -> None:
+    assert (span(known_slot, NOW) is not None) is counts
 
 
 def test_a_machine_that_comes_back_late_counts_again_from_then_on() -> None:

@@ -1,4 +1,4 @@
-"""How much a pool is asked for: window, back-off, probes."""
+"""Windows: the limit on requests to a pool, back-off, probes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ POOL = pool(initial_window=100, max_pending=1000)
 PROBING = Window(window=8, spec="s", level=2, probing=True, blocked_at=NOW - 60, retry_at=NOW - 1, failure=STOCKOUT)
 
 
-def ran(learned: Window, submitted: float = NOW - 10) -> Window:
-    return window.ran(learned, POOL, submitted, NOW, LIMITS)
+def ran(known_window: Window, submitted: float = NOW - 10) -> Window:
+    return window.after_runs(known_window, POOL, submitted, NOW, LIMITS)
 
 
-def failed(learned: Window, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Window:
-    return window.failed(learned, failure, submitted, NOW, LIMITS)
+def failed(known_window: Window, failure: Failure = BROKEN, submitted: float = NOW - 10) -> Window:
+    return window.after_failure(known_window, failure, submitted, NOW, LIMITS)
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
 
 
 def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -> None:
-    assert window.current(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
-    assert window.current(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
+    assert window.update(None, pool(initial_window=100, max_pending=1000), "s") == Window(window=100, spec="s")
+    assert window.update(None, pool(initial_window=100, max_pending=30), "s") == Window(window=30, spec="s")
 
 
 @pytest.mark.parametrize(
-    ("learned", "pending", "probes", "room"),
+    ("known_window", "pending", "probes", "room"),
     [
         pytest.param(Window(window=8), 0, 0, 8, id="an idle pool takes its whole window"),
         pytest.param(Window(window=8), 3, 0, 5, id="what is pending takes its place in the window"),
@@ -45,15 +45,15 @@ def test_a_fresh_window_starts_at_initial_window_and_never_above_max_pending() -
         pytest.param(PROBING, 0, 1, 0, id="a probing pool takes no second probe"),
     ],
 )
-def test_room(learned: Window, pending: int, probes: int, room: int) -> None:
-    assert window.room(learned, pending, probes) == room
+def test_room(known_window: Window, pending: int, probes: int, room: int) -> None:
+    assert window.room(known_window, pending, probes) == room
 
 
 def test_a_window_triples_in_a_round_in_which_everything_runs() -> None:
-    learned = Window(window=8)
+    known_window = Window(window=8)
     for _ in range(8):
-        learned = ran(learned)
-    assert (learned.window, learned.level) == (24, 0)
+        known_window = ran(known_window)
+    assert (known_window.window, known_window.level) == (24, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_window_triples_in_a_round_in_which_everything_runs() -> None:
     ],
 )
 def test_the_end_of_a_round(results: str, window: int) -> None:
-    learned = Window(window=8)
+    known_window = Window(window=8)
     for result in results:
-        learned = failed(learned) if result == "x" else ran(learned)
-    assert learned.window == window
+        known_window = failed(known_window) if result == "x" else ran(known_window)
+    assert known_window.window == window
 
 
 def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() -> None:
@@ -89,16 +89,16 @@ def test_a_wide_window_closes_after_as_many_failures_as_a_round_has_at_most() ->
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_one_failure_blocks_only_if_the_next_create_would_meet_it_again(error: ErrorClass) -> None:
-    learned = failed(Window(window=8), Failure(error, "text"))
-    assert window.blocked(learned, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
-    assert (learned.failure, learned.failed) == (Failure(error, "text"), not error.has_no_room)
+    known_window = failed(Window(window=8), Failure(error, "text"))
+    assert window.is_blocked(known_window, NOW) is (error not in (ErrorClass.OTHER, ErrorClass.TIMEOUT))
+    assert (known_window.failure, known_window.failed) == (Failure(error, "text"), not error.has_no_room)
 
 
 def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whatever_its_class() -> None:
     once = failed(Window(window=8), STOCKOUT)
     assert failed(once, STOCKOUT).level == once.level == 1
-    learned = failed(PROBING, BROKEN)
-    assert (learned.level, learned.failure, window.blocked(learned, NOW)) == (3, BROKEN, True)
+    known_window = failed(PROBING, BROKEN)
+    assert (known_window.level, known_window.failure, window.is_blocked(known_window, NOW)) == (3, BROKEN, True)
     old = failed(PROBING, STOCKOUT, submitted=PROBING.blocked_at - 1)
     assert (old.level, old.retry_at, old.blocked_at) == (2, PROBING.retry_at, PROBING.blocked_at), "no news"
 
@@ -106,19 +106,23 @@ def test_failures_of_one_instant_back_off_once_and_a_failed_probe_blocks_whateve
 @pytest.mark.parametrize("boot", [True, False])
 def test_what_was_asked_for_before_the_back_off_does_not_change_what_ends_it(boot: bool) -> None:
     silent = Failure(ErrorClass.UNAVAILABLE, "connection refused")
-    learned = replace(PROBING, failure=silent)
-    learned = window.failed(learned, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
-    assert learned.failure == silent
-    assert window.accepted(learned, NOW).level == 0
+    known_window = replace(PROBING, failure=silent)
+    known_window = window.after_failure(known_window, BROKEN, PROBING.blocked_at - 1, NOW, LIMITS, boot=boot)
+    assert known_window.failure == silent
+    assert window.after_create(known_window, NOW).level == 0
 
 
 def test_a_round_of_old_failures_that_ends_while_a_probe_is_under_way_starts_no_other_probe() -> None:
-    learned = replace(PROBING, window=2, retry_at=NOW - 1)
+    known_window = replace(PROBING, window=2, retry_at=NOW - 1)
     for _ in range(2):
-        learned = failed(learned, BROKEN, submitted=PROBING.blocked_at - 1)
-    assert (learned.window, learned.failed) == (1, 0)
-    assert (learned.level, learned.blocked_at, learned.retry_at) == (PROBING.level, PROBING.blocked_at, NOW - 1)
-    assert ran(learned, NOW - 0.5).level == 0, "the probe still ends the back-off"
+        known_window = failed(known_window, BROKEN, submitted=PROBING.blocked_at - 1)
+    assert (known_window.window, known_window.failed) == (1, 0)
+    assert (known_window.level, known_window.blocked_at, known_window.retry_at) == (
+        PROBING.level,
+        PROBING.blocked_at,
+        NOW - 1,
+    )
+    assert ran(known_window, NOW - 0.5).level == 0, "the probe still ends the back-off"
 
 
 # --- a pool that says how long it wants to be left alone --------------------------------------------------------------
@@ -127,52 +131,56 @@ BUSY = Failure(ErrorClass.THROTTLED, "too many requests (retry after 1 s)")
 
 
 def test_a_pool_that_throttles_is_left_alone_as_long_as_it_says_and_keeps_its_window() -> None:
-    learned = Window(window=64)
+    known_window = Window(window=64)
     for number in range(20):
         now = NOW + 2 * number
         for _ in range(16):
-            learned = window.throttled(learned, BUSY, 1.0, now)
-        assert (learned.window, learned.failed, learned.probing, learned.level) == (64, 0, False, 1)
-        assert learned.retry_at == now + 1.0, "however often it says so"
-        assert window.pausing(learned)
-        assert window.accepted(learned, now - 1) == learned, "what it took before that says nothing"
-    learned = window.accepted(learned, now + 1.0)
-    assert (learned.window, learned.level, learned.retry_at, learned.failure) == (64, 0, 0.0, None)
+            known_window = window.back_off_for(known_window, BUSY, 1.0, now)
+        assert (known_window.window, known_window.failed, known_window.probing, known_window.level) == (64, 0, False, 1)
+        assert known_window.retry_at == now + 1.0, "however often it says so"
+        assert window.is_pausing(known_window)
+        assert window.after_create(known_window, now - 1) == known_window, "what it took before that says nothing"
+    known_window = window.after_create(known_window, now + 1.0)
+    assert (known_window.window, known_window.level, known_window.retry_at, known_window.failure) == (64, 0, 0.0, None)
 
 
 def test_a_pool_that_throttles_when_it_has_backed_off_for_long_is_not_new_to_it() -> None:
-    learned = Window(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
-    assert window.throttled(learned, BUSY, 1.0, NOW).level == 3
+    known_window = Window(window=8, level=3, blocked_at=NOW - 60, retry_at=NOW - 1, failure=BUSY)
+    assert window.back_off_for(known_window, BUSY, 1.0, NOW).level == 3
 
 
 @pytest.mark.parametrize("boot", [True, False])
 def test_a_pool_that_throttles_is_waited_for_whatever_single_machines_failed_there_before(boot: bool) -> None:
-    learned = window.failed(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
-    assert learned.level == 0, "one of a round is no back-off"
-    learned = window.throttled(learned, BUSY, 1.0, NOW)
-    assert (learned.level, learned.retry_at, learned.probing) == (1, NOW + 1.0, False)
-    assert window.pausing(learned)
-    assert window.accepted(learned, NOW + 1.0).level == 0
+    known_window = window.after_failure(Window(window=8), BROKEN, NOW - 10, NOW, LIMITS, boot=boot)
+    assert known_window.level == 0, "one of a round is no back-off"
+    known_window = window.back_off_for(known_window, BUSY, 1.0, NOW)
+    assert (known_window.level, known_window.retry_at, known_window.probing) == (1, NOW + 1.0, False)
+    assert window.is_pausing(known_window)
+    assert window.after_create(known_window, NOW + 1.0).level == 0
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_though_it_says_not_how_long() -> None:
-    learned = window.refused(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
-    assert (learned.probing, learned.level) == (True, PROBING.level + 1)
+    known_window = window.back_off(replace(PROBING, retry_at=NOW - 1), BUSY, NOW, LIMITS)
+    assert (known_window.probing, known_window.level) == (True, PROBING.level + 1)
 
 
 def test_a_pool_that_throttles_while_it_is_probed_is_probed_on_later() -> None:
-    learned = window.throttled(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
-    assert learned == replace(PROBING, retry_at=NOW + 7.0)
-    assert not window.pausing(learned)
-    assert window.throttled(learned, BUSY, 1.0, NOW) == learned, "the longer wait stands"
+    known_window = window.back_off_for(replace(PROBING, retry_at=NOW - 1), BUSY, 7.0, NOW)
+    assert known_window == replace(PROBING, retry_at=NOW + 7.0)
+    assert not window.is_pausing(known_window)
+    assert window.back_off_for(known_window, BUSY, 1.0, NOW) == known_window, "the longer wait stands"
 
 
 @pytest.mark.parametrize("error", [ErrorClass.THROTTLED, ErrorClass.STOCKOUT, ErrorClass.DENIED])
 def test_after_a_refusal_a_pool_is_probed_unless_it_only_throttles(error: ErrorClass) -> None:
-    learned = window.refused(Window(window=8), Failure(error, "text"), NOW, LIMITS)
-    assert (learned.probing, learned.level, learned.blocked_at) == (error is not ErrorClass.THROTTLED, 1, NOW)
-    assert window.blocked(learned, NOW)
-    assert not window.blocked(learned, learned.retry_at)
+    known_window = window.back_off(Window(window=8), Failure(error, "text"), NOW, LIMITS)
+    assert (known_window.probing, known_window.level, known_window.blocked_at) == (
+        error is not ErrorClass.THROTTLED,
+        1,
+        NOW,
+    )
+    assert window.is_blocked(known_window, NOW)
+    assert not window.is_blocked(known_window, known_window.retry_at)
 
 
 @given(level=st.integers(1, 200), seed=st.text())
@@ -203,33 +211,37 @@ def test_a_machine_that_runs_and_the_back_off(ended: bool) -> None:
 @pytest.mark.parametrize("error", ErrorClass)
 def test_a_pool_pauses_only_for_what_is_soon_over(error: ErrorClass) -> None:
     soon_over = error in (ErrorClass.THROTTLED, ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE)
-    assert window.pausing(replace(PROBING, failure=Failure(error, "text"))) is soon_over
-    assert not window.pausing(Window(window=8))
+    assert window.is_pausing(replace(PROBING, failure=Failure(error, "text"))) is soon_over
+    assert not window.is_pausing(Window(window=8))
 
 
 @pytest.mark.parametrize("error", ErrorClass)
 def test_an_accepted_create_ends_the_back_off_of_an_error_of_the_call_alone(error: ErrorClass) -> None:
-    learned = replace(PROBING, failure=Failure(error, "text"))
-    assert (window.accepted(learned, NOW).level == 0) is (error is not ErrorClass.OTHER)
-    assert window.accepted(learned, PROBING.blocked_at - 1) is learned, "one from before the back-off does not"
+    known_window = replace(PROBING, failure=Failure(error, "text"))
+    assert (window.after_create(known_window, NOW).level == 0) is (error is not ErrorClass.OTHER)
+    assert window.after_create(known_window, PROBING.blocked_at - 1) is known_window, (
+        "one from before the back-off does not"
+    )
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 @pytest.mark.parametrize("width", [1, 8])
 def test_only_a_machine_that_runs_ends_the_back_off_of_machines_that_did_not(error: ErrorClass, width: int) -> None:
-    learned = Window(window=width)
+    known_window = Window(window=width)
     for _ in range(width):
-        learned = window.failed(learned, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
-    assert (learned.level, learned.probing) == (1, True)
-    assert not window.pausing(learned)
-    assert window.accepted(learned, NOW) is learned
-    assert window.ran(learned, POOL, NOW, NOW, LIMITS).level == 0
+        known_window = window.after_failure(known_window, Failure(error, "text"), NOW - 10, NOW, LIMITS, boot=True)
+    assert (known_window.level, known_window.probing) == (1, True)
+    assert not window.is_pausing(known_window)
+    assert window.after_create(known_window, NOW) is known_window
+    assert window.after_runs(known_window, POOL, NOW, NOW, LIMITS).level == 0
 
 
 def test_of_what_a_pool_refused_and_what_did_not_run_there_the_later_says_what_ends_the_back_off() -> None:
-    boot = window.failed(Window(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True)
-    call = window.refused(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
-    assert window.accepted(call, call.blocked_at).level == 0
+    boot = window.after_failure(
+        Window(window=8), Failure(ErrorClass.INVALID, "image"), NOW - 10, NOW, LIMITS, boot=True
+    )
+    call = window.back_off(boot, Failure(ErrorClass.UNAVAILABLE, "refused"), boot.retry_at, LIMITS)
+    assert window.after_create(call, call.blocked_at).level == 0
 
 
 # --- machines that are lost in their first minutes --------------------------------------------------------------------
@@ -240,10 +252,11 @@ TRIED = Window(
 )
 
 
-def lost(learned: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
-    """``fates``: of the machines that ran, from the newest on, ``x`` for one lost early and ``.`` for another."""
+def lost(known_window: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
+    """Return the window after losses. ``fates``: from the newest machine on, ``x`` for one lost early, ``.`` for
+    another."""
     dead = [fate == "x" for fate in fates]
-    return window.lost_early(learned, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
+    return window.after_early_losses(known_window, window.Losses(dead, LOST, submitted, machines), NOW, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +271,13 @@ def lost(learned: Window, fates: str, submitted: float = NOW - 10, machines: int
     ],
 )
 def test_a_window_and_early_losses(window: int, fates: str, after: int) -> None:
-    learned = lost(Window(window=window, ran=3, failed=2), fates)
+    known_window = lost(Window(window=window, ran=3, failed=2), fates)
     closed = after < window - 2 or fates == "x"
-    assert (learned.window, learned.level, learned.probing) == (after, int(closed), closed)
-    assert (learned.failure, learned.early_loss) == ((LOST, LOST) if closed else (None, None))
-    assert (learned.ran, learned.failed) == ((0, 0) if closed else (3, 2)), "a round ends when the window closes"
+    assert (known_window.window, known_window.level, known_window.probing) == (after, int(closed), closed)
+    assert (known_window.failure, known_window.early_loss) == ((LOST, LOST) if closed else (None, None))
+    assert (known_window.ran, known_window.failed) == ((0, 0) if closed else (3, 2)), (
+        "a round ends when the window closes"
+    )
 
 
 def test_a_window_gives_back_what_it_grew_by_all_machines_that_are_lost_at_once() -> None:
@@ -272,22 +287,27 @@ def test_a_window_gives_back_what_it_grew_by_all_machines_that_are_lost_at_once(
 
 @pytest.mark.parametrize("submitted", [NOW - 61, NOW - 10])
 def test_a_machine_that_runs_is_no_proof_after_early_losses(submitted: float) -> None:
-    learned = ran(TRIED, submitted)
-    assert (learned.level, learned.probing, learned.failure, learned.early_loss) == (2, True, LOST, LOST)
+    known_window = ran(TRIED, submitted)
+    assert (known_window.level, known_window.probing, known_window.failure, known_window.early_loss) == (
+        2,
+        True,
+        LOST,
+        LOST,
+    )
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["asked for since the window closed", "asked for before"])
 def test_a_machine_that_outlives_its_first_minutes_and_the_back_off(ended: bool) -> None:
-    after = window.outlived(TRIED, TRIED.blocked_at - (not ended))
+    after = window.after_outlived(TRIED, TRIED.blocked_at - (not ended))
     assert (after.level == 0, not after.probing, after.failure is None, after.early_loss is None) == (ended,) * 4
     assert after.window == TRIED.window
-    assert window.outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
+    assert window.after_outlived(PROBING, NOW) is PROBING, "it says nothing of another back-off"
 
 
 def test_a_probe_that_is_lost_early_backs_off_for_longer_whatever_ran_before() -> None:
-    learned = lost(TRIED, "x" + 40 * ".")
-    assert (learned.level, learned.blocked_at, learned.early_loss) == (3, NOW, LOST)
-    assert window.blocked(learned, NOW)
+    known_window = lost(TRIED, "x" + 40 * ".")
+    assert (known_window.level, known_window.blocked_at, known_window.early_loss) == (3, NOW, LOST)
+    assert window.is_blocked(known_window, NOW)
 
 
 def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_grew() -> None:
@@ -295,40 +315,47 @@ def test_an_early_loss_from_before_the_back_off_only_gives_back_what_the_window_
 
 
 def test_early_losses_in_a_pool_that_backs_off_for_another_reason_have_to_be_outlived_when_that_is_over() -> None:
-    learned = lost(PROBING, 8 * "x", submitted=PROBING.blocked_at - 1)
-    assert (learned.level, learned.retry_at, learned.failure) == (2, PROBING.retry_at, STOCKOUT)
-    learned = ran(learned)
-    assert (learned.level, learned.probing, learned.failure) == (2, True, LOST), "stock is there; what runs has to live"
-    assert window.outlived(learned, NOW - 10).level == 0
+    known_window = lost(PROBING, 8 * "x", submitted=PROBING.blocked_at - 1)
+    assert (known_window.level, known_window.retry_at, known_window.failure) == (2, PROBING.retry_at, STOCKOUT)
+    known_window = ran(known_window)
+    assert (known_window.level, known_window.probing, known_window.failure) == (2, True, LOST), (
+        "stock is there; what runs has to live"
+    )
+    assert window.after_outlived(known_window, NOW - 10).level == 0
 
 
 def test_early_losses_in_a_pool_that_is_only_too_busy_are_probed() -> None:
-    learned = lost(window.throttled(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
-    assert (learned.probing, learned.early_loss) == (True, LOST)
-    learned = window.accepted(learned, NOW + 60)
-    assert (learned.probing, learned.failure, learned.retry_at) == (True, LOST, 0.0)
+    known_window = lost(window.back_off_for(Window(window=8), BUSY, 60.0, NOW), 8 * "x")
+    assert (known_window.probing, known_window.early_loss) == (True, LOST)
+    known_window = window.after_create(known_window, NOW + 60)
+    assert (known_window.probing, known_window.failure, known_window.retry_at) == (True, LOST, 0.0)
 
 
 @pytest.mark.parametrize("error", [ErrorClass.INVALID, ErrorClass.TIMEOUT])
 def test_a_create_that_is_taken_is_no_proof_after_early_losses_of_whatever_class(error: ErrorClass) -> None:
     losses = window.Losses([True, True], Failure(error, "text"), NOW - 10)
-    learned = window.lost_early(Window(window=2), losses, NOW, LIMITS)
-    assert not window.pausing(learned)
-    assert window.accepted(learned, NOW) is learned
+    known_window = window.after_early_losses(Window(window=2), losses, NOW, LIMITS)
+    assert not window.is_pausing(known_window)
+    assert window.after_create(known_window, NOW) is known_window
 
 
 def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_outlived() -> None:
-    learned = window.refused(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
-    learned = window.accepted(learned, NOW + 60)
-    assert (learned.level, learned.probing, learned.failure, learned.early_loss) == (3, True, LOST, LOST)
-    assert window.accepted(learned, NOW + 61) is learned
+    known_window = window.back_off(TRIED, Failure(ErrorClass.UNAVAILABLE, "connection refused"), NOW, LIMITS)
+    known_window = window.after_create(known_window, NOW + 60)
+    assert (known_window.level, known_window.probing, known_window.failure, known_window.early_loss) == (
+        3,
+        True,
+        LOST,
+        LOST,
+    )
+    assert window.after_create(known_window, NOW + 61) is known_window
 
 
 # --- a new spec -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("learned", "spec", "expected"),
+    ("known_window", "spec", "expected"),
     [
         pytest.param(PROBING, "s", PROBING, id="the same spec: remembered"),
         pytest.param(PROBING, "", PROBING, id="an observation that does not know the spec: remembered"),
@@ -337,8 +364,8 @@ def test_what_a_pool_refuses_between_early_losses_does_not_end_what_has_to_be_ou
         pytest.param(Window(window=3), "s", Window(window=3, spec="s"), id="the first spec seen: noted"),
     ],
 )
-def test_a_spec_and_what_was_learned(learned: Window, spec: str, expected: Window) -> None:
-    assert window.current(learned, POOL, spec) == expected
+def test_a_spec_and_what_was_learned(known_window: Window, spec: str, expected: Window) -> None:
+    assert window.update(known_window, POOL, spec) == expected
 
 
 @given(
@@ -352,27 +379,33 @@ def test_a_spec_and_what_was_learned(learned: Window, spec: str, expected: Windo
 def test_whatever_happens_a_window_stays_between_one_and_max_pending(
     events: list[tuple[str, ErrorClass]],
 ) -> None:
-    small, learned, now = pool(initial_window=4, max_pending=9), window.current(None, pool(initial_window=4), "s"), NOW
+    small, known_window, now = (
+        pool(initial_window=4, max_pending=9),
+        window.update(None, pool(initial_window=4), "s"),
+        NOW,
+    )
     for event, error in events:
         now += 7.0
         failure = Failure(error, "text")
         match event:
             case "ran":
-                learned = window.ran(learned, small, now - 1, now, LIMITS)
+                known_window = window.after_runs(known_window, small, now - 1, now, LIMITS)
             case "failed":
-                learned = window.failed(learned, failure, now - 1, now, LIMITS)
+                known_window = window.after_failure(known_window, failure, now - 1, now, LIMITS)
             case "boot":
-                learned = window.failed(learned, failure, now - 1, now, LIMITS, boot=True)
+                known_window = window.after_failure(known_window, failure, now - 1, now, LIMITS, boot=True)
             case "refused":
-                learned = window.refused(learned, failure, now, LIMITS)
+                known_window = window.back_off(known_window, failure, now, LIMITS)
             case "lost":
-                learned = window.lost_early(learned, window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS)
+                known_window = window.after_early_losses(
+                    known_window, window.Losses([True] * 9, failure, now - 1, 2), now, LIMITS
+                )
             case "outlived":
-                learned = window.outlived(learned, now - 1)
+                known_window = window.after_outlived(known_window, now - 1)
             case _:
-                learned = window.accepted(learned, now - 1)
-        assert 1 <= learned.window <= 9
-        assert learned.ran + learned.failed < learned.window or learned.window == 1
-        assert learned.retry_at <= now + 1800.0
-        assert (learned.level == 0) <= (not learned.probing)
-        assert (learned.early_loss is not None) <= learned.probing
+                known_window = window.after_create(known_window, now - 1)
+        assert 1 <= known_window.window <= 9
+        assert known_window.ran + known_window.failed < known_window.window or known_window.window == 1
+        assert known_window.retry_at <= now + 1800.0
+        assert (known_window.level == 0) <= (not known_window.probing)
+        assert (known_window.early_loss is not None) <= known_window.probing
