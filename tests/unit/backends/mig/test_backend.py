@@ -85,7 +85,7 @@ def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkey
     backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), Projects("hf"))
     monkeypatch.setattr(migs, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(backend._ending, "wait", waits.append)
-    monkeypatch.setattr(backend._observer, "look", lambda *_: None)
+    monkeypatch.setattr(backend._observer, "observe", lambda *_: None)
     for seconds in (4.0, 100.0, 0.0):
         backend.observe(1.0, {})
         now[0] += seconds
