@@ -1,7 +1,7 @@
-"""Tries, without any effect, what the loop will ask of a namespace: the rights that it needs, and one of its pods.
+"""Dry runs of the loop's calls to a namespace: the rights that it needs, and the create of a pod.
 
-Of a pod that is only tried the server decodes, admits and counts all that it would of one that it makes: namespace,
-fields, amounts, webhooks and quotas.
+The server decodes, admits and counts a dry-run pod like any other pod. So the dry run covers namespace, fields,
+amounts, webhooks and quotas.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.model import ErrorClass
 
 TRIED: Mapping[str, str | int] = {"dryRun": "All", "fieldValidation": "Strict"}
-"""The query by which a server goes through all of a create but its effect, and refuses fields that it does not know."""
+"""Query of a create that the server processes without an effect, and refuses if it has unknown fields."""
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 RIGHTS = {"pods": ("get", "list", "watch", "create", "delete"), "events": ("list", "create"), "namespaces": ("get",)}
-"""The verbs that the loop needs, by resource: those of the Role in deploy/kustomize."""
+"""Verbs that the loop needs, by resource, as in the Role of deploy/kustomize."""
 
 USEFUL = frozenset({"events", "namespaces"})
-"""Without these nobody is told why pods wait, which were lost and whether another cluster answers; all else goes on."""
+"""Resources without whose rights the loop still works. Reasons for waiting, Events on losses, and the endpoint identity
+are then missing."""
 
 ROLE = "bind the Role of deploy/kustomize/base/rbac.yaml to it there"
 NO_DRY_RUN = "does not support dry run"
-"""A server's words about a webhook with effects of its own."""
+"""Words of a server about a webhook that has side effects."""
 
 
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
-    """Return what the server would refuse of our rights and of a pod.
+    """Return the missing rights and the reasons for which the server would refuse a pod.
 
-    ``attempt``: sends the create of a pod that is only tried; what of it came back otherwise than we rely on.
+    ``attempt``: sends the create of a dry-run pod. It returns a message on fields that were changed, else an empty
+    text.
     """
     try:
         lacking = {
@@ -42,15 +44,15 @@ def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Fi
             for resource, verbs in (RIGHTS if pool.loss_events else {**RIGHTS, "events": ("list",)}).items()
         }
     except KubeError as error:
-        text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
+        text = f"the rights of the pool's account cannot be checked: {error.failure.text}"
         return [Finding(pool.name, Severity.WARNING, text), *_refused(pool, attempt)]
     findings = [_lacks(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
     return findings if "create" in lacking["pods"] else [*findings, *_refused(pool, attempt)]
 
 
 def _lacks(pool: GkePool, resource: str, verbs: Sequence[str]) -> Finding:
-    what = f"the pool's account may not {', '.join(verbs)} {resource} in namespace {pool.namespace}"
-    return Finding(pool.name, Severity.WARNING if resource in USEFUL else Severity.ERROR, f"{what}: {ROLE}")
+    missing = f"the pool's account may not {', '.join(verbs)} {resource} in namespace {pool.namespace}"
+    return Finding(pool.name, Severity.WARNING if resource in USEFUL else Severity.ERROR, f"{missing}: {ROLE}")
 
 
 def _may(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
@@ -79,7 +81,7 @@ def _refused(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
 
 
 def _advice(pool: GkePool, error: KubeError) -> str:
-    """What to do, by what the server says."""
+    """Return advice on the server's refusal."""
     setting, spec = f"pools.{pool.name}", Path(pool.pod_spec).name
     match error.failure.error:
         case ErrorClass.NOT_FOUND:

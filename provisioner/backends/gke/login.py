@@ -1,6 +1,6 @@
-"""Logs in to a pool's API server, by a way that follows the files that say where it is and who we are there.
+"""Logins to a pool's API server that follow the files with its address and our credentials.
 
-All of them are read again as they change, and when the server does not take us or we do not trust it.
+All files are read again if one changes, if the server rejects us, or if we do not trust the server.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
 
-STRANGE = "no credentials: the token has a line break or a strange character"
+STRANGE = "no credentials: the token has a line break or an invalid character"
 CONNECTIONS = 3 * MOST
-"""Connections kept alive for all pools of a cluster: for calls, for looks at single pods, and for what each namespace
-watches and lists."""
+"""Connections kept alive for all pools of a cluster: for calls, for reads of single pods, and for each namespace's
+watch and lists."""
 RENEW_SECONDS = 5.0
-"""Least time between two readings because the server rejects us, and between two attempts to get missing credentials: a
+"""Least seconds between two reads after the server rejected us, and between two attempts to get missing credentials. A
 plugin takes a second, and a thousand deletes may be waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A server and who we are there, as the files said when they were read."""
+    """Address and credentials as the files contained them when they were read."""
 
     way: Way
     credentials: Credentials
     files: Sequence[str | None] = ()
     """Files that the reading was made from. If one of them changes, all are read again."""
     signature: object = ()
-    """The signature of the files before they were read."""
+    """Signature of the files before they were read."""
     usable: bool = True
     """False if certificate, key or authorities cannot be used (yet)."""
 
@@ -61,7 +61,7 @@ class Login:
     """An ``Access`` that follows the files that it was made from."""
 
     def __init__(self, read: Callable[[], Reading], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises what ``read`` does."""
+        """Read the files. Raise the errors of ``read``."""
         self._read, self._clock = read, clock
         self._lock = threading.Lock()
         self._reading = read()
@@ -70,7 +70,7 @@ class Login:
         self._renewed = float("-inf")
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
-        """Return the way and the headers by the present files. Raise BackendError if there are no credentials."""
+        """Return address and headers from the present files. Raise BackendError if there are no credentials."""
         with self._lock:
             self._follow()
             if self._failed and self._clock() < self._failed[0] + RENEW_SECONDS:
@@ -79,7 +79,7 @@ class Login:
             try:
                 given, self._failed = self._reading.credentials.header(), None
             except BackendError as error:
-                if not isinstance(self._reading.credentials, TokenFile):  # which costs nothing to read again
+                if not isinstance(self._reading.credentials, TokenFile):  # A token file costs little to read again.
                     self._failed = (self._clock(), error)
                 raise
             if not (given.isascii() and given.isprintable()):
@@ -87,19 +87,19 @@ class Login:
             return self._reading.way, {"Authorization": given} if given else {}
 
     def host(self) -> str:
-        """Return the address of the server by the present files."""
+        """Return the server's address from the present files."""
         with self._lock:
             self._follow()
             return self._reading.way.host
 
     def rejected(self, way: Way) -> None:
-        """Read all again; for plain HTTP raise BackendError."""
+        """Read all files again. For plain HTTP raise BackendError."""
         if isinstance(self._reading.credentials, Anonymous):
             self._reading.credentials.rejected()
         self.failed(way)
 
     def failed(self, way: Way) -> None:
-        """Read all again, if this is still the way; kept connections are used no more."""
+        """Read all files again if ``way`` is still current. Kept connections are used no more."""
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed + RENEW_SECONDS:
                 self._renewed = self._clock()
@@ -124,7 +124,7 @@ class Login:
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
     try:
-        # A kubeconfig's current context is chosen once: another one is another cluster.
+        # A kubeconfig's current context is chosen once, because another context is another cluster.
         context = pool.context
         if pool.kubeconfig is not None and pool.endpoint is None and context is None:
             context = current_context(pool.kubeconfig)
@@ -151,14 +151,14 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
             connections.connection_pool_kw["ssl_context"] = _tls(configuration)
         except OSError:
             usable = False
-        else:  # or each new connection would read them, between two writes, too
+        else:  # Otherwise each new connection would read the files, also between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)
     return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, usable)
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
-    """Return the TLS context of a configuration. Raise OSError for files that cannot be used, as an encrypted key."""
+    """Return the TLS context of a configuration. Raise OSError for unusable files, such as an encrypted key."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -168,7 +168,7 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 
 def _unusable(pool: GkePool, error: Exception) -> str:
-    """That a pool's configuration leads to no cluster, with the file or address at fault and what to do."""
+    """Return the message that a pool's settings lead to no cluster, with the file or address to correct."""
     reason, setting = _reason(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"
@@ -183,7 +183,7 @@ def _unusable(pool: GkePool, error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the error on one line. Python's words for a document of another shape do not help by themselves."""
+    """Return the error on one line. Python's own messages for a document of another shape get an introduction."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
     said = words(str(error)).rstrip(".")

@@ -1,6 +1,6 @@
 """Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log; never state.
 
-A storm costs a few calls, not one a pod.
+Many losses at once cost a few calls, and not one per pod.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from provisioner.model import LossCause
 log = logging.getLogger(__name__)
 
 COMPONENT = "hostfactory-provisioner"
-"""The writer of the Events: ``reportingController`` of events.k8s.io/v1."""
+"""Writer of the Events: ``reportingController`` of events.k8s.io/v1."""
 
 MOST = 10
-"""Pods that get an Event of their own before those that wait are sent; one more for each pool counts the others."""
+"""Pods with an Event of their own in each batch. One more Event per pool counts the others."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds that the end of a sending is waited for. The sending dies with the process anyway."""
+"""Seconds to wait for the end of a sending. The sending ends with the process anyway."""
 
 FAILED = "FailedToRun", "did not run, or ended before its request did"
 ENDS: Mapping[LossCause, tuple[str, str]] = {
@@ -42,19 +42,19 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
     LossCause.EXPIRES: ("Expired", "came to the end that was known beforehand"),
     LossCause.UNKNOWN: ("Lost", "vanished"),
 }
-"""Reason and words for a pod that was reported to HostFactory. Any other has ``FAILED``."""
+"""Reason and words for a pod that was reported to HostFactory. Any other pod has ``FAILED``."""
 
 
 @dataclass(slots=True)
 class UnsentLosses:
-    """Losses to send. A storm takes no more room than a few losses."""
+    """Losses to send. A storm takes no more memory than a few losses."""
 
     each: list[tuple[str, Ended]] = field(default_factory=list)
     """Pool and pod of the losses with an Event of their own."""
     others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """Number of the other losses by pool and reason."""
     named: dict[str, Ended] = field(default_factory=dict)
-    """By pool: the pod that the Event on the other losses is attached to."""
+    """The pod, by pool, to which the Event on the other losses is attached."""
 
     def add(self, pool: str, end: Ended) -> None:
         """Add a loss."""
@@ -66,7 +66,7 @@ class UnsentLosses:
 
 
 class LossEvents:
-    """Sends in the background what the pools of one namespace have to say."""
+    """A sender in the background for the Events of one namespace's pools."""
 
     def __init__(self, api: KubeApi, namespace: str, provisioner: str) -> None:
         self._api, self._namespace, self._provisioner = api, namespace, provisioner
@@ -75,10 +75,10 @@ class LossEvents:
         self._waiting = UnsentLosses()
         self._sending: threading.Thread | None = None
         self._refused = False
-        """True if the server takes no Events, until the next start."""
+        """True if the server accepts no Events, until the next start."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
-        """Let these be sent; returns at once."""
+        """Queue these ends, and return at once."""
         with self._lock:
             if self._refused or not ends:
                 return
@@ -89,7 +89,7 @@ class LossEvents:
                 self._sending.start()
 
     def close(self) -> None:
-        """Wait a moment for a sending that is under way."""
+        """Wait up to ``CLOSE_SECONDS`` for a sending that is under way."""
         if (sending := self._sending) is not None:
             sending.join(CLOSE_SECONDS)
 
@@ -150,13 +150,13 @@ class LossEvents:
 
 
 def end_of(end: Ended) -> tuple[str, str]:
-    """In one word, and in a few."""
+    """Return the reason of a loss and a phrase for it."""
     return ENDS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
 
 
 def message(pool: str, end: Ended) -> str:
-    """Return for operators what became of the machine, why, whose it was, and what comes now."""
+    """Return a message for operators: the machine's end, its cause, its owner, and the next step."""
     why = f": {end.failure.text}" if end.failure is not None else ""
-    following = "HostFactory is told of it" if end.lost else "another one is tried while the request lasts"
+    following = "it is reported to HostFactory" if end.lost else "another one is tried while the request lasts"
     whose = f"Request {end.request}, template {end.template}, pool {pool}"
     return f"Machine {end_of(end)[1]}{why.rstrip('.')}. {whose}; {following}."

@@ -1,9 +1,10 @@
-"""Keeps pod caches up to date: lists all pods, then follows the server's watch, for as long as a pool needs it.
+"""Pod caches kept up to date by a list of all pods and the server's watch, for as long as a pool needs them.
 
-The caches count as live only while this thread can vouch for them.
+The caches count as live only while this thread can guarantee that they are current.
 
-* The list is streamed by the watch itself, which begins with all pods; a server that refuses this is asked for pages.
-* A stream that ends is resumed from the last version; ``410 Gone`` means list again; silence means that it is dead.
+* The watch itself streams the list at its beginning. A server that refuses this is asked for pages.
+* A stream that ends is resumed from the last version. After ``410 Gone`` the pods are listed again. A silent stream
+  counts as dead.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ from provisioner.model import ErrorClass, Failure
 log = logging.getLogger(__name__)
 
 STEADY_SECONDS = 0.5
-"""A stream that lived longer than this was no failure."""
+"""Seconds after which the end of a stream is no failure."""
 CLOSE_SECONDS = 2.0
-"""How long the end of the thread is waited for. It dies with the process anyway."""
+"""Seconds to wait for the end of the thread. The thread ends with the process anyway."""
 STREAMED_LIST: Mapping[str, str | int] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-"""Asks for a list as the begin of a watch. Without a version it is as new as the request; from version 0 it could be
-older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
+"""Query for a list at the beginning of a watch. Without a version the list is as new as the request. From version 0 it
+could be older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
 END_OF_LIST = "k8s.io/initial-events-end"
-"""Annotates the bookmark after the last pod of a streamed list."""
+"""Annotation of the bookmark after the last pod of a streamed list."""
 REFUSALS = frozenset({400, 422})
-"""HTTP statuses of servers that do not know streamed lists: older than 1.27, or with the feature switched off."""
+"""HTTP statuses of servers without streamed lists: older than 1.27, or with the feature switched off."""
 PASSING = frozenset({410, 429, 503, 504})
-"""Codes of an ERROR event that say nothing against streamed lists. Any other does: 500 comes from a server whose etcd
-cannot tell how far it is."""
+"""Codes of an ERROR event that do not speak against streamed lists. Any other code does: 500 comes from a server whose
+etcd does not report its progress."""
 
 
 class Disordered(Exception):
-    """The stream of the server cannot be followed any further: list again."""
+    """The end of a stream that cannot be followed any further, so that the pods are listed again."""
 
 
 class NoStreamedLists(Exception):
-    """The server does not stream lists: ask for pages."""
+    """The refusal of a server that does not stream lists, so that pages are read."""
 
 
 class PodWatch:
-    """One thread that follows the pods of one namespace."""
+    """A thread that follows the pods of one namespace."""
 
     def __init__(self, api: KubeApi, namespace: str, selector: str, caches: PodCaches) -> None:
         self._api, self._selector, self._caches = api, selector, caches
@@ -63,21 +64,22 @@ class PodWatch:
         self._tried = threading.Event()
         """Set when the first list has succeeded or failed."""
         self._anew = threading.Event()
-        """Set while a list is wanted although the stream goes on."""
+        """Set while a new list is wanted although the stream works."""
         self._begun = self._listed = 0.0
-        """Monotonic times when the last list or stream began, and the last list that was complete."""
+        """Monotonic times at which the last list or stream began, and at which the last complete list began."""
         self._synced = False
         self._host = ""
-        """The address of the server that the list came from."""
+        """Address of the server that the list came from."""
         self._version = ""
-        """The version from which the watch goes on; empty: list first."""
+        """Version from which the watch continues; empty if the pods must be listed first."""
         self._heard = 0.0
-        """Monotonic time when the server last told us something: a list, an event, a bookmark."""
+        """Monotonic time of the server's last message: a list, an event, a bookmark."""
         self._blind_since: float | None = None
-        """Monotonic time of a list or of the end of a stream, when nothing follows it yet; None while a stream does."""
+        """Monotonic time since which no stream follows the caches (after a list or a stream's end); None during a
+        stream."""
         self._failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
         self._failures = 0
-        """Failures in a row."""
+        """Number of failures in a row."""
         self._stream: urllib3.response.BaseHTTPResponse | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {namespace}", daemon=True)
 
@@ -97,9 +99,10 @@ class PodWatch:
                 stream.shutdown()
 
     def check(self, oldest: float = math.inf) -> float:
-        """Monotonic time when the list began that the caches rest on; one of more than ``oldest`` seconds is replaced.
+        """Return the monotonic time at which the caches' list began. Replace a list older than ``oldest`` seconds.
 
-        BackendError unless they are complete and current (law: a failed observation is not an empty observation).
+        Raise BackendError unless the caches are complete and current (law: a failed observation is not an empty
+        observation).
         """
         if not self._synced:
             self._tried.wait(self._api.times.first_observation)
@@ -112,7 +115,7 @@ class PodWatch:
         if now - self._heard > self._api.times.silence + self._api.times.blind:
             raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard:.0f} s")
         if now - self._listed > oldest and not self._anew.is_set():
-            log.info("Pods are listed again to make sure", extra=self._where)
+            log.info("Pods are listed again as a check", extra=self._where)
             self._anew.set()
             self._end_stream()
         return self._listed
@@ -130,18 +133,18 @@ class PodWatch:
                 self._retry_later("Pods are listed again", Failure(ErrorClass.OTHER, words(text)))
             except BackendError as error:
                 if isinstance(error, KubeError) or error.failure.error in (ErrorClass.TIMEOUT, ErrorClass.OTHER):
-                    self._version = ""  # Unlike after a stream that broke off, the caches may be worthless.
+                    self._version = ""  # The caches may be worthless, unlike after a stream that broke off.
                 self._retry_later("Watch failed", error.failure, error.retry_after or 0.0)
             except Exception as error:
-                if not self._closing.is_set():  # A stream that is shut down under its reader fails in many ways.
+                if not self._closing.is_set():  # Shutting down a stream during a read raises various errors.
                     log.exception("Watch failed unexpectedly", extra=self._where)
                 self._version = ""
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
     def _go_on(self) -> None:
-        """Resume the watch from the last version, or list when there is none, it is too old, or a list is wanted.
+        """Resume the watch from the last version, or list if there is none, it is too old, or a list is wanted.
 
-        A list that is wanted to make sure comes in pages: no stream, and no cache behind one, has a part in it.
+        A list that is wanted as a check is read in pages, so that it depends on no stream and on no cache behind one.
         """
         self._begun, wanted = time.monotonic(), self._anew.is_set()
         if (host := self._api.access.host()) != self._host:
@@ -156,7 +159,8 @@ class PodWatch:
 
     @understood(ErrorClass.UNAVAILABLE)
     def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
-        """Return a complete list of the pods of ``pool`` (None: all pools) and its version; else BackendError."""
+        """Return a complete list of the pods of ``pool`` (None: all pools) and its version. Raise BackendError
+        otherwise."""
         pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""
         for page in self._api.pages(self._path, {"labelSelector": pool.selector if pool else self._selector}):
             items, version = page["items"], text(page["metadata"]["resourceVersion"])
@@ -175,9 +179,9 @@ class PodWatch:
         self._tried.set()
 
     def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
-        """Follow one stream to its end, which is normal: servers cut slow readers off without a word.
+        """Follow one stream to its end. An end is normal, because servers silently disconnect slow readers.
 
-        With ``pods`` the stream begins with a list, which counts for nothing before its end is told.
+        With ``pods`` the stream begins with a list, which does not count before the bookmark at its end.
         """
         self._stream = stream = self._open(begin, pods)
         try:
@@ -188,7 +192,7 @@ class PodWatch:
             for event in events(stream):
                 pods = self._take(event, pods)
         except Exception:
-            if not self._anew.is_set():  # otherwise it was we who ended it
+            if not self._anew.is_set():  # If it is set, we ended the stream ourselves.
                 raise
         finally:
             self._blind_since, self._stream = self._blind_since or time.monotonic(), None
@@ -215,7 +219,7 @@ class PodWatch:
             raise
 
     def _take(self, event: Document, pods: PodList | None) -> PodList | None:
-        """Apply one event, or gather it in a list under way; the list while it is not complete."""
+        """Apply an event to the caches, or to a list under way. Return the list while it is incomplete."""
         kind, pod = str(event.get("type")), event.get("object")
         if kind == "ERROR" or not isinstance(pod, dict):
             raise _complaint(event, pods)
@@ -255,14 +259,14 @@ class PodWatch:
 
 
 def pods_path(namespace: str) -> str:
-    """Where the API server keeps the pods of a namespace."""
+    """Return the API server's path of the pods of a namespace."""
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def events(stream: Any) -> Iterator[Document]:
-    """The events of a watch as they come; ends with the stream; BackendError when it breaks off or falls silent.
+    """Yield the events of a watch until its end. Raise BackendError if the stream breaks off or falls silent.
 
-    Raises ValueError for a line that is no JSON object.
+    Raise ValueError for a line that is no JSON object.
     """
     rest = b""
     try:
@@ -279,7 +283,7 @@ def events(stream: Any) -> Iterator[Document]:
 
 
 def _complaint(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
-    """What an ERROR event, or one without an object, means for a stream."""
+    """Return the exception for an ERROR event, or for an event without an object."""
     status = event.get("object")
     text = str(status.get("message") or event if isinstance(status, dict) else event)
     if pods is None or not isinstance(status, dict) or status.get("code") in PASSING:

@@ -1,4 +1,4 @@
-"""What is wrong with a group, as sentences for people that say what to do: its settings, and what others did to it."""
+"""Problems of a group, as sentences for operators with the way to fix them: its settings, and changes by others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 log = logging.getLogger(__name__)
 
 ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
-"""Instances that a group holds unless Google raised the limit (a regional one up to 4,000); no call tells which."""
+"""Instances that a group holds unless Google raised the limit (regional: up to 4,000). No call shows the real limit."""
 
 ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}")
-"""The machine names of any provisioner."""
+"""Shape of the machine names of any provisioner."""
 
 
 NEEDED = ("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update")
-"""Permissions on the group: to see it, and to have instances made and deleted."""
+"""Permissions on the group: to read it, and to create and delete instances."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -33,7 +33,7 @@ NO_PROJECT = re.compile(
 NO_LOCATION = re.compile(
     r"resource 'projects/[^/']+/(zones|regions)/[^/']+' was not found|unknown (zone|region)", re.IGNORECASE
 )
-"""Compute's words for what is not there. Its status does not tell: it was 400, 403 and 404 for the same mistake."""
+"""Compute's texts for a missing project, zone or region. Its status was 400, 403 or 404 for the same mistake."""
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
@@ -50,7 +50,7 @@ def group_findings(pool: MigPool, group: Json) -> list[Finding]:
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
-    """What its autoscaler says; an autoscaler chooses its victims itself."""
+    """Yield the finding on an active autoscaler, because an autoscaler chooses itself which machines it deletes."""
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
     if mode != "OFF":
         text = f"an autoscaler works on it (mode {mode}) and would delete machines in use:"
@@ -58,7 +58,7 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Return what is wrong in the instance template: no labels (no call adds any), or too short a life."""
+    """Yield the problems of the instance template: no labels (calls cannot add any), or too short a life."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:
@@ -68,21 +68,21 @@ def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
         )
         yield Finding(pool.name, Severity.ERROR, text)
     if not properties.get("labels"):
-        text = "the instance template has no labels, so bills cannot be told apart: make a template with --labels, then"
+        text = "the instance template has no labels, so bills cannot be separated: make a template with --labels, then"
         then = _gcloud(pool, "set-instance-template", "--template=NEW_TEMPLATE")
         yield Finding(pool.name, Severity.WARNING, f"{text} {then}")
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Machines of another provisioner in the group, whose prefix begins with ours or the other way round."""
+    """Return findings on machines of another provisioner in the group, if one prefix begins with the other."""
     prefixes = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
     return [
         Finding(
             pool.name,
             Severity.REFUSED,
             f"the group holds machines of a provisioner with name_prefix {other!r}, which ours, {prefix!r}, cannot be"
-            " told from: give one of them another name_prefix, of which neither is the beginning of the other, or a"
-            " group of its own",
+            " distinguished from: give one of them another name_prefix, of which neither is the beginning of the other,"
+            " or a group of its own",
         )
         for other in sorted(prefixes - {prefix})
         if covers(prefix, other) or covers(other, prefix)
@@ -90,12 +90,12 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
 
 
 def foreign_text(names: Sequence[str]) -> str:
-    """The sentence about members that are not ours."""
+    """Return the sentence about members that are not ours."""
     return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
 
 
 def missing(pool: MigPool) -> Finding:
-    """There is no such group: it was deleted, or its name in the configuration is wrong."""
+    """Return the finding that there is no such group: it was deleted, or its configured name is wrong."""
     line = _gcloud(pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
     where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
     group = f"there is no group {pool.group} in {where} of project {pool.project}"
@@ -103,7 +103,7 @@ def missing(pool: MigPool) -> Finding:
 
 
 def missing_place(pool: MigPool, failure: Failure) -> str:
-    """Why there is not even a place where the group could be, with what to do; empty where Compute says nothing so."""
+    """Return a message with advice if project, zone or region are missing; empty for any other failure."""
     where, name = ("zone", pool.zone) if pool.zone else ("region", pool.region)
     if NO_PROJECT.search(failure.text):
         return (
@@ -117,7 +117,7 @@ def missing_place(pool: MigPool, failure: Failure) -> str:
 
 
 def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
-    """What we may not do with the group, of what the loop does with it."""
+    """Return a finding on missing permissions for the group that the loop needs."""
     if not (missing := [permission for permission in NEEDED if permission not in granted]):
         return []
     text = (
@@ -129,7 +129,7 @@ def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
 
 
 def covers(prefix: str, other: str) -> bool:
-    """Names that begin with ``other`` also begin with ``prefix``."""
+    """Return True if all names that begin with ``other`` also begin with ``prefix``."""
     return f"{other}-".startswith(f"{prefix}-")
 
 
@@ -140,7 +140,7 @@ def _update_policy(pool: MigPool, update: Json) -> str:
     effect = (
         "every create will be refused (CONDITION_NOT_MET)"
         if method == "SUBSTITUTE"
-        else "all its machines are made anew, whatever runs on them, once somebody gives it another template"
+        else "all its machines are made anew, whatever runs on them, once the group gets another template"
     )
     return (
         f"its updatePolicy is PROACTIVE with replacementMethod {method}, so {effect}:"
@@ -149,7 +149,7 @@ def _update_policy(pool: MigPool, update: Json) -> str:
 
 
 def _redistribution(pool: MigPool, group: Json, update: Json) -> str:
-    """Google's defaults for a regional group are PROACTIVE and EVEN. Groups of other shapes are not redistributed."""
+    """Return the message on redistribution, which only regional groups of shape EVEN do (PROACTIVE by default)."""
     kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":
@@ -199,22 +199,22 @@ def _gcloud(pool: MigPool, verb: str, *flags: str) -> str:
 
 
 class Problems:
-    """Remembers between looks at one group what others did, and what was said of it."""
+    """Changes by others to one group, kept between observations, and the problems last logged."""
 
     def __init__(self, pool: MigPool) -> None:
         self._pool = pool
         self._taken: set[str] = set()
-        """Members that someone else had deleted while they ran."""
+        """Members that others had deleted while they ran."""
         self._strays: set[str] = set()
-        """Former members that run on."""
+        """Former members that still run."""
         self.texts: tuple[str, ...] = ()
-        """The sentences as they were said last."""
+        """The sentences of the last observation."""
 
     def compare(
         self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
     ) -> None:
-        """Notice what someone else did since the observation ``before``; ``asked``: members whose deletion we asked
-        for."""
+        """Note changes by others since the observation ``before``. ``asked``: members that we asked the group to
+        delete."""
         for name, seen in before.items():
             member, was = members.get(name), seen.member.action
             if member is None and (was == "ABANDONING" or was not in LEAVING_ACTIONS):
@@ -229,7 +229,7 @@ class Problems:
         self._taken = (self._taken & members.keys()).difference(asked)
 
     def say(self, group: Json | None, foreign: Sequence[str]) -> None:
-        """Remember the group's problems, and log what is new among them; ``foreign`` are members that are not ours."""
+        """Remember the group's problems and log new ones. ``foreign`` are members that are not ours."""
         texts = [f"the group was deleted: {self._pool.path}"]
         if group is not None:
             texts = [finding.text for finding in group_findings(self._pool, group)]
@@ -239,7 +239,7 @@ class Problems:
             words = f"e.g. {min(self._taken)}: someone else shrinks the group"
             texts.append(f"{len(self._taken)} members that ran are being deleted, not by us, {words}")
         if self._strays:
-            words = f"e.g. {min(self._strays)}: nobody deletes them"
+            words = f"e.g. {min(self._strays)}: the provisioner cannot delete them"
             texts.append(f"{len(self._strays)} members were taken out of the group and run on, {words}")
         for problem in texts:
             if problem not in self.texts:

@@ -1,7 +1,7 @@
-"""Makes snapshots of one managed instance group, from the groups of its location and the instances of its zones.
+"""Snapshots of one managed instance group, made from the groups of its location and the instances of its zones.
 
-Only when those lists, which all pools of the project share, do not prove that nothing changed are the group's members
-listed: they say what it does with each.
+All pools of the project share these lists. The group's members, with the group's action on each, are listed only if
+the shared lists do not prove that nothing has changed.
 """
 
 from __future__ import annotations
@@ -35,50 +35,50 @@ from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
 MEMBERS_SECONDS = 300.0
-"""A quiet group's members are listed so often all the same: one may leave just as another comes."""
+"""Seconds after which a quiet group's members are listed anyway, because one may leave just as another joins."""
 
 
 class GroupObserver:
-    """Looks at one group, and remembers the observation before. One look at a time."""
+    """The observer of one group, with its previous observation. Makes one observation at a time."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._pool, self._project = pool, project
         self._resolver = Resolver() if pool.require_dns else None
-        """With one, a machine runs only once its name resolves."""
+        """If not None, a machine runs only once its name resolves."""
         self._seen: Mapping[str, Observed] = {}
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
         self._spec = ""
         self._had: Set[str] = frozenset()
-        """Names of ours that were members when they were listed last."""
+        """Names of ours that were members in the last list."""
         self._listed = float("-inf")
         self._restless_until = float("-inf")
         self._asked: set[str] = set()
-        """Members that we asked the group to delete: what becomes of them is no news."""
+        """Members that we asked the group to delete, whose end is expected."""
         self._problems = Problems(pool)
         self._preemptions = Preemptions(pool.name, project.api.preemptions)
         self.members: Mapping[str, Member] = {}
-        """The members as they were listed last, whatever their names."""
+        """The members of the last list, whatever their names."""
         self._leaving: Set[str] = frozenset()
-        """Members that were on their way out when they were listed last, until no list shows their instances."""
+        """Members that were leaving in the last list, until no list shows their instances."""
         self.outside: Mapping[str, Member] = {}
-        """Our instances among the sought names that the group has let go, as members that leave the group."""
+        """Our sought instances that left the group, as members with the action ABANDONING."""
 
     def expect_change(self, deleted: Collection[str] = ()) -> None:
-        """List the members until the lists must show what the group was asked to do."""
+        """List the members until the lists must show the effect of a call to the group."""
         self._asked.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
     def close(self) -> None:
-        """Look no name up any more."""
+        """Resolve no more names."""
         if self._resolver:
             self._resolver.close()
 
     @understood()
     def observe(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
-        """A complete snapshot, begun at ``now`` or when a list that is shared was; BackendError otherwise.
+        """Return a complete snapshot, begun at ``now`` or when a shared list was. Raise BackendError otherwise.
 
-        ``refused`` are machines that no list will ever show.
+        ``refused`` are machines that will never be in a list.
         """
         ipv6 = self._pool.ipv6
         deadline, wall = time.monotonic() + self._project.api.times.observation, self._project.api.clock.now()
@@ -111,11 +111,11 @@ class GroupObserver:
         )
 
     def _follow(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
-        """Bring what is remembered in line with the lists."""
+        """Update the remembered observation from the lists."""
         if group is not None and self._quiet(group, entries):
             return
         if group is None and (not self._had or self._had & standing):
-            raise self._absent()  # it was deleted if all instances that it had are gone; else the observation has failed
+            raise self._absent()  # The group was deleted only if all its instances are gone.
         members = self._list_members(group, deadline) if group is not None else {}
         seen = {
             name: self._observed(member, _entry(entries, member), now)
@@ -132,7 +132,7 @@ class GroupObserver:
             self._had, self._spec, self._listed = self._seen.keys(), spec(group), time.monotonic()
 
     def _quiet(self, group: Json, entries: Entries) -> bool:
-        """The shared lists prove that every machine is as it was: the group is done, the instances run unchanged."""
+        """Return True if the shared lists prove that the group has no actions and all instances run unchanged."""
         return (
             time.monotonic() > self._restless_until
             and time.monotonic() < self._listed + MEMBERS_SECONDS
@@ -148,7 +148,7 @@ class GroupObserver:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
     def _groups(self, now: float, deadline: float) -> ListResult:
-        """The groups of the location. If its project, zone or region is missing, only an operator can fix it."""
+        """Return the groups of the location. If its project, zone or region is missing, only an operator can fix it."""
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
@@ -157,7 +157,8 @@ class GroupObserver:
             raise
 
     def _instances(self, now: float, deadline: float) -> Mapping[str, ListResult]:
-        """The instances by zone, of all zones at the same time; the first zone that fails fails them all."""
+        """Return the instances by zone, read from all zones at the same time. The first zone that fails fails them
+        all."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
         if not lists:
             raise self._absent()
@@ -168,7 +169,7 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
+        """Return the sought names of instances that are no members, but belong to another group or to none."""
         there = others & standing
         for begins in self._project.adopt_prefixes:
             if any(name.startswith(begins) for name in others):
@@ -181,7 +182,8 @@ class GroupObserver:
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
-        """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
+        """Return the members. Raise BackendError if the list has fewer members than the group counted before and
+        after."""
         members = self._project.members(self._pool, deadline)
         if self._lacking(members, group):
             group = self._project.api.group(self._pool, deadline)
@@ -191,15 +193,16 @@ class GroupObserver:
         return members
 
     def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
-        """Return the number that the group counts if the list lacks some of them; else 0.
+        """Return the group's number of members if the list lacks some of them; else 0.
 
-        A complete list has all that run, and is not empty where members were listed before and the group counts any.
+        A complete list has all members that run. It is not empty if members were listed before and the group counts
+        any.
         """
         count = counted(group) if self.members and not members else resting(group)
         return count if count > len(members) else 0
 
     def _observed(self, member: Member, entry: Json, now: float) -> Observed:
-        """Return what the two entries say; the very same as before if neither changed."""
+        """Return the machine with its two entries; the same object as before if neither entry changed."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before
@@ -207,7 +210,7 @@ class GroupObserver:
         return Observed(member, entry, machine(member, instance, before.machine if before else None, now))
 
     def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
-        """Our machines by name; the very mapping of the observation before when nothing changed."""
+        """Return our machines by name; the same mapping as in the previous observation if nothing changed."""
         before = self._machines
         if self._resolver is not None:
             machines = {name: self._resolved(self._resolver, machine) for name, machine in machines.items()}
@@ -219,7 +222,7 @@ class GroupObserver:
         return self._machines
 
     def _resolved(self, resolver: Resolver, machine: Machine) -> Machine:
-        """The machine, pending while its name does not resolve."""
+        """Return the machine, pending while its name does not resolve."""
         if machine.phase is not Phase.RUNNING or resolver.resolves(machine.name):
             return machine
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
@@ -228,7 +231,8 @@ class GroupObserver:
 
 
 def on_their_way(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
-    """The members that leave, and those that left and whose instances a list, which may be late, still shows."""
+    """Return the members that leave, and those that left while a list, which may be late, still shows their
+    instances."""
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
     return leaving | (before & standing - members.keys())
 
@@ -244,6 +248,6 @@ def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entrie
 
 
 def _entry(entries: Entries, member: Member) -> Json:
-    """A member's own instance, or empty. Names are unique in a zone only: another may have one of this name."""
+    """Return a member's own instance, or empty. Names are unique only in a zone, so that another zone may have one."""
     where = [member.zone] if member.zone else [*entries]
     return next((entries[zone][member.name] for zone in where if member.name in entries.get(zone, {})), {})

@@ -77,5 +77,5 @@ class MigPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes two pools the same: a group belongs to one pool, for its members are known by name alone."""
+        """Key that two equal pools share. A group belongs to one pool, because its members are known by name alone."""
         return ("mig", self.address, self.project, self.location, self.group)

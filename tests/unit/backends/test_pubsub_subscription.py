@@ -74,15 +74,15 @@ GOOD = subscription()
         pytest.param(Service(subscription(detached=True)), ["it was detached"], id="detached"),
         pytest.param(
             Service(subscription(push_config={"push_endpoint": "https://x.example"})),
-            ["it hands its messages to https://x.example"],
+            ["it delivers its messages to https://x.example"],
             id="pushed",
         ),
         pytest.param(
-            Service(subscription(bigquery_config={"table": "p.d.t"})), ["it hands its messages to p.d.t"], id="stored"
+            Service(subscription(bigquery_config={"table": "p.d.t"})), ["it delivers its messages to p.d.t"], id="stored"
         ),
         pytest.param(
             Service(pubsub_v1.types.Subscription(topic="t", state=State.RESOURCE_ERROR)),
-            ["it is out of order"],
+            ["it cannot deliver its messages"],
             id="broken",
         ),
         pytest.param(Service(exceptions.ServiceUnavailable("down")), ["cannot be asked: 503 down"], id="no answer"),
