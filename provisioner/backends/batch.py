@@ -47,25 +47,25 @@ class _Batch:
     """The calls of one batch, and the templates whose creates are stopped."""
 
     def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: Flow | None) -> None:
-        self._most = workers
+        self._max_workers = workers
         self._may_start = may_start
         self._flow = flow
         self._lock = threading.Lock()
-        self._left = deque(enumerate(calls))
+        self._remaining = deque(enumerate(calls))
         self._outcomes: list[list[Outcome]] = [[] for _ in calls]
-        self._stopped: set[str] = set()
+        self._stopped_templates: set[str] = set()
         self._working = 0
         self._threads: list[threading.Thread] = []
 
     def run(self) -> list[Outcome]:
         """Send all calls that may be sent. Return all outcomes."""
         with self._lock:
-            self._employ()
+            self._start_worker()
         for thread in self._threads:  # A worker appends the next worker to this list before it ends.
             thread.join()
         return [outcome for outcomes in self._outcomes for outcome in outcomes]
 
-    def _employ(self) -> None:
+    def _start_worker(self) -> None:
         """Start one more worker, which waits for the caller's lock. Raise RuntimeError if no thread can start."""
         thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._work,), name=f"call-{self._working}", daemon=True
@@ -74,44 +74,44 @@ class _Batch:
         self._threads.append(thread)
         self._working += 1
         if self._flow is not None:
-            self._flow.begun()
+            self._flow.add_caller()
 
     def _work(self) -> None:
         """Send calls until none is left for this worker. Start one more worker if the limit allows it."""
         while True:
             with self._lock:
-                following = self._take() if self._room() >= 0 or self._working == 1 else None
+                following = self._next_call() if self._room() >= 0 or self._working == 1 else None
                 if following is None:
                     self._working -= 1
                     if self._flow is not None:
-                        self._flow.ended()
+                        self._flow.remove_caller()
                     return
-                if self._left and self._room() > 0:
+                if self._remaining and self._room() > 0:
                     with contextlib.suppress(RuntimeError):  # The present workers send the rest.
-                        self._employ()
+                        self._start_worker()
             number, call = following
             self._outcomes[number] = self._send(call)
 
     def _room(self) -> int:
         """Return the number of workers that may still start; if negative, the number that have to end."""
-        own = self._most - self._working
+        own = self._max_workers - self._working
         return own if self._flow is None else min(own, self._flow.room())
 
-    def _take(self) -> tuple[int, Call] | None:
+    def _next_call(self) -> tuple[int, Call] | None:
         """Return the next call that is neither useless nor too late; None if there is none."""
-        while self._left:
-            number, call = self._left.popleft()
-            if not self._stopped.isdisjoint(_templates(call.actions)):
+        while self._remaining:
+            number, call = self._remaining.popleft()
+            if not self._stopped_templates.isdisjoint(_templates(call.actions)):
                 continue
             if self._may_start() and (self._flow is None or self._flow.open(time.monotonic())):
                 return number, call
-            self._left.clear()
+            self._remaining.clear()
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
         """Send one call, and report its duration or refusal to the flow."""
         began = time.monotonic()
-        failures, wait = _failures(call)
+        failures, wait = _send_call(call)
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
         is_busy = any(error.is_ambiguous for error in errors)  # Retry-After applies to other calls, too.
@@ -121,7 +121,7 @@ class _Batch:
             self._flow.answered(type(call.actions[0]).__name__, began, ended)
         stopping = {name for name, failure in failures.items() if failure.error.stops_batch}
         with self._lock:
-            self._stopped |= _templates(action for action in call.actions if action.name in stopping)
+            self._stopped_templates |= _templates(action for action in call.actions if action.name in stopping)
         return [Outcome(action, failures.get(action.name), wait) for action in call.actions]
 
 
@@ -130,7 +130,7 @@ def _templates(actions: Iterable[Action]) -> set[str]:
     return {action.template for action in actions if isinstance(action, Create)}
 
 
-def _failures(call: Call) -> tuple[Mapping[str, Failure], float | None]:
+def _send_call(call: Call) -> tuple[Mapping[str, Failure], float | None]:
     """Send a call. Return its failures by name, and the seconds for which the cloud asks not to be called.
 
     An unexpected exception is a failure of its call only, so that the other calls keep their outcomes.

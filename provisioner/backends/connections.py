@@ -80,7 +80,7 @@ class Allowance:
 
     def allow(self, size: int) -> None:
         """Allow ``size`` bytes for the next part of the response, in the time that is left."""
-        self._size = self._left = size
+        self._bytes_allowed = self._bytes_left = size
 
     def renew(self, size: int) -> None:
         """Begin another part of the response with the full time again."""
@@ -90,20 +90,20 @@ class Allowance:
     def seconds(self) -> float:
         """Return the seconds that are left. Raise LateResponse if the time is over."""
         if (left := self._deadline - time.monotonic()) <= 0:
-            raise self.late()
+            raise self.late_error()
         return left
 
-    def late(self) -> LateResponse:
+    def late_error(self) -> LateResponse:
         """Return the error for a response that did not end in its time."""
         return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
 
     def take(self, count: int) -> None:
         """Count bytes. Raise LargeResponse for the first byte above the limit."""
-        self._left -= count
-        if self._left < 0:
-            raise self.large(f"{self._size >> 10} KiB")
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise self.size_error(f"{self._bytes_allowed >> 10} KiB")
 
-    def large(self, size: str) -> LargeResponse:
+    def size_error(self, size: str) -> LargeResponse:
         """Return the error for a response, or a part of a response, of more than ``size``."""
         return self.too_large(f"{self._call}: the response, or a part of it, has more than {size}")
 
@@ -122,7 +122,7 @@ class _Source(io.RawIOBase):
         try:
             count: int = self._raw.readinto(buffer)
         except TimeoutError as error:
-            raise self._allowance.late() from error
+            raise self._allowance.late_error() from error
         self._allowance.take(count)
         return count
 
@@ -211,7 +211,7 @@ class _Bounded(urllib3.connection.HTTPConnection):
         """Connect to the first address that accepts. Each address gets an equal part of the time that is left."""
         name, whole = self._dns_host, self.timeout
         addresses = self._addresses()
-        failure: Exception = self._allowance.late()
+        failure: Exception = self._allowance.late_error()
         try:
             while addresses:
                 part = self._allowance.seconds() / len(addresses)
@@ -265,7 +265,7 @@ def bounded(connections: Connections) -> Connections:
     return connections
 
 
-def body_of(response: Any) -> bytes:
+def read_body(response: Any) -> bytes:
     """Return the whole body of a response, decompressed. Raise an error of urllib3 if the body does not end
     properly."""
     pieces, size = [], 0
@@ -274,11 +274,11 @@ def body_of(response: Any) -> bytes:
             pieces.append(piece)
             size += len(piece)
             if size > BODY_BYTES:
-                raise response.allowance.large(f"{BODY_BYTES >> 20} MiB")
+                raise response.allowance.size_error(f"{BODY_BYTES >> 20} MiB")
     except BaseException:
         response.close()
         raise
     body = b"".join(pieces)
     if size > MOST_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise response.allowance.large(f"{MOST_VALUES} values")
+        raise response.allowance.size_error(f"{MOST_VALUES} values")
     return body

@@ -31,36 +31,36 @@ class Resolver:
         self._lookup, self._clock = lookup, clock
         self._lock = threading.Lock()
         self._resolved: set[str] = set()
-        self._next: dict[str, float] = {}
+        self._next_attempt_at: dict[str, float] = {}
         """Monotonic time of each name's next attempt; infinite while an attempt is under way."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="resolve")
 
-    def resolves(self, name: str) -> bool:
+    def is_resolved(self, name: str) -> bool:
         """Return True once the name has resolved. Start an attempt that is due, and never wait."""
         with self._lock:
             if name in self._resolved:
                 return True
-            if self._next.get(name, 0.0) > self._clock():
+            if self._next_attempt_at.get(name, 0.0) > self._clock():
                 return False
-            self._next[name] = float("inf")
-        self._workers.submit(self._ask, name)
+            self._next_attempt_at[name] = float("inf")
+        self._workers.submit(self._resolve, name)
         return False
 
     def forget(self, name: str) -> None:
         """Forget the name of a machine that is gone, because the name is never used again."""
         with self._lock:
             self._resolved.discard(name)
-            self._next.pop(name, None)
+            self._next_attempt_at.pop(name, None)
 
     def close(self) -> None:
         """Start no further attempts."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, name: str) -> None:
+    def _resolve(self, name: str) -> None:
         resolves = self._lookup(name)
         with self._lock:
-            if name not in self._next:  # ``forget`` was called meanwhile.
+            if name not in self._next_attempt_at:  # ``forget`` was called meanwhile.
                 return
             if resolves:
                 self._resolved.add(name)
-            self._next[name] = self._clock() + RETRY_SECONDS
+            self._next_attempt_at[name] = self._clock() + RETRY_SECONDS

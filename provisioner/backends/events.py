@@ -160,7 +160,7 @@ class Sieve:
     """A filter that judges messages one by one and remembers earlier messages. Used from any thread."""
 
     def __init__(self, prefix: str) -> None:
-        self._shape = name_pattern(prefix)
+        self._name_pattern = name_pattern(prefix)
         self._seen_keys: dict[str, None] = {}
         self._lock = threading.Lock()
 
@@ -170,7 +170,7 @@ class Sieve:
             hint = parse(data, published)
         except ODD_RESPONSES as error:
             return Judged(Worth.MALFORMED, problem=f"{type(error).__name__}: {error}")
-        if hint is None or not self._shape.fullmatch(hint.instance):
+        if hint is None or not self._name_pattern.fullmatch(hint.instance):
             return Judged(Worth.FOREIGN, hint)
         if not self._is_new(hint.key):
             return Judged(Worth.REPEATED, hint)
@@ -234,11 +234,11 @@ class EventStream:
         """Keep the stream open until ``close`` is called."""
         pause = FIRST_PAUSE
         while not self._ending.is_set():
-            begun = time.monotonic()
+            began_at = time.monotonic()
             reason = self._stream()
             if self._ending.is_set():
                 return
-            if time.monotonic() - begun >= STEADY_SECONDS:
+            if time.monotonic() - began_at >= STEADY_SECONDS:
                 pause = FIRST_PAUSE
             self._broke(reason)
             extra = {"subscription": self._path, "error": reason, "seconds": pause}

@@ -26,7 +26,7 @@ from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import body_of, bounded
+from provisioner.backends.connections import bounded, read_body
 from provisioner.backends.network import failed_call, signature
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
@@ -50,7 +50,7 @@ SIZE = 32
 
 Session = TypeVar("Session", bound=requests.Session)
 
-UNUSABLE = (GoogleAuthError, OSError, *ODD_RESPONSES)
+CREDENTIALS_ERRORS = (GoogleAuthError, OSError, *ODD_RESPONSES)
 """Errors that Google's library raises for a file without credentials."""
 
 
@@ -69,7 +69,7 @@ class _WholeResponses(HTTPAdapter):
         options |= {"stream": True, "timeout": timeout[1] if isinstance(timeout, tuple) else timeout}
         try:
             response = super().send(request, *arguments, **options)
-            response._content = body_of(response.raw)
+            response._content = read_body(response.raw)
         except urllib3.exceptions.HTTPError as error:
             late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             kind = requests.exceptions.ReadTimeout if late else requests.exceptions.ConnectionError
@@ -99,14 +99,14 @@ def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) ->
     """Return the key file's credentials, else the application default. Raise BackendError if there are none."""
     try:
         if key_file is not None:
-            return _in_file(key_file, scopes)
+            return _read_file(key_file, scopes)
         return google.auth.default(scopes=scopes, request=_request())[0]
-    except UNUSABLE as error:
-        text = f"no Google credentials: {_source(key_file)}{_reason(error)}; {HINT}"
+    except CREDENTIALS_ERRORS as error:
+        text = f"no Google credentials: {_unusable_file_message(key_file)}{_one_line(error)}; {HINT}"
         raise failed_call(error, ErrorClass.DENIED, text) from error
 
 
-def _in_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
+def _read_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
     """Return the credentials of a service account's key, or of a workload identity federation's configuration."""
     described = json.loads(file.read_text(encoding="utf-8"))
     if described["type"] == "external_account":
@@ -115,7 +115,7 @@ def _in_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Crede
     return service_account.Credentials.from_service_account_info(described, scopes=scopes)
 
 
-def _source(key_file: Path | None) -> str:
+def _unusable_file_message(key_file: Path | None) -> str:
     """Return the beginning of a message that names the unusable file; empty if no file is named."""
     named = os.environ.get(CREDENTIALS)
     if key_file is not None:
@@ -123,7 +123,7 @@ def _source(key_file: Path | None) -> str:
     return f"{named}, which {CREDENTIALS} names, cannot be used: " if named else ""
 
 
-def _reason(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """Return the library's message on one line. Some of its errors contain a text and the underlying error."""
     said = error.args[0] if error.args and isinstance(error.args[0], str) else error
     return " ".join(str(said).split()).rstrip(".")
@@ -141,12 +141,12 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
         named = key_file or os.environ.get(CREDENTIALS)
-        self._always = named is not None
+        self._is_read_always = named is not None
         """True if the file is read for each token."""
         self._files = [named or get_application_default_credentials_path()]
-        self._read: object = None
+        self._read_signature: object = None
         """Signature of the files that were read last."""
-        self._next_try = 0.0
+        self._next_try_at = 0.0
         """Monotonic time of the earliest next attempt after the token server did not answer."""
         self.source: Any = None
         """Credentials that were read last."""
@@ -162,28 +162,32 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         A valid token stays in use while no other is available, because the file may be half written.
         """
         is_valid = self.source is not None and self.source.valid
-        if is_valid and (signature(self._files) == self._read or time.monotonic() < self._next_try):
+        if is_valid and (signature(self._files) == self._read_signature or time.monotonic() < self._next_try_at):
             return
         try:
             self.refresh(request)
         except (BackendError, GoogleAuthError) as error:
             if isinstance(error, TransportError):
-                self._next_try = time.monotonic() + RETRY_SECONDS
+                self._next_try_at = time.monotonic() + RETRY_SECONDS
             if not is_valid:
                 raise
 
     def refresh(self, request: object) -> None:
         """Get another token. Raise GoogleAuthError, or BackendError if the file no longer contains credentials."""
         now = signature(self._files)
-        fresh = google_credentials(self._key_file, self._scopes) if self._always or now != self._read else self.source
+        fresh = (
+            google_credentials(self._key_file, self._scopes)
+            if self._is_read_always or now != self._read_signature
+            else self.source
+        )
         try:
             fresh.refresh(request)
         except GoogleAuthError as error:
-            if self._always or isinstance(error, TransportError):
+            if self._is_read_always or isinstance(error, TransportError):
                 raise
             fresh = google_credentials(None, self._scopes)
             fresh.refresh(request)
-        self.source, self._read = fresh, now
+        self.source, self._read_signature = fresh, now
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
@@ -194,10 +198,10 @@ class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: igno
 
     def refresh(self, request: object) -> None:
         """Raise BackendError, because the server wants credentials."""
-        raise credentials_wanted(self._endpoint, "leave it out for Google's own")
+        raise credentials_error(self._endpoint, "leave it out for Google's own")
 
 
-def credentials_wanted(endpoint: str, otherwise: str) -> BackendError:
+def credentials_error(endpoint: str, otherwise: str) -> BackendError:
     """Return the error of a plain HTTP server that wants credentials. ``otherwise``: the alternative to HTTPS."""
     said = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
     return BackendError(ErrorClass.DENIED, f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}")

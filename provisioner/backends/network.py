@@ -47,10 +47,10 @@ NO_ADDRESS = (
 )
 """Hint without the address, because the address may contain a password."""
 
-MOST_WAIT = 300.0
+LONGEST_WAIT_SECONDS = 300.0
 """Longest Retry-After that is followed, in seconds. API servers ask for one second."""
 
-SOON = 30 * 86_400.0
+WARNING_SECONDS = 30 * 86_400.0
 """Seconds before an authority's end from which a warning is given."""
 
 
@@ -61,17 +61,17 @@ def prepare(ca_bundle: Path | None) -> None:
     """
     environment = os.environ
     if file := environment.get(PROXY_FILE):
-        environment["HTTPS_PROXY"] = environment["https_proxy"] = _proxy_in(file)
+        environment["HTTPS_PROXY"] = environment["https_proxy"] = _read_proxy(file)
     for name in PROXIES:
         if (proxy := environment.get(name)) and not environment.get(name.lower()):
             environment[name.lower()] = proxy  # gRPC reads only the name in lower case.
-    if not _leads_to_a_proxy(environment.get("https_proxy", "")):
-        raise _unusable(file or "", PROXY_FILE if file else "HTTPS_PROXY", NO_ADDRESS)
+    if not _is_proxy_address(environment.get("https_proxy", "")):
+        raise _unusable_error(file or "", PROXY_FILE if file else "HTTPS_PROXY", NO_ADDRESS)
     if any(environment.get(name.lower()) for name in PROXIES):
-        environment["NO_PROXY"] = environment["no_proxy"] = ",".join(_direct(environment))
+        environment["NO_PROXY"] = environment["no_proxy"] = ",".join(_direct_hosts(environment))
     given = str(ca_bundle or environment.get(BUNDLE, ""))
     if given:
-        _authorities(given, "ca_bundle" if ca_bundle else BUNDLE)
+        _read_authorities(given, "ca_bundle" if ca_bundle else BUNDLE)
         environment.update(dict.fromkeys(BUNDLES, given))
 
 
@@ -105,9 +105,9 @@ def seconds_until(retry_after: str | None) -> float | None:
     if not retry_after:
         return None
     if retry_after.isdecimal():
-        return min(MOST_WAIT, float(retry_after))
+        return min(LONGEST_WAIT_SECONDS, float(retry_after))
     until = epoch_of(retry_after)
-    return None if until is None else min(MOST_WAIT, max(0.0, until - time.time()))
+    return None if until is None else min(LONGEST_WAIT_SECONDS, max(0.0, until - time.time()))
 
 
 def epoch_of(date: str) -> float | None:
@@ -125,10 +125,10 @@ def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int
 
 def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
     try:
-        facts = os.stat(file or "")
+        status = os.stat(file or "")
     except OSError:
         return ()
-    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
@@ -136,28 +136,27 @@ def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
 
     Only a configured bundle is checked, because a system's bundle always contains some authorities that have ended.
     """
-    said = []
-    for authority in _authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():
+    messages = []
+    for authority in _read_authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():
         ends = ssl.cert_time_to_seconds(str(authority["notAfter"]))
-        if ends < wall + SOON:
+        if ends < wall + WARNING_SECONDS:
             word = "ended" if ends < wall else "ends"
             day = time.strftime("%Y-%m-%d", time.gmtime(ends))
-            said.append(
-                f"ca_bundle {ca_bundle}: the authority {_name(authority)} {word} on {day}; put its successor in"
-            )
-    return said
+            name = _authority_name(authority)
+            messages.append(f"ca_bundle {ca_bundle}: the authority {name} {word} on {day}; put its successor in")
+    return messages
 
 
-def _proxy_in(file: str) -> str:
+def _read_proxy(file: str) -> str:
     """Return the proxy's address; empty if there is none. Raise BackendError if the file cannot be read."""
     try:
         return Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise _unusable(file, PROXY_FILE, reason) from error
+        raise _unusable_error(file, PROXY_FILE, reason) from error
 
 
-def _leads_to_a_proxy(address: str) -> bool:
+def _is_proxy_address(address: str) -> bool:
     """Return True for an empty address, or one that all clients understand alike: some need a scheme, others reject
     it."""
     try:
@@ -169,7 +168,7 @@ def _leads_to_a_proxy(address: str) -> bool:
     return not address or bool(whole and not rest and address.split() == [address])
 
 
-def _direct(environment: Mapping[str, str]) -> Iterator[str]:
+def _direct_hosts(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield the hosts that are reached without a proxy: the configured hosts, and hosts that are always local."""
     named = (environment.get("no_proxy") or environment.get("NO_PROXY") or "").split(",")
     local = [environment[name] for name in DIRECT_BY_NAME if environment.get(name)]
@@ -177,7 +176,7 @@ def _direct(environment: Mapping[str, str]) -> Iterator[str]:
     yield from dict.fromkeys(filter(None, hosts))
 
 
-def _authorities(file: str, setting: str) -> list[dict[str, Any]]:
+def _read_authorities(file: str, setting: str) -> list[dict[str, Any]]:
     """Return the authorities in a bundle. Raise BackendError if there are none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
@@ -185,21 +184,21 @@ def _authorities(file: str, setting: str) -> list[dict[str, Any]]:
     except OSError as error:
         # OpenSSL's own message for a file without certificates does not help.
         reason = "it holds no certificate (PEM)" if isinstance(error, ssl.SSLError) else error.strerror
-        raise _unusable(file, setting, reason) from error
+        raise _unusable_error(file, setting, reason) from error
     authorities = context.get_ca_certs()
     if not authorities:
-        raise _unusable(file, setting, "it holds no certificate authority (PEM)")
+        raise _unusable_error(file, setting, "it holds no certificate authority (PEM)")
     if all(ssl.cert_time_to_seconds(str(one["notAfter"])) < time.time() for one in authorities):
-        raise _unusable(file, setting, "all its authorities have ended")
+        raise _unusable_error(file, setting, "all its authorities have ended")
     return authorities
 
 
-def _unusable(file: str, setting: str, reason: str | None) -> BackendError:
+def _unusable_error(file: str, setting: str, reason: str | None) -> BackendError:
     named = f"{setting} {file}".rstrip()
     return BackendError(ErrorClass.INVALID, f"{named} cannot be used: {reason}; correct it, or leave it out")
 
 
-def _name(authority: Mapping[str, Any]) -> str:
+def _authority_name(authority: Mapping[str, Any]) -> str:
     """Return an authority's common name, or all parts of its name."""
     parts = {key: value for part in authority["subject"] for key, value in part}
     return str(parts.get("commonName") or ", ".join(parts.values()))

@@ -35,16 +35,16 @@ class PlaceClock:
         now = time.monotonic()
         self._calls.append((now, seconds))
         if date:
-            said = epoch_of(date)
-            self._last = None if said is None else (said - time.time(), said - now)
+            place_time = epoch_of(date)
+            self._last = None if place_time is None else (place_time - time.time(), place_time - now)
 
     def slowness(self) -> tuple[str, ...]:
         """Return a sentence for operators if calls are slow; an empty tuple if they are not."""
         calls = tuple(self._calls)  # Other threads append to the calls.
-        taken = [seconds for at, seconds in calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
-        if len(taken) < SLOW_CALLS:
+        durations = [seconds for at, seconds in calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
+        if len(durations) < SLOW_CALLS:
             return ()
-        return (f"calls take {sum(taken) / SLOW_CALLS:.0f} s: what is done there takes longer than usual",)
+        return (f"calls take {sum(durations) / SLOW_CALLS:.0f} s: what is done there takes longer than usual",)
 
     def ahead(self) -> float | None:
         """Return the seconds by which the place's clock is ahead of this host's; None if no response had a Date."""

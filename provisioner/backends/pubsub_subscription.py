@@ -29,16 +29,16 @@ def subscription_findings(project: str, subscription: str, seconds: float) -> li
     path = f"projects/{project}/subscriptions/{subscription}"
     try:
         with pubsub_v1.SubscriberClient() as client:
-            texts = [*_texts(client, path, seconds)]
+            texts = [*_problems(client, path, seconds)]
     except (GoogleAPIError, GoogleAuthError) as error:
         texts = [f"cannot be asked: {error}"]
     return [Finding(NAME, Severity.WARNING, f"subscription {path}: {text}") for text in texts]
 
 
-def _texts(client: Any, path: str, seconds: float) -> Iterator[str]:
+def _problems(client: Any, path: str, seconds: float) -> Iterator[str]:
     limits = {"timeout": seconds, "retry": None}
     try:
-        yield from problems_of(client.get_subscription(request={"subscription": path}, **limits))
+        yield from settings_problems(client.get_subscription(request={"subscription": path}, **limits))
     except NotFound:
         yield (
             "there is none, or it has expired, because unread subscriptions expire after 31 days: make it with "
@@ -55,7 +55,7 @@ def _texts(client: Any, path: str, seconds: float) -> Iterator[str]:
         yield f"we may not read it: give the account of the loop roles/pubsub.subscriber on it ({CONSUME})"
 
 
-def problems_of(subscription: Any) -> Iterator[str]:
+def settings_problems(subscription: Any) -> Iterator[str]:
     """Return the problems in the subscription's settings."""
     if subscription.topic == DELETED_TOPIC:
         yield "its topic was deleted, so that no message arrives any more: make both again"

@@ -79,11 +79,11 @@ def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Ba
     unusable: dict[str, str] = {}
     factories: dict[str, Callable[[Any], Backend]] = {}
     for name, pool in pools.items():
-        of_kind = kind(pool.kind)
+        pool_kind = kind(pool.kind)
         try:
-            with needing(of_kind.distribution):  # A backend may import more of its client when it is made.
+            with needing(pool_kind.distribution):  # A backend may import more of its client when it is made.
                 if pool.kind not in factories:
-                    factories[pool.kind] = of_kind.factory(site)
+                    factories[pool.kind] = pool_kind.factory(site)
                 made[name] = factories[pool.kind](pool)
         except BackendError as error:
             unusable[name] = error.failure.text

@@ -18,7 +18,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, Flow
-from provisioner.backends.connections import MOST_PAGES, PAGE, body_of
+from provisioner.backends.connections import MOST_PAGES, PAGE, read_body
 from provisioner.backends.network import failed_call, seconds_until
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import class_of_status, json_object, smaller_page
@@ -30,7 +30,7 @@ UNKNOWN_USER = 401
 """HTTP status of a server that does not accept our credentials."""
 NOT_FOR_US = frozenset({403, 404, 405})
 """HTTP statuses of a server that accepts other calls: we lack a right, or a proxy passes only pods."""
-MAX_WORDS = 400
+MAX_CHARACTERS = 400
 """Characters kept of the server's messages, which are stored with each slot and shown to operators."""
 
 JSON = "application/json"
@@ -70,15 +70,15 @@ class KubeTimes:
 
 USUAL_TIMES = KubeTimes()
 
-_BY_A_POLICY = re.compile(r"\bdenied (the )?request\b")
+_POLICY_WORDS = re.compile(r"\bdenied (the )?request\b")
 """Words of an admission webhook and of a ValidatingAdmissionPolicy."""
-_BY_A_QUOTA: Mapping[str, ErrorClass] = {
+_QUOTA_WORDS: Mapping[str, ErrorClass] = {
     " is forbidden: exceeded quota: ": ErrorClass.QUOTA,
     " is forbidden: failed quota: ": ErrorClass.INVALID,
     " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
 }
 """Words of a namespace's quota that is used up, that counts resources missing in the pod spec, or that is new."""
-_OWN = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
+_OWN_STATUSES = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
 
 
 class KubeError(BackendError):
@@ -133,7 +133,7 @@ class KubeApi:
     times: KubeTimes = USUAL_TIMES
     flow: Flow = field(default_factory=Flow)
     """The limit of creates and deletes under way."""
-    lookers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
+    readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
     """Threads that read single pods for all pools together, so that the server gets no more reads than it can bear."""
     streams_lists: bool = True
     """False once the server refused to stream a list."""
@@ -163,10 +163,10 @@ class KubeApi:
                 query["limit"] = smaller_page(int(query["limit"]), error)
                 continue
             yield page
-            mark = (page.get("metadata") or {}).get("continue")
-            if not mark:
+            continuation = (page.get("metadata") or {}).get("continue")
+            if not continuation:
                 return
-            query["continue"] = str(mark)
+            query["continue"] = str(continuation)
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def send(
@@ -207,12 +207,12 @@ class KubeApi:
                 redirect=False,
                 preload_content=False,
             )
-            content = b"" if stream and reply.status < 300 else body_of(reply)
+            content = b"" if stream and reply.status < 300 else read_body(reply)
         except urllib3.exceptions.HTTPError as error:
             if isinstance(error, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
                 self.access.failed(way)
             self.clock.hear(None, time.monotonic() - began)
-            raise unanswered(error) from error
+            raise unanswered_error(error) from error
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
@@ -221,7 +221,7 @@ class KubeApi:
         return reply, content
 
 
-def unanswered(error: urllib3.exceptions.HTTPError) -> BackendError:
+def unanswered_error(error: urllib3.exceptions.HTTPError) -> BackendError:
     """Return the failure of a request without a response. The request may have been applied."""
     reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
     kind = ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE
@@ -233,7 +233,7 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
     response: Document = {}
     with contextlib.suppress(BackendError):
         response = parse(body)
-    message = str(response.get("message") or f"HTTP {status} {body[:MAX_WORDS].decode(errors='replace')}".strip())
+    message = str(response.get("message") or f"HTTP {status} {body[:MAX_CHARACTERS].decode(errors='replace')}".strip())
     if retry_after:
         message += f" (retry after {retry_after} s)"
     reason = str(response.get("reason") or "")
@@ -242,13 +242,15 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
 
 
 def _error_class(status: int, reason: str, message: str) -> ErrorClass:
-    if _BY_A_POLICY.search(message):
+    if _POLICY_WORDS.search(message):
         return ErrorClass.DENIED
-    if status == 403 and (quota := next((said for words, said in _BY_A_QUOTA.items() if words in message), None)):
+    if status == 403 and (
+        quota := next((quota_class for words, quota_class in _QUOTA_WORDS.items() if words in message), None)
+    ):
         return quota
     if status == 409 and reason == "Conflict":
         return ErrorClass.UNAVAILABLE  # Two writers met, often at the quota's counter. The same call may succeed.
-    return class_of_status(status, _OWN)
+    return class_of_status(status, _OWN_STATUSES)
 
 
 def parse(body: bytes) -> Document:
@@ -262,4 +264,4 @@ def parse(body: bytes) -> Document:
 def words(text: str) -> str:
     """Return a message on one line of limited length."""
     line = " ".join(text.split())
-    return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 1] + "…"
+    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"

@@ -66,8 +66,8 @@ class GkeBackend:
         self._cache = PodCache(self._identity, resolver=self._resolver)
         self._namespace = (namespaces or Namespaces()).join(pool, self._cache, partial(connect, pool, times))
         self._api = self._namespace.api
-        self._list_after = -math.inf
-        self._rests_on: tuple[float, float] | None = None
+        self._list_after_time = -math.inf
+        self._list_times: tuple[float, float] | None = None
         """Begin of the list that the observations use, in monotonic time and in loop time. The loop time is computed
         once for each list."""
         self._endpoint_identity = ""
@@ -79,7 +79,7 @@ class GkeBackend:
 
     def list_after(self, when: float) -> None:
         """Set the loop time after which a live watch must have listed the pods again."""
-        self._list_after = when
+        self._list_after_time = when
 
     @understood()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -88,13 +88,13 @@ class GkeBackend:
         With a live watch the observation begins now. The cache contains our own creates at once, and changes by others
         within the time after which a silent stream is noticed.
         """
-        listed = self._listed(now)
+        listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))
-        there = self._standing(sought)
+        there = self._find_pods(sought)
         machines = self._cache.with_strayed(there, sought, now)
         strayed = [name for name in there if name in machines and machines[name].strayed]
-        if self._cache.lacks(there):
-            self._list_after = now
+        if self._cache.is_missing_any(there):
+            self._list_after_time = now
         others = there.keys() - machines.keys()
         ours = {name for name in others if self._identity.is_of_provisioner(there[name])}
         return Snapshot(
@@ -112,15 +112,15 @@ class GkeBackend:
             listed=listed,
         )
 
-    def _listed(self, now: float) -> float | None:
+    def _refresh(self, now: float) -> float | None:
         """Make sure that the cache is current. Return the loop time at which its list began; None for a list made
         now."""
-        oldest = now - self._list_after
-        begun = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
-        if begun is None or self._rests_on is None or self._rests_on[0] != begun:
+        oldest = now - self._list_after_time
+        began_at = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
+        if began_at is None or self._list_times is None or self._list_times[0] != began_at:
             self._endpoint_identity = self._namespace.identity()
-            self._rests_on = None if begun is None else (begun, now - (time.monotonic() - begun))
-        return self._rests_on[1] if self._rests_on else None
+            self._list_times = None if began_at is None else (began_at, now - (time.monotonic() - began_at))
+        return self._list_times[1] if self._list_times else None
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create pods, several at a time."""
@@ -150,7 +150,9 @@ class GkeBackend:
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
-        return rehearse(self._settings, self._api, lambda: self._altered(spec, create, self._send(spec, create, TRIED)))
+        return rehearse(
+            self._settings, self._api, lambda: self._altered_message(spec, create, self._send(spec, create, TRIED))
+        )
 
     def ahead(self) -> float | None:
         """Return the seconds by which the API server's clock is ahead."""
@@ -161,10 +163,10 @@ class GkeBackend:
         query = {**(query or {}), "fieldManager": self._identity.manager}
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
 
-    def _altered(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
+    def _altered_message(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
         """Return a message on fields that differ from the request; empty if all are as requested."""
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
-        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restarts} if spec else {}}, pod)
+        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restart_policy} if spec else {}}, pod)
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
@@ -175,22 +177,22 @@ class GkeBackend:
         except KubeError as error:
             if error.status != 409 or error.reason != "AlreadyExists":
                 raise
-            pod, asked = self._already_there(create), None  # The pod may be made from an earlier spec.
-        if text := self._altered(asked, create, pod):
-            self._undo(pod)
+            pod, asked = self._find_existing(create), None  # The pod may be made from an earlier spec.
+        if text := self._altered_message(asked, create, pod):
+            self._delete_altered(pod)
             raise BackendError(ErrorClass.INVALID, text)
         self._cache.add_created(pod)
         return {}
 
-    def _undo(self, pod: Document) -> None:
+    def _delete_altered(self, pod: Document) -> None:
         """Delete a pod that differs from the request. If the delete fails, observations find the pod by its name."""
         made = pod["metadata"]
         with contextlib.suppress(BackendError):
             self._send_delete(f"{pods_path(made['namespace'])}/{made['name']}", made["uid"], {})
 
-    def _already_there(self, create: Create) -> Document:
+    def _find_existing(self, create: Create) -> Document:
         """Return the pod that has the name already if it is this slot's own. Raise BackendError otherwise."""
-        pod = self._find(create.name)
+        pod = self._find_pod(create.name)
         if pod is None:
             raise BackendError(ErrorClass.UNAVAILABLE, f'pod "{create.name}" existed already, and is gone now')
         if not (self._identity.owns(pod) or self._identity.made(pod, "")):
@@ -203,7 +205,7 @@ class GkeBackend:
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete the slot's own pod. A pod that is gone or belongs to another owner is a success."""
         uid = delete.uid
-        if not uid and (pod := self._find(delete.name)) and (delete.adopted or self._identity.owns(pod)):
+        if not uid and (pod := self._find_pod(delete.name)) and (delete.adopted or self._identity.owns(pod)):
             uid = str(pod["metadata"]["uid"])
         if uid:
             self._send_delete(f"{self._path}/{delete.name}", uid, {"gracePeriodSeconds": 0} if delete.force else {})
@@ -218,7 +220,7 @@ class GkeBackend:
             if error.status != 404 and not (error.status == 409 and "UID" in error.failure.text):
                 raise
 
-    def _find(self, name: str) -> Document | None:
+    def _find_pod(self, name: str) -> Document | None:
         """Return the pod of this name, whoever owns it; None if there is none."""
         try:
             return self._api.get(f"{self._path}/{name}")
@@ -227,8 +229,8 @@ class GkeBackend:
                 return None
             raise
 
-    def _standing(self, names: Collection[str]) -> dict[str, Document]:
+    def _find_pods(self, names: Collection[str]) -> dict[str, Document]:
         """Return the existing pods of these names, by name."""
         names = [name for name in names if POD_NAME.fullmatch(name)]
-        pods = self._api.lookers.map(self._find, names)
+        pods = self._api.readers.map(self._find_pod, names)
         return {name: pod for name, pod in zip(names, pods, strict=True) if pod is not None}

@@ -23,12 +23,12 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from provisioner.backends import BackendError
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import UNUSABLE, GoogleToken, credentials_wanted
+from provisioner.backends.google_auth import CREDENTIALS_ERRORS, GoogleToken, credentials_error
 from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
 
-MALFORMED = (*UNUSABLE, kubernetes.config.ConfigException, yaml.YAMLError, urllib3.exceptions.HTTPError)
+MALFORMED = (*CREDENTIALS_ERRORS, kubernetes.config.ConfigException, yaml.YAMLError, urllib3.exceptions.HTTPError)
 """Errors that the official client and its libraries raise for an invalid kubeconfig."""
 
 
@@ -59,7 +59,7 @@ class Anonymous:
 
     def rejected(self) -> None:
         """Raise BackendError, because the server wants credentials."""
-        raise credentials_wanted(self.endpoint, self.otherwise)
+        raise credentials_error(self.endpoint, self.otherwise)
 
 
 class TokenFile:
@@ -87,17 +87,17 @@ class Kubeconfig:
     configuration: Any
     """Configuration of the official client, filled from the file."""
     _header: str = ""
-    _kept_until: float = -math.inf
+    _cached_until: float = -math.inf
     """Monotonic time until which the header is cached."""
 
     def header(self) -> str:
         """Return the value from the file, or the value that its auth-provider renewed."""
-        if time.monotonic() >= self._kept_until:
+        if time.monotonic() >= self._cached_until:
             try:
                 self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
             except MALFORMED as error:
                 raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
-            self._kept_until = time.monotonic() + KEEP_SECONDS
+            self._cached_until = time.monotonic() + KEEP_SECONDS
         return self._header
 
 
@@ -113,7 +113,7 @@ def read_credentials(pool: GkePool, context: str | None, configuration: Any) -> 
 
 def current_context(path: Path) -> str:
     """Return the current context of a kubeconfig."""
-    return str(_merged(path)["current-context"])
+    return str(_read_merged(path)["current-context"])
 
 
 def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
@@ -131,7 +131,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
 
     A server on plain HTTP gets no credentials.
     """
-    merged = _merged(path)
+    merged = _read_merged(path)
     chosen = merged["contexts"].get_with_name(context)["context"]
     cluster = merged["clusters"].get_with_name(chosen["cluster"])["cluster"].value
     if isinstance(server := cluster.get("server"), str):
@@ -144,7 +144,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
     found: Credentials = Kubeconfig(configuration)
     if plugin is not None:
-        found = ExecPlugin(plugin, Path(user.path).absolute().parent, _described(configuration))
+        found = ExecPlugin(plugin, Path(user.path).absolute().parent, _cluster_description(configuration))
     elif token_file is not None:
         found = TokenFile(Path(user.path).absolute().parent / token_file)
     if configuration.host.startswith("https://"):
@@ -155,7 +155,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
     return Anonymous(configuration.host, "let the kubeconfig's 'server' do so")
 
 
-def _merged(path: Path) -> Any:
+def _read_merged(path: Path) -> Any:
     """Return the kubeconfig, or several that KUBECONFIG may name, merged into one."""
     merged = KubeConfigMerger(str(path)).config  # type: ignore[no-untyped-call]
     if merged is None:
@@ -163,7 +163,7 @@ def _merged(path: Path) -> Any:
     return merged
 
 
-def _described(configuration: Any) -> Mapping[str, Any]:
+def _cluster_description(configuration: Any) -> Mapping[str, Any]:
     """Return the cluster's description in the plugins' protocol."""
     authority = configuration.ssl_ca_cert
     data = b64encode(Path(authority).read_bytes()).decode() if authority and os.path.exists(authority) else ""

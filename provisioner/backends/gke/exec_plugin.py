@@ -64,24 +64,26 @@ class ExecPlugin:
 
     def header(self) -> str:
         """Return the value of the Authorization header. Raise BackendError if the plugin returns no token."""
-        if (begun := self._wall()) >= self._renew_at:
-            self._token, expires = self._ask()
-            self._renew_at = _renewal(begun, expires)
+        if (began_at := self._wall()) >= self._renew_at:
+            self._token, expires = self._get_token()
+            self._renew_at = _renewal(began_at, expires)
         return f"Bearer {self._token}"
 
-    def _ask(self) -> tuple[str, object]:
+    def _get_token(self) -> tuple[str, object]:
         """Return a token and its expiry as the plugin writes it."""
         try:
             code, output, stderr = self._run()
         except FileNotFoundError as error:
-            raise self._failed(f"not found; {self._hint}") from error
+            raise self._plugin_error(f"not found; {self._hint}") from error
         except subprocess.TimeoutExpired as error:
-            raise self._failed(f"gave no answer within {PLUGIN_SECONDS:g} s") from error
+            raise self._plugin_error(f"gave no answer within {PLUGIN_SECONDS:g} s") from error
         except OSError as error:
-            raise self._failed(f"cannot be run: {error.strerror}") from error
+            raise self._plugin_error(f"cannot be run: {error.strerror}") from error
         if code != 0:
-            raise self._failed(f"ended with {code}: {stderr.decode(errors='replace').strip() or 'it printed no error'}")
-        return self._read(output)
+            raise self._plugin_error(
+                f"ended with {code}: {stderr.decode(errors='replace').strip() or 'it printed no error'}"
+            )
+        return self._parse_output(output)
 
     def _run(self) -> tuple[int, bytes, bytes]:
         """Return exit code, output and error output. A plugin that hangs is killed with all its child processes."""
@@ -114,13 +116,13 @@ class ExecPlugin:
                 for key, _ in ready:
                     pieces[key.fileobj] += (piece := os.read(key.fd, MOST_OUTPUT))
                     if len(pieces[key.fileobj]) > MOST_OUTPUT:
-                        raise self._failed(f"printed more than {MOST_OUTPUT >> 10} KiB")
+                        raise self._plugin_error(f"printed more than {MOST_OUTPUT >> 10} KiB")
                     if not piece:
                         waiting.unregister(key.fileobj)
         process.wait(max(0.0, deadline - time.monotonic()))
         return pieces[process.stdout], pieces[process.stderr]
 
-    def _read(self, output: bytes) -> tuple[str, object]:
+    def _parse_output(self, output: bytes) -> tuple[str, object]:
         """Return token and expiry from a plugin's output. Messages do not quote the output, because it may be
         secret."""
         try:
@@ -128,23 +130,23 @@ class ExecPlugin:
             version, status = credential["apiVersion"], credential["status"]
             token, expires = status.get("token"), status.get("expirationTimestamp")
         except ODD_RESPONSES as error:
-            raise self._failed("did not print an ExecCredential") from error
+            raise self._plugin_error("did not print an ExecCredential") from error
         if version != self._version:
-            raise self._failed(f"printed version {version!r}, but the kubeconfig says {self._version!r}")
+            raise self._plugin_error(f"printed version {version!r}, but the kubeconfig says {self._version!r}")
         if not isinstance(token, str) or not token:
-            raise self._failed("gave no token")
+            raise self._plugin_error("gave no token")
         return token, expires
 
-    def _failed(self, reason: str) -> BackendError:
+    def _plugin_error(self, reason: str) -> BackendError:
         return BackendError(ErrorClass.DENIED, words(f"no credentials: exec plugin {self._command}: {reason}"))
 
 
-def _renewal(begun: float, expires: object) -> float:
+def _renewal(began_at: float, expires: object) -> float:
     """Return the wall time from which a token is renewed; infinite for a token without an end."""
     if not isinstance(expires, str):
         return float("inf")
     try:
         ends = datetime.fromisoformat(expires).timestamp()
     except (ValueError, OverflowError):
-        return begun
-    return ends - min(EARLY_SECONDS, (ends - begun) / 4)
+        return began_at
+    return ends - min(EARLY_SECONDS, (ends - began_at) / 4)

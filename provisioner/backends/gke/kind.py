@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.backends.gke.pod_spec import MEBIBYTE, PodSpecError, read_pod_spec, requested
+from provisioner.backends.gke.pod_spec import MEBIBYTE, PodSpecError, read_pod_spec, requested_amount
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.files.yaml_text import reason_of
@@ -88,8 +88,8 @@ class Gke(Kind[GkePool]):
     def size(self, pool: GkePool, template: str) -> MachineSize | None:
         """Return the sum of the requests of the pod spec's containers."""
         spec = read_pod_spec(pool.pod_spec, pool.namespace).pod()["spec"]
-        megabytes = requested(spec, "memory") / MEBIBYTE
-        return MachineSize(f"the request of {pool.pod_spec}", requested(spec, "cpu"), megabytes)
+        megabytes = requested_amount(spec, "memory") / MEBIBYTE
+        return MachineSize(f"the request of {pool.pod_spec}", requested_amount(spec, "cpu"), megabytes)
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:

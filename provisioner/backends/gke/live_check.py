@@ -40,22 +40,22 @@ def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Fi
     """
     try:
         lacking = {
-            resource: [verb for verb in verbs if not _may(pool, api, verb, resource)]
+            resource: [verb for verb in verbs if not _is_allowed(pool, api, verb, resource)]
             for resource, verbs in (RIGHTS if pool.loss_events else {**RIGHTS, "events": ("list",)}).items()
         }
     except KubeError as error:
         text = f"the rights of the pool's account cannot be checked: {error.failure.text}"
-        return [Finding(pool.name, Severity.WARNING, text), *_refused(pool, attempt)]
-    findings = [_lacks(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
-    return findings if "create" in lacking["pods"] else [*findings, *_refused(pool, attempt)]
+        return [Finding(pool.name, Severity.WARNING, text), *_try_pod(pool, attempt)]
+    findings = [_missing_right(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
+    return findings if "create" in lacking["pods"] else [*findings, *_try_pod(pool, attempt)]
 
 
-def _lacks(pool: GkePool, resource: str, verbs: Sequence[str]) -> Finding:
+def _missing_right(pool: GkePool, resource: str, verbs: Sequence[str]) -> Finding:
     missing = f"the pool's account may not {', '.join(verbs)} {resource} in namespace {pool.namespace}"
     return Finding(pool.name, Severity.WARNING if resource in USEFUL else Severity.ERROR, f"{missing}: {ROLE}")
 
 
-def _may(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
+def _is_allowed(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
     attributes = {"namespace": pool.namespace, "verb": verb, "resource": resource}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -66,7 +66,7 @@ def _may(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
     return bool((response.get("status") or {}).get("allowed"))
 
 
-def _refused(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
+def _try_pod(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
     try:
         if text := attempt():
             advice = f"ask who decides what namespace {pool.namespace} admits, or no machine of the pool is kept"

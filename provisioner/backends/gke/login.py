@@ -34,7 +34,7 @@ from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
 
-STRANGE = "no credentials: the token has a line break or an invalid character"
+INVALID_TOKEN = "no credentials: the token has a line break or an invalid character"
 CONNECTIONS = 3 * MOST
 """Connections kept alive for all pools of a cluster: for calls, for reads of single pods, and for each namespace's
 watch and lists."""
@@ -53,7 +53,7 @@ class Reading:
     """Files that the reading was made from. If one of them changes, all are read again."""
     signature: object = ()
     """Signature of the files before they were read."""
-    usable: bool = True
+    is_usable: bool = True
     """False if certificate, key or authorities cannot be used (yet)."""
 
 
@@ -66,25 +66,25 @@ class Login:
         self._lock = threading.Lock()
         self._reading = read()
         self._signature = self._reading.signature
-        self._failed: tuple[float, BackendError] | None = None
-        self._renewed = float("-inf")
+        self._last_failure: tuple[float, BackendError] | None = None
+        self._renewed_at = float("-inf")
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
         """Return address and headers from the present files. Raise BackendError if there are no credentials."""
         with self._lock:
             self._follow()
-            if self._failed and self._clock() < self._failed[0] + RENEW_SECONDS:
-                failure = self._failed[1].failure
+            if self._last_failure and self._clock() < self._last_failure[0] + RENEW_SECONDS:
+                failure = self._last_failure[1].failure
                 raise BackendError(failure.error, failure.text)
             try:
-                given, self._failed = self._reading.credentials.header(), None
+                authorization, self._last_failure = self._reading.credentials.header(), None
             except BackendError as error:
                 if not isinstance(self._reading.credentials, TokenFile):  # A token file costs little to read again.
-                    self._failed = (self._clock(), error)
+                    self._last_failure = (self._clock(), error)
                 raise
-            if not (given.isascii() and given.isprintable()):
-                raise BackendError(ErrorClass.DENIED, STRANGE)
-            return self._reading.way, {"Authorization": given} if given else {}
+            if not (authorization.isascii() and authorization.isprintable()):
+                raise BackendError(ErrorClass.DENIED, INVALID_TOKEN)
+            return self._reading.way, {"Authorization": authorization} if authorization else {}
 
     def host(self) -> str:
         """Return the server's address from the present files."""
@@ -101,8 +101,8 @@ class Login:
     def failed(self, way: Way) -> None:
         """Read all files again if ``way`` is still current. Kept connections are used no more."""
         with self._lock:
-            if way is self._reading.way and self._clock() >= self._renewed + RENEW_SECONDS:
-                self._renewed = self._clock()
+            if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
+                self._renewed_at = self._clock()
                 self._read_again()
 
     def _follow(self) -> None:
@@ -115,10 +115,10 @@ class Login:
         try:
             reading = self._read()
         except (BackendError, *MALFORMED) as error:
-            log.warning("Changed files of a login cannot be used", extra={"text": _reason(error)})
+            log.warning("Changed files of a login cannot be used", extra={"text": _one_line(error)})
             return
-        if reading.usable or not self._reading.usable:
-            self._reading, self._signature, self._failed = reading, reading.signature, None
+        if reading.is_usable or not self._reading.is_usable:
+            self._reading, self._signature, self._last_failure = reading, reading.signature, None
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
@@ -130,7 +130,7 @@ def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
             context = current_context(pool.kubeconfig)
         return KubeApi(Login(lambda: _reading(pool, context)), times)
     except (BackendError, *MALFORMED) as error:
-        raise BackendError(ErrorClass.INVALID, _unusable(pool, error)) from error
+        raise BackendError(ErrorClass.INVALID, _unusable_message(pool, error)) from error
 
 
 def _reading(pool: GkePool, context: str | None) -> Reading:
@@ -145,16 +145,16 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
     files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]
     signed += signature(files)
     connections = bounded(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
-    usable = True
+    is_usable = True
     if configuration.host.startswith("https:"):
         try:
             connections.connection_pool_kw["ssl_context"] = _tls(configuration)
         except OSError:
-            usable = False
+            is_usable = False
         else:  # Otherwise each new connection would read the files, also between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)
-    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, usable)
+    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, is_usable)
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
@@ -167,9 +167,9 @@ def _tls(configuration: Any) -> ssl.SSLContext:
     return context
 
 
-def _unusable(pool: GkePool, error: Exception) -> str:
+def _unusable_message(pool: GkePool, error: Exception) -> str:
     """Return the message that a pool's settings lead to no cluster, with the file or address to correct."""
-    reason, setting = _reason(error), f"pools.{pool.name}"
+    reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"
         text = f"{name} {getattr(pool, name)} cannot be used: {reason}; correct {setting}.{name}"
@@ -182,10 +182,10 @@ def _unusable(pool: GkePool, error: Exception) -> str:
     return f"pool {pool.name}: {text}"
 
 
-def _reason(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """Return the error on one line. Python's own messages for a document of another shape get an introduction."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
-    said = words(str(error)).rstrip(".")
+    error_message = words(str(error)).rstrip(".")
     odd = isinstance(error, TypeError | AttributeError | KeyError | RecursionError)
-    return f"it is no kubeconfig ({said})" if odd else said
+    return f"it is no kubeconfig ({error_message})" if odd else error_message

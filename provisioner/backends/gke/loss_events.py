@@ -53,7 +53,7 @@ class UnsentLosses:
     """Pool and pod of the losses with an Event of their own."""
     others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """Number of the other losses by pool and reason."""
-    named: dict[str, Ended] = field(default_factory=dict)
+    attached_to: dict[str, Ended] = field(default_factory=dict)
     """The pod, by pool, to which the Event on the other losses is attached."""
 
     def add(self, pool: str, end: Ended) -> None:
@@ -61,8 +61,8 @@ class UnsentLosses:
         if len(self.each) < MOST:
             self.each.append((pool, end))
         else:
-            self.others[pool][end_of(end)[0]] += 1
-            self.named.setdefault(pool, end)
+            self.others[pool][reason_and_phrase(end)[0]] += 1
+            self.attached_to.setdefault(pool, end)
 
 
 class LossEvents:
@@ -72,18 +72,18 @@ class LossEvents:
         self._api, self._namespace, self._provisioner = api, namespace, provisioner
         self._path = f"/api/v1/namespaces/{namespace}/events"
         self._lock = threading.Lock()
-        self._waiting = UnsentLosses()
+        self._unsent = UnsentLosses()
         self._sending: threading.Thread | None = None
-        self._refused = False
+        self._is_refused = False
         """True if the server accepts no Events, until the next start."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
         """Queue these ends, and return at once."""
         with self._lock:
-            if self._refused or not ends:
+            if self._is_refused or not ends:
                 return
             for end in ends:
-                self._waiting.add(pool, end)
+                self._unsent.add(pool, end)
             if self._sending is None:
                 self._sending = threading.Thread(target=self._send_all, name=f"losses {self._path}", daemon=True)
                 self._sending.start()
@@ -95,38 +95,38 @@ class LossEvents:
 
     def _send_all(self) -> None:
         """Send until no loss waits."""
-        while (waiting := self._take_waiting()) is not None:
+        while (waiting := self._next_unsent()) is not None:
             try:
                 for body in self._bodies(waiting):
                     self._api.send("POST", self._path, body=json.dumps(body).encode())
             except BackendError as error:
-                self._refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
+                self._is_refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
                 refused = "Events on lost pods are refused, and not tried again"
-                text = refused if self._refused else "Events were not written"
+                text = refused if self._is_refused else "Events were not written"
                 log.warning(text, extra={"path": self._path, **error.failure.facts})
                 time.sleep(error.retry_after or 0.0)
             except Exception:
                 log.exception("Events were not written", extra={"path": self._path})
 
-    def _take_waiting(self) -> UnsentLosses | None:
+    def _next_unsent(self) -> UnsentLosses | None:
         """Return the losses that wait now. Return None at the end of this sending."""
         with self._lock:
-            waiting, self._waiting = self._waiting, UnsentLosses()
-            if self._refused or not waiting.each:
+            waiting, self._unsent = self._unsent, UnsentLosses()
+            if self._is_refused or not waiting.each:
                 self._sending = None
                 return None
             return waiting
 
     def _bodies(self, waiting: UnsentLosses) -> Iterator[dict[str, Any]]:
         for pool, end in waiting.each:
-            yield self._body(pool, end, end_of(end)[0], message(pool, end))
+            yield self._body(pool, end, reason_and_phrase(end)[0], format_message(pool, end))
         for pool, counts in waiting.others.items():
             most = counts.most_common()
             listed = ", ".join(f"{count} {reason}" for reason, count in most)
             text = (
                 f"{counts.total()} more machines of pool {pool} ended: {listed}. `provisioner status` names the cause."
             )
-            yield self._body(pool, waiting.named[pool], most[0][0], text)
+            yield self._body(pool, waiting.attached_to[pool], most[0][0], text)
 
     def _body(self, pool: str, end: Ended, reason: str, text: str) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -149,14 +149,14 @@ class LossEvents:
         }
 
 
-def end_of(end: Ended) -> tuple[str, str]:
+def reason_and_phrase(end: Ended) -> tuple[str, str]:
     """Return the reason of a loss and a phrase for it."""
     return ENDS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
 
 
-def message(pool: str, end: Ended) -> str:
+def format_message(pool: str, end: Ended) -> str:
     """Return a message for operators: the machine's end, its cause, its owner, and the next step."""
     why = f": {end.failure.text}" if end.failure is not None else ""
     following = "it is reported to HostFactory" if end.lost else "another one is tried while the request lasts"
     whose = f"Request {end.request}, template {end.template}, pool {pool}"
-    return f"Machine {end_of(end)[1]}{why.rstrip('.')}. {whose}; {following}."
+    return f"Machine {reason_and_phrase(end)[1]}{why.rstrip('.')}. {whose}; {following}."

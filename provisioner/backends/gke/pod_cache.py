@@ -16,7 +16,7 @@ from provisioner.backends.connections import MOST_PAGES
 from provisioner.backends.dns import Resolver
 from provisioner.backends.gke.api import words
 from provisioner.backends.gke.pod_status import Pod
-from provisioner.backends.gke.pods import Ending, Identity, Reading, Wait, sought_machine, waits
+from provisioner.backends.gke.pods import Ending, Identity, Reading, Wait, get_wait, sought_machine
 from provisioner.model import ErrorClass, Failure, LossCause, Machine, Notice, Phase
 
 UNRESOLVED = Failure(ErrorClass.OTHER, "its name does not resolve yet")
@@ -64,13 +64,15 @@ class PodCache:
         self._version = 0
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
-        self._union: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = None
+        self._shown_with_strayed: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = (
+            None
+        )
         """Machines shown last, the strayed machines among them, and both together."""
 
     def replace(self, readings: Iterable[Reading], version: str) -> bool:
         """Replace the pods by a complete list of that version. Return True if something changed."""
         with self._lock:
-            present = {self._put(reading) for reading in readings}
+            present = {self._store(reading) for reading in readings}
             self._advance(version)
             for name in self._pods.keys() - present - self._created.keys():
                 self._drop(name, LossCause.UNKNOWN)
@@ -82,7 +84,7 @@ class PodCache:
         with self._lock:
             self._version = max(self._version, _number(pod["metadata"].get("resourceVersion")))
             if reading is not None and kind != "DELETED":
-                self._put(reading)
+                self._store(reading)
             elif name in self._pods and self._pods[name].fingerprint.uid == pod["metadata"].get("uid"):
                 # A pod's last status may come together with its end. A pod without a cause was deleted without grace or
                 # has lost its labels, which a query by its name finds out.
@@ -102,7 +104,7 @@ class PodCache:
         reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
         with self._lock:
             if reading is not None and version > self._version:
-                self._created[self._put(reading)] = version
+                self._created[self._store(reading)] = version
 
     def waiting(self, seconds: float) -> frozenset[Wait]:
         """Return the pods that have waited for ``seconds`` for the same thing."""
@@ -144,7 +146,7 @@ class PodCache:
 
         Strayed machines come first. A name whose cause of end is known is left out.
         """
-        causes, strayed = self.causes(), self._union[1] if self._union else {}
+        causes, strayed = self.causes(), self._shown_with_strayed[1] if self._shown_with_strayed else {}
         names = [name for name, uid in sought.items() if not uid or causes.get(name) in (None, LossCause.UNKNOWN)]
         return {name: sought[name] for name in sorted(names, key=lambda name: name not in strayed)[:MOST_ASKED]}
 
@@ -154,8 +156,8 @@ class PodCache:
         ``there``: the existing pods with the names ``sought``, whoever owns them. ``sought`` has the expected uid of
         each. A pod with our labels has not strayed; the cache lacks it.
         """
-        self._confirm(sought.keys() - there.keys())
-        shown, before = self.machines(now), self._union[1] if self._union else {}
+        self._note_absent(sought.keys() - there.keys())
+        shown, before = self.machines(now), self._shown_with_strayed[1] if self._shown_with_strayed else {}
         strayed = {
             name: sought_machine(pod, now, before.get(name), strayed=not self.identity.owns(pod))
             for name, pod in there.items()
@@ -163,16 +165,20 @@ class PodCache:
         }
         if not strayed:
             return shown
-        if self._union is None or self._union[0] is not shown or self._union[1] != strayed:
-            self._union = shown, strayed, {**shown, **strayed}
-        return self._union[2]
+        if (
+            self._shown_with_strayed is None
+            or self._shown_with_strayed[0] is not shown
+            or self._shown_with_strayed[1] != strayed
+        ):
+            self._shown_with_strayed = shown, strayed, {**shown, **strayed}
+        return self._shown_with_strayed[2]
 
-    def lacks(self, there: Mapping[str, Pod]) -> bool:
+    def is_missing_any(self, there: Mapping[str, Pod]) -> bool:
         """Return True if one of these pods is ours and unknown here, because the events are incomplete then."""
         with self._lock:
             return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
 
-    def _confirm(self, gone: Iterable[str]) -> None:
+    def _note_absent(self, gone: Iterable[str]) -> None:
         """Note that no pods of these names exist. Pods that ended without a cause were deleted without grace."""
         with self._lock:
             for name in gone:
@@ -180,7 +186,7 @@ class PodCache:
                     del self._causes[name]
                     self._causes[name] = LossCause.DELETED, self._clock()
 
-    def _put(self, reading: Reading) -> str:
+    def _store(self, reading: Reading) -> str:
         """Store a pod's reading. Return its name."""
         (machine, ending), name = reading, reading[0].name
         check_number(len(self._pods) + (name not in self._pods))
@@ -196,7 +202,7 @@ class PodCache:
         self._endings.pop(name, None)
         if ending is not None:
             self._endings[name] = (ending, since if ending == ending_before else self._clock())
-        wait = waits(machine)
+        wait = get_wait(machine)
         if wait is None:
             self._waits.pop(name, None)
         elif name not in self._waits or self._waits[name][0] != wait:
@@ -206,8 +212,8 @@ class PodCache:
 
     def _drop(self, name: str, cause: LossCause | None) -> None:
         known: tuple[dict[str, Any], ...] = (self._causes, self._pods, self._endings, self._created, self._waits)
-        for facts in known:
-            facts.pop(name, None)
+        for entries in known:
+            entries.pop(name, None)
         self._causes[name] = cause, self._clock()
         self._dirty.add(name)
         if self._resolver is not None:
@@ -225,7 +231,7 @@ class PodCache:
         machine = self._pods.get(name)
         if machine is None:
             return None
-        if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.resolves(name):
+        if machine.phase is Phase.RUNNING and self._resolver is not None and not self._resolver.is_resolved(name):
             self._dirty.add(name)
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         if name in self._waits:
@@ -243,8 +249,8 @@ def _explained(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) ->
         return replace(machine, failure=why, no_room=why is not None and why.error.has_no_room)
     if why is None or machine.failure is None:
         return machine
-    said = Failure(why.error, words(f"{why.text}; {machine.failure.text}"))  # the autoscaler's class, then its text
-    return replace(machine, failure=said, no_room=why.text.startswith(FAILED))
+    combined = Failure(why.error, words(f"{why.text}; {machine.failure.text}"))  # the autoscaler's class, then its text
+    return replace(machine, failure=combined, no_room=why.text.startswith(FAILED))
 
 
 def _number(version: object) -> int:

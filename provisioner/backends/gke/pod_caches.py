@@ -24,12 +24,12 @@ class PodList:
     def __init__(self, pools: Iterable[Identity], is_spot: IsSpot = unknown) -> None:
         self._is_spot = is_spot
         self._readings: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
-        self._taken = 0
+        self._count = 0
 
     def take(self, kind: str, pod: Pod) -> None:
         """Add a pod of the list (``ADDED``), or apply an event that came before the list was complete."""
-        self._taken += 1
-        check_number(self._taken)
+        self._count += 1
+        check_number(self._count)
         is_spot = self._is_spot(node_of(pod))
         for pool, readings in self._readings.items():
             reading = None if kind == "DELETED" else pool.read(pod, is_spot)

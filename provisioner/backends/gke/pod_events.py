@@ -60,9 +60,9 @@ class PodEvents:
 
     def observe(self) -> None:
         """Begin to read if pods have waited long enough and the pause is over. Return at once."""
-        self._readings.begin(self._api.times.events, self._wanted)
+        self._readings.begin(self._api.times.events, self._next_reading)
 
-    def _wanted(self) -> Callable[[], None] | None:
+    def _next_reading(self) -> Callable[[], None] | None:
         waiting = self._caches.waiting(self._api.times.waiting)
         return partial(self._read, waiting) if waiting else None
 
@@ -100,20 +100,20 @@ def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wai
         if wait in waiting and (wait.placed or reason in OF_NO_NODE):
             said.setdefault(wait, []).append(event)
     silent = {wait: NOT_PREPARED for wait in waiting if wait.placed}
-    return silent | {wait: _failure(_last_word(of_pod)) for wait, of_pod in said.items()}
+    return silent | {wait: _failure(_newest_event(of_pod)) for wait, of_pod in said.items()}
 
 
-def _last_word(events: Iterable[Event]) -> Event:
+def _newest_event(events: Iterable[Event]) -> Event:
     """Return the newest Event, unless it says less than the Event before."""
     word: Event = {}
-    for event in sorted(events, key=lambda event: (_when(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
+    for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
         symptom = str(event.get("message")).startswith(SYMPTOM)
         if not (word and symptom) and not (event["reason"] == NOT_TRIGGERED and word.get("reason") == FAILED):
             word = event
     return word
 
 
-def _when(event: Event) -> str:
+def _last_time(event: Event) -> str:
     """Return the last time of an Event in the API's sortable format. Old and new Events have it in different fields."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")

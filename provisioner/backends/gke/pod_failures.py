@@ -47,22 +47,22 @@ def failure(pod: Pod) -> Failure | None:
     """Return why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
     status = pod.get("status") or {}
     if has_ended(pod):
-        return _end(pod)
+        return _end_failure(pod)
     if disrupted := disruption(status):
-        return _say(ErrorClass.OTHER, disrupted)
+        return _make_failure(ErrorClass.OTHER, disrupted)
     scheduled, ready = condition(status, "PodScheduled"), condition(status, "Ready")
     if scheduled.get("status") == "False":
-        return _not_scheduled(scheduled, gates(pod))
-    if trouble := next(filter(None, map(_trouble, containers(status))), None):
+        return _scheduling_failure(scheduled, gates(pod))
+    if trouble := next(filter(None, map(_container_failure, containers(status))), None):
         return trouble
     if status.get("phase") == "Running":
         is_unready = ready.get("status") == "False"
-        return (_restarted(status) or _say(ErrorClass.OTHER, ready)) if is_unready else None
+        return (_restart_failure(status) or _make_failure(ErrorClass.OTHER, ready)) if is_unready else None
     is_prepared = condition(status, "PodReadyToStartContainers").get("status") == "True"
     return NOT_PREPARED if node_of(pod) and not is_prepared else None
 
 
-def _end(pod: Pod) -> Failure | None:
+def _end_failure(pod: Pod) -> Failure | None:
     """Return why a pod has ended: by who ended it, else by the container that failed first, or ended at all.
 
     A sidecar (an init container that is always restarted) is no cause, because it is stopped after the others ended.
@@ -70,7 +70,7 @@ def _end(pod: Pod) -> Failure | None:
     status = pod["status"]
     for witness in (status, disruption(status)):
         if witness.get("reason"):
-            return _say(ErrorClass.OTHER, witness)
+            return _make_failure(ErrorClass.OTHER, witness)
     inits = (pod.get("spec") or {}).get("initContainers") or ()
     sidecars = {init.get("name") for init in inits if init.get("restartPolicy") == "Always"}
     ends = [
@@ -79,39 +79,39 @@ def _end(pod: Pod) -> Failure | None:
         if container.get("name") not in sidecars and (ended := terminated(container))
     ]
     first = next((end for end in ends if end[0].get("exitCode")), ends[-1] if ends else None)
-    return _say(ErrorClass.OTHER, *first) if first else None
+    return _make_failure(ErrorClass.OTHER, *first) if first else None
 
 
-def _not_scheduled(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
+def _scheduling_failure(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
     """Return why the pod has no node: gates block it, or no node accepts it. Removed gates are no failure."""
     reason = scheduled.get("reason")
     if reason == "SchedulingGated":
-        return _say(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
-    return _say(ErrorClass.STOCKOUT if reason == "Unschedulable" else ErrorClass.OTHER, scheduled)
+        return _make_failure(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
+    return _make_failure(ErrorClass.STOCKOUT if reason == "Unschedulable" else ErrorClass.OTHER, scheduled)
 
 
-def _trouble(container: Mapping[str, Any]) -> Failure | None:
+def _container_failure(container: Mapping[str, Any]) -> Failure | None:
     """Return why a container does not run; None if it runs, has ended well, or is about to start."""
     ended = terminated(container)
     if ended.get("exitCode"):
-        return _say(ErrorClass.OTHER, ended, container)
+        return _make_failure(ErrorClass.OTHER, ended, container)
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason") or "")
     if reason in STARTING:
         return None
-    return _say(ErrorClass.INVALID if reason in FAULTY_SPEC else ErrorClass.OTHER, waiting, container)
+    return _make_failure(ErrorClass.INVALID if reason in FAULTY_SPEC else ErrorClass.OTHER, waiting, container)
 
 
-def _restarted(status: Mapping[str, Any]) -> Failure | None:
+def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
     """Return the last end of a container that runs again and is not ready, which is the best reason there is."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):
-            return _say(ErrorClass.OTHER, last, container)
+            return _make_failure(ErrorClass.OTHER, last, container)
     return None
 
 
-def _say(
+def _make_failure(
     error: ErrorClass, source: Mapping[str, Any], container: Mapping[str, Any] | None = None, more: str = ""
 ) -> Failure:
     """Return a failure in the server's words: container, reason, message, and the last end of a waiting container."""

@@ -33,28 +33,28 @@ class UnknownField:
 
 def unknown_fields(pod: object) -> Iterator[UnknownField]:
     """Yield the unknown fields of a Pod manifest, in the order in which they are written."""
-    return _of_type(pod, "V1Pod", "")
+    return _unknown_in_type(pod, "V1Pod", "")
 
 
-def _of_type(value: object, kind: str, path: str) -> Iterator[UnknownField]:
+def _unknown_in_type(value: object, kind: str, path: str) -> Iterator[UnknownField]:
     """Yield the unknown fields within a value of the model type ``kind``."""
     nested = NESTED.fullmatch(kind)
     if nested and nested[1] == "List" and isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _of_type(item, nested[2], f"{path}[{number}]")
+            yield from _unknown_in_type(item, nested[2], f"{path}[{number}]")
     elif nested and nested[1] == "Dict" and isinstance(value, dict):
         for key, item in value.items():
-            yield from _of_type(item, nested[2], f"{path}[{key}]")
+            yield from _unknown_in_type(item, nested[2], f"{path}[{key}]")
     elif (model := getattr(models, kind, None)) is not None and isinstance(value, dict):
-        yield from _of_model(value, model, path)
+        yield from _unknown_in_model(value, model, path)
 
 
-def _of_model(value: dict[str, Any], model: Any, path: str) -> Iterator[UnknownField]:
+def _unknown_in_model(value: dict[str, Any], model: Any, path: str) -> Iterator[UnknownField]:
     kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
     for key, item in value.items():
         where = f"{path}.{key}" if path else str(key)
         if key in kinds:
-            yield from _of_type(item, kinds[key], where)
+            yield from _unknown_in_type(item, kinds[key], where)
         else:
             hint = suggestion(str(key), kinds)
             yield UnknownField(where, hint if "did you mean" in hint else "", key, value)

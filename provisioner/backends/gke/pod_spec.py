@@ -56,7 +56,7 @@ class PodSpec:
     """The Pod as JSON, without the slot's own fields."""
     digest: str
     """Digest of the user's text."""
-    restarts: str
+    restart_policy: str
     """The pod's restartPolicy."""
 
     def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
@@ -90,17 +90,17 @@ class PodSpecFile:
         self._path, self._namespace = path, namespace
         self._lock = threading.Lock()
         self._signature: object = None
-        self._refused = ""
+        self._refused_message = ""
         self._spec = self._read()
 
     def current(self) -> PodSpec:
         """Return the last valid pod spec. Thread-safe."""
         with self._lock:
             try:
-                self._spec, self._refused = self._read(), ""
+                self._spec, self._refused_message = self._read(), ""
             except BackendError as error:
-                if error.failure.text != self._refused:
-                    self._refused = error.failure.text
+                if error.failure.text != self._refused_message:
+                    self._refused_message = error.failure.text
                     log.exception("Pod spec refused, the one before stays in force")
             return self._spec
 
@@ -159,7 +159,7 @@ def _parsed(text: str, namespace: str) -> PodSpec:
 def _document(text: str) -> object:
     """Return the document in the text. JSON is read as JSON, because with tabs or numbers such as 1e3 it is no YAML."""
     try:
-        return json.loads(text, object_pairs_hook=_distinct)
+        return json.loads(text, object_pairs_hook=_check_keys)
     except ValueError:
         pass
     try:
@@ -171,7 +171,7 @@ def _document(text: str) -> object:
     return document
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Raise ValueError for a repeated key, whose position the YAML reader then finds."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
@@ -233,7 +233,7 @@ def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield variable
 
 
-def requested(spec: Mapping[str, Any], resource: str) -> float:
+def requested_amount(spec: Mapping[str, Any], resource: str) -> float:
     """Return the sum of the requests of a pod's containers. A limit without a request counts as a request."""
     total = 0.0
     for container in spec["containers"]:

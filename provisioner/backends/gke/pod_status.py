@@ -93,7 +93,7 @@ def has_ended(pod: Pod) -> bool:
     over = {
         name
         for name, one in named.items()
-        if (exited := ended.get(name)) and not _restarts(exited.get("exitCode") or 0, {**usual, **one})
+        if (exited := ended.get(name)) and not _is_restarted(exited.get("exitCode") or 0, {**usual, **one})
     }
     # Others, such as a service mesh, may have added containers. A pod without our annotation has only its own.
     annotated = (pod["metadata"].get("annotations") or {}).get(CONTAINERS)
@@ -101,7 +101,7 @@ def has_ended(pod: Pod) -> bool:
     return bool(ours) and ours <= over
 
 
-def _restarts(exit_code: int, container: Mapping[str, Any]) -> bool:
+def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
     """Return True if the kubelet starts the ended container again, by its rules, else by its policy or the pod's."""
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
@@ -131,12 +131,12 @@ def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
 
     ``is_spot``: True for such a node. If None, the pod's spec decides.
     """
-    cause = _witnessed(pod)
-    is_preempted = cause is LossCause.NODE and (_wants_spot(pod) if is_spot is None else is_spot)
+    cause = _best_cause(pod)
+    is_preempted = cause is LossCause.NODE and (_is_for_spot(pod) if is_spot is None else is_spot)
     return LossCause.PREEMPTED if is_preempted else cause
 
 
-def _witnessed(pod: Pod) -> LossCause:
+def _best_cause(pod: Pod) -> LossCause:
     """Return the cause by the best source: the disruption, the kubelet, the deletion, or the containers."""
     status = pod.get("status") or {}
     disrupted = disruption(status)
@@ -150,10 +150,10 @@ def _witnessed(pod: Pod) -> LossCause:
         return LossCause.NODE if refused else FAILED_REASONS.get(reason, LossCause.UNKNOWN)
     if is_terminating(pod):
         return LossCause.DELETED
-    return _exit(status)
+    return _exit_cause(status)
 
 
-def _exit(status: Mapping[str, Any]) -> LossCause:
+def _exit_cause(status: Mapping[str, Any]) -> LossCause:
     """Return the cause for a pod that ended by itself. Its containers exited, unless their kubelet lost them."""
     ends = [ended for container in containers(status) if (ended := terminated(container))]
     if any(ended.get("reason") == LOST_CONTAINER for ended in ends):
@@ -161,15 +161,15 @@ def _exit(status: Mapping[str, Any]) -> LossCause:
     return LossCause.EXITED if ends or status.get("phase") == "Succeeded" else LossCause.UNKNOWN
 
 
-def _wants_spot(pod: Pod) -> bool:
+def _is_for_spot(pod: Pod) -> bool:
     """Return True for a pod that requests or tolerates nodes that Google may preempt."""
     spec = pod.get("spec") or {}
-    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()} | set(_affine(spec))
+    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()} | set(_required_labels(spec))
     tolerated = {str(toleration.get("key")) for toleration in spec.get("tolerations") or ()}
     return not wanted.isdisjoint(SPOT_SELECTORS) or not tolerated.isdisjoint(SPOT_TAINTS)
 
 
-def _affine(spec: Mapping[str, Any]) -> Iterator[str]:
+def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield the node labels that the pod's affinity requires. A label that only has to exist gets its usual value."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}

@@ -22,7 +22,7 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.connections import BODY_BYTES, LINE_BYTES
-from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered, words
+from provisioner.backends.gke.api import LIST_SECONDS, Document, KubeApi, KubeError, unanswered_error, words
 from provisioner.backends.gke.pod_caches import PodCaches, PodList
 from provisioner.backends.gke.pods import Identity
 from provisioner.backends.responses import ODD_RESPONSES, json_object, text, understood
@@ -63,21 +63,21 @@ class PodWatch:
         self._closing = threading.Event()
         self._tried = threading.Event()
         """Set when the first list has succeeded or failed."""
-        self._anew = threading.Event()
+        self._is_list_wanted = threading.Event()
         """Set while a new list is wanted although the stream works."""
-        self._begun = self._listed = 0.0
+        self._began_at = self._listed_at = 0.0
         """Monotonic times at which the last list or stream began, and at which the last complete list began."""
-        self._synced = False
+        self._is_synced = False
         self._host = ""
         """Address of the server that the list came from."""
         self._version = ""
         """Version from which the watch continues; empty if the pods must be listed first."""
-        self._heard = 0.0
+        self._heard_at = 0.0
         """Monotonic time of the server's last message: a list, an event, a bookmark."""
         self._blind_since: float | None = None
         """Monotonic time since which no stream follows the caches (after a list or a stream's end); None during a
         stream."""
-        self._failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
+        self._last_failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
         self._failures = 0
         """Number of failures in a row."""
         self._stream: urllib3.response.BaseHTTPResponse | None = None
@@ -104,26 +104,26 @@ class PodWatch:
         Raise BackendError unless the caches are complete and current (law: a failed observation is not an empty
         observation).
         """
-        if not self._synced:
+        if not self._is_synced:
             self._tried.wait(self._api.times.first_observation)
         elif self._api.access.host() != self._host:
             self._end_stream()
             raise BackendError(ErrorClass.UNAVAILABLE, "the server has another address now: its pods are listed first")
         now, blind_since = time.monotonic(), self._blind_since
-        if not self._synced or (blind_since is not None and now - blind_since > self._api.times.blind):
-            raise BackendError(self._failure.error, self._failure.text)
-        if now - self._heard > self._api.times.silence + self._api.times.blind:
-            raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard:.0f} s")
-        if now - self._listed > oldest and not self._anew.is_set():
+        if not self._is_synced or (blind_since is not None and now - blind_since > self._api.times.blind):
+            raise BackendError(self._last_failure.error, self._last_failure.text)
+        if now - self._heard_at > self._api.times.silence + self._api.times.blind:
+            raise BackendError(ErrorClass.TIMEOUT, f"the watch has been silent for {now - self._heard_at:.0f} s")
+        if now - self._listed_at > oldest and not self._is_list_wanted.is_set():
             log.info("Pods are listed again as a check", extra=self._where)
-            self._anew.set()
+            self._is_list_wanted.set()
             self._end_stream()
-        return self._listed
+        return self._listed_at
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                self._go_on()
+                self._list_or_resume()
             except NoStreamedLists as error:
                 self._api.streams_lists = False
                 log.info("Server streams no lists, asking for pages", extra={**self._where, "text": str(error)})
@@ -141,21 +141,21 @@ class PodWatch:
                 self._version = ""
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
-    def _go_on(self) -> None:
+    def _list_or_resume(self) -> None:
         """Resume the watch from the last version, or list if there is none, it is too old, or a list is wanted.
 
         A list that is wanted as a check is read in pages, so that it depends on no stream and on no cache behind one.
         """
-        self._begun, wanted = time.monotonic(), self._anew.is_set()
+        self._began_at, wanted = time.monotonic(), self._is_list_wanted.is_set()
         if (host := self._api.access.host()) != self._host:
-            self._host, self._version, self._synced = host, "", False
-        if self._version and not wanted and self._begun - self._heard <= self._api.times.silence:
+            self._host, self._version, self._is_synced = host, "", False
+        if self._version and not wanted and self._began_at - self._heard_at <= self._api.times.silence:
             self._follow({"resourceVersion": self._version})
         elif self._api.streams_lists and not wanted:
             self._follow(STREAMED_LIST, self._caches.empty_list())
         else:
             self._replace(*self.list_pods())
-            self._anew.clear()
+            self._is_list_wanted.clear()
 
     @understood(ErrorClass.UNAVAILABLE)
     def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
@@ -173,9 +173,9 @@ class PodWatch:
     def _replace(self, pods: PodList, version: str) -> None:
         """Replace the caches by a complete list."""
         self._caches.replace(pods, version)
-        self._version, self._synced, self._heard = version, True, time.monotonic()
-        self._listed = self._begun
-        self._blind_since = self._heard
+        self._version, self._is_synced, self._heard_at = version, True, time.monotonic()
+        self._listed_at = self._began_at
+        self._blind_since = self._heard_at
         self._tried.set()
 
     def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
@@ -190,14 +190,14 @@ class PodWatch:
             if pods is None:
                 self._blind_since = None
             for event in events(stream):
-                pods = self._take(event, pods)
+                pods = self._apply_event(event, pods)
         except Exception:
-            if not self._anew.is_set():  # If it is set, we ended the stream ourselves.
+            if not self._is_list_wanted.is_set():  # If it is set, we ended the stream ourselves.
                 raise
         finally:
             self._blind_since, self._stream = self._blind_since or time.monotonic(), None
             stream.close()
-            if pods is None and time.monotonic() - self._begun > STEADY_SECONDS:
+            if pods is None and time.monotonic() - self._began_at > STEADY_SECONDS:
                 self._failures = 0
         if pods is not None:
             raise BackendError(ErrorClass.UNAVAILABLE, "the streamed list of pods ended before it was complete")
@@ -218,15 +218,15 @@ class PodWatch:
                 raise NoStreamedLists(error.failure.text) from error
             raise
 
-    def _take(self, event: Document, pods: PodList | None) -> PodList | None:
+    def _apply_event(self, event: Document, pods: PodList | None) -> PodList | None:
         """Apply an event to the caches, or to a list under way. Return the list while it is incomplete."""
         kind, pod = str(event.get("type")), event.get("object")
         if kind == "ERROR" or not isinstance(pod, dict):
-            raise _complaint(event, pods)
+            raise _stream_error(event, pods)
         if not (version := text(pod["metadata"]["resourceVersion"])):
             raise Disordered(f"a {kind} event without a version")
         if pods is not None and kind != "BOOKMARK":
-            if time.monotonic() > self._begun + LIST_SECONDS:
+            if time.monotonic() > self._began_at + LIST_SECONDS:
                 raise BackendError(ErrorClass.TIMEOUT, f"the streamed list has not ended within {LIST_SECONDS:g} s")
             pods.take(kind, pod)
             return pods
@@ -239,22 +239,22 @@ class PodWatch:
             self._caches.advance(version)
         else:
             self._caches.apply(kind, pod)
-        self._version, self._heard = version, time.monotonic()
+        self._version, self._heard_at = version, time.monotonic()
         return None
 
-    def _retry_later(self, what: str, failure: Failure, least: float = 0.0) -> None:
+    def _retry_later(self, event_message: str, failure: Failure, least: float = 0.0) -> None:
         """Remember a failure and wait before the next attempt, longer with each failure in a row.
 
         ``least``: seconds that the server asks for.
         """
         if self._closing.is_set():
             return
-        self._failure = failure
+        self._last_failure = failure
         self._blind_since = self._blind_since or time.monotonic()
         self._tried.set()
         delay = min(self._api.times.last_retry, self._api.times.first_retry * 2 ** min(self._failures, 20))
         self._failures += 1
-        log.warning(what, extra={**self._where, **failure.facts})
+        log.warning(event_message, extra={**self._where, **failure.facts})
         self._closing.wait(max(least, delay * random.uniform(0.5, 1.0)))
 
 
@@ -273,16 +273,16 @@ def events(stream: Any) -> Iterator[Document]:
         for chunk in stream.stream(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             if len(rest) > LINE_BYTES:
-                raise stream.allowance.large(f"{LINE_BYTES >> 20} MiB")
+                raise stream.allowance.size_error(f"{LINE_BYTES >> 20} MiB")
             for line in lines:
                 stream.allowance.renew(BODY_BYTES)
                 if line.strip():
                     yield json_object(line)
     except urllib3.exceptions.HTTPError as error:
-        raise unanswered(error) from error
+        raise unanswered_error(error) from error
 
 
-def _complaint(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
+def _stream_error(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
     """Return the exception for an ERROR event, or for an event without an object."""
     status = event.get("object")
     text = str(status.get("message") or event if isinstance(status, dict) else event)

@@ -158,7 +158,7 @@ _shared = lru_cache(RECENT)(str)
 """Return an equal text that is in memory already, because thousands of pods are made in the same few seconds."""
 
 
-def waits(machine: Machine) -> Wait | None:
+def get_wait(machine: Machine) -> Wait | None:
     """Return the wait of a pod if only Events explain it; None for any other pod."""
     if machine.phase is not Phase.PENDING or machine.failure is None:
         return None

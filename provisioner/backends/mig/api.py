@@ -21,13 +21,13 @@ from provisioner.backends.connections import MOST_PAGES, PAGE
 from provisioner.backends.google_auth import bounded_session
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.entries import Json
-from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
+from provisioner.backends.mig.errors import CALL_ERRORS, failed_call_error, http_error, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import json_object, smaller_page, text
 from provisioner.model import ErrorClass
 
-SAME_PAGE = 3
+MOST_SAME_PAGES = 3
 """Times that a page may be empty and name itself as the next page before the observation fails."""
 
 GROUP_FIELDS = (
@@ -139,7 +139,7 @@ class ComputeApi:
     def permissions(self, group: MigPool, wanted: Sequence[str], deadline: float) -> frozenset[str]:
         """Return the wanted permissions that we have on the group. Only the beta API answers this question."""
         url = f"{self._beta}{group.path}/testIamPermissions"
-        self._budget.take(deadline)
+        self._budget.wait_for_read(deadline)
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
 
     def create(self, group: MigPool, names: Sequence[str], id_: str) -> Json:
@@ -189,24 +189,24 @@ class ComputeApi:
             except BackendError as error:
                 params["maxResults"] = str(smaller_page(int(params["maxResults"]), error))
                 continue
-            _refuse_partial(page)
+            _check_complete(page)
             entries.extend(page.get(items) or [])
             params["pageToken"] = token = text(page.get("nextPageToken") or "")
             if not token:
                 return entries
             tokens[token] += 1
-            if tokens[token] > SAME_PAGE:
+            if tokens[token] > MOST_SAME_PAGES:
                 raise BackendError(ErrorClass.OTHER, f"{path}: the pages do not go on after {token!r}")
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
         """Return a response, a JSON object of the expected ``kind``."""
-        self._budget.take(deadline)
+        self._budget.wait_for_read(deadline)
         return self._send(method, self._url + path, deadline, kind, params=params)
 
     def _change(self, group: MigPool, verb: str, body: Json, **params: str) -> Json:
         url = f"{self._url}{group.path}/{verb}Instances"
-        self._budget.count()
+        self._budget.count_change()
         return self._send("POST", url, math.inf, OPERATION, params=params, json=body)
 
     def _send(self, method: str, url: str, deadline: float, kind: str = "", **options: Any) -> Json:
@@ -219,7 +219,7 @@ class ComputeApi:
             response = self._session.request(method, url, timeout=left, **options)
         except CALL_ERRORS as error:
             self.clock.hear(None, time.monotonic() - began)
-            raise of_exception(error) from error
+            raise failed_call_error(error) from error
         # A wait for an operation may be long without a slow server.
         self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
         content = response.content
@@ -228,8 +228,8 @@ class ComputeApi:
         except ValueError as error:
             body, odd = {}, f" ({error})"
         if response.status_code != 200:
-            said = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
-            refusal = raised(said, response.headers.get("Retry-After"))
+            reported = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
+            refusal = raised(reported, response.headers.get("Retry-After"))
             self._budget.follow(refusal)
             raise refusal
         if odd or (kind and body.get("kind") != kind):
@@ -241,7 +241,7 @@ def _by_name(items: list[Json]) -> dict[str, Json]:
     return {text(item["name"]): item for item in items}
 
 
-def _refuse_partial(page: Json) -> None:
+def _check_complete(page: Json) -> None:
     """Raise BackendError for an incomplete list (law: a failed observation is not an empty observation)."""
     warning = page.get("warning")
     code = warning.get("code", "") if isinstance(warning, dict) else ""

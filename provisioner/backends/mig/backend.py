@@ -31,7 +31,7 @@ from provisioner.backends.mig.live_check import GroupInspection
 from provisioner.backends.mig.observer import GroupObserver
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
-from provisioner.backends.mig.undecided_creates import Admissions
+from provisioner.backends.mig.undecided_creates import UndecidedCreates
 from provisioner.backends.responses import understood
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 
@@ -41,7 +41,7 @@ CHUNK = 1000
 WORKERS = 4
 """Creates and deletes under way at once. A group executes them one after the other anyway."""
 
-HASTE = 1 / 3
+LEAST_PACE_PART = 1 / 3
 """Least part of the pace between two observations, because hints may come by the thousand and observations cost lists.
 """
 
@@ -59,16 +59,16 @@ class MigBackend(GroupInspection):
 
     def __init__(self, pool: MigPool, projects: Projects) -> None:
         """Make no call yet. All pools of the provisioner share ``projects``."""
-        super().__init__(pool, projects.of(pool))
+        super().__init__(pool, projects.get_project(pool))
         self.pool = pool.name
         self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
         self._observer = GroupObserver(pool, self._project)
-        self._admissions = Admissions(pool.lag_seconds)
+        self._admissions = UndecidedCreates(pool.lag_seconds)
         self._ending = threading.Event()
-        self._next_observation = 0.0
+        self._next_observation_at = 0.0
         self._lock = threading.Lock()
-        self._failures: dict[uuid.UUID, int] = {}
+        self._failed_creates: dict[uuid.UUID, int] = {}
         """Number of failed operations by the key of their create."""
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -80,14 +80,14 @@ class MigBackend(GroupInspection):
 
         Wait if the previous observation began less than a part of the pace ago.
         """
-        self._ending.wait(max(0.0, self._next_observation - time.monotonic()))
-        self._next_observation = time.monotonic() + HASTE * self.pace
+        self._ending.wait(max(0.0, self._next_observation_at - time.monotonic()))
+        self._next_observation_at = time.monotonic() + LEAST_PACE_PART * self.pace
         api, location = self._project.api, self._settings.place
         # One deadline for all operations together, so that they do not delay the observation.
         deadline = time.monotonic() + api.times.call
         members = self._observer.members
-        self._admissions.ask(lambda name: api.operation(location, name, deadline), members)
-        return self._observer.observe(now, dict(sought), self._admissions.refused(members))
+        self._admissions.read_operations(lambda name: api.operation(location, name, deadline), members)
+        return self._observer.observe(now, dict(sought), self._admissions.refused_machines(members))
 
     def ahead(self) -> float | None:
         """Return the seconds by which Compute Engine's clock is ahead."""
@@ -121,15 +121,15 @@ class MigBackend(GroupInspection):
         there = []
         for name, delete in ours.items():
             member, outside = members.get(name), self._observer.outside.get(name)
-            if member is not None and _holds(member, delete):
+            if member is not None and _has_instance(member, delete):
                 there.append((member.url, delete))
             elif outside is not None and outside.id == delete.uid:
-                outcomes.append(Outcome(delete, _strayed(outside)))
+                outcomes.append(Outcome(delete, _strayed_failure(outside)))
             else:
                 outcomes.append(Outcome(delete))
-        return outcomes + self._take_out(there, may_start)
+        return outcomes + self._delete_members(there, may_start)
 
-    def _take_out(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
+    def _delete_members(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
         """Send the deletes, by address or by name of their members, because Compute does not accept both in one
         request."""
         calls = [
@@ -166,21 +166,21 @@ class MigBackend(GroupInspection):
                 self._note_failure(key)
                 raise raised(error)
         except AlreadyExists as error:
-            return self._observe_again(names, error.failure.text)
+            return self._find_missing(names, error.failure.text)
         return {}
 
     def _request_id(self, key: uuid.UUID) -> str:
         """Return the request id of a create: the same for the same names until Compute answers it with an error."""
-        return str(uuid.uuid5(key, str(self._failures.get(key, 0))))
+        return str(uuid.uuid5(key, str(self._failed_creates.get(key, 0))))
 
     def _note_failure(self, key: uuid.UUID) -> None:
         """Use another id for the next try of this create, because the old id would only return the failed operation."""
         with self._lock:
-            self._failures[key] = self._failures.pop(key, 0) + 1
-            if len(self._failures) > REMEMBERED_FAILURES:
-                del self._failures[next(iter(self._failures))]
+            self._failed_creates[key] = self._failed_creates.pop(key, 0) + 1
+            if len(self._failed_creates) > REMEMBERED_FAILURES:
+                del self._failed_creates[next(iter(self._failed_creates))]
 
-    def _observe_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
+    def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
         """Return failures for the names that are no members. Names that are members are ours, and a success.
 
         Compute reports that a name of the call exists, but not which. The missing names count as unanswered, so that
@@ -200,14 +200,14 @@ class MigBackend(GroupInspection):
         return {}
 
 
-def _strayed(member: Member) -> Failure:
+def _strayed_failure(member: Member) -> Failure:
     """Return the refusal to delete an abandoned instance, because that right would cover all instances of the
     project."""
     line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
     return Failure(ErrorClass.DENIED, f"the instance was taken out of its group, and runs on until: {line}")
 
 
-def _holds(member: Member, delete: Delete) -> bool:
+def _has_instance(member: Member, delete: Delete) -> bool:
     """Return True if the group has the instance to delete, and does not delete it already.
 
     A member without an instance (its id is empty) must be deleted as well, because it counts and may get an instance.

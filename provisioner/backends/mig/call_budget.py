@@ -20,12 +20,12 @@ class CallBudget:
 
     def __init__(self, calls: int, window: float) -> None:
         self._calls, self._window = calls, window
-        self._begun: deque[float] = deque()
+        self._began_at: deque[float] = deque()
         self._quiet_until = 0.0
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def take(self, deadline: float) -> None:
+    def wait_for_read(self, deadline: float) -> None:
         """Wait until a read may begin. Raise THROTTLED if it may not begin before ``deadline`` (monotonic time).
 
         Raise UNAVAILABLE once the budget is closed.
@@ -34,22 +34,22 @@ class CallBudget:
             with self._lock:
                 self._check_quiet()
                 now = time.monotonic()
-                while self._begun and self._begun[0] <= now - self._window:
-                    self._begun.popleft()
-                if len(self._begun) < self._calls:
-                    self._begun.append(now)
+                while self._began_at and self._began_at[0] <= now - self._window:
+                    self._began_at.popleft()
+                if len(self._began_at) < self._calls:
+                    self._began_at.append(now)
                     return
-                turn = self._begun[len(self._begun) - self._calls] + self._window
+                turn = self._began_at[len(self._began_at) - self._calls] + self._window
             if turn > deadline:
                 raise BackendError(ErrorClass.THROTTLED, f"our own limit of {self._calls} calls a minute is used up")
             self._closed.wait(turn - now)
         raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
 
-    def count(self) -> None:
+    def count_change(self) -> None:
         """Count a call that changes something. It does not wait, because such calls are few and urgent."""
         with self._lock:
             self._check_quiet()
-            self._begun.append(time.monotonic())
+            self._began_at.append(time.monotonic())
 
     def follow(self, error: BackendError) -> None:
         """Begin no call before the time that a refused call asked for.

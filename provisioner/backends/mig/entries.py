@@ -108,7 +108,7 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
         public_ip=text(access.get("natIP", "")),
         spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
         grace=SPOT_GRACE_SECONDS if notice is None else seconds(notice),
-        expires=_end(item),
+        expires=_expiry(item),
     )
 
 
@@ -117,7 +117,7 @@ def _termination(item: Json) -> float | None:
     return epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
 
 
-def _end(item: Json) -> float | None:
+def _expiry(item: Json) -> float | None:
     """Return the epoch at which Compute ends an instance, by its own timestamp, else by the instance's scheduling."""
     scheduling = item.get("scheduling") or {}
     scheduled_end = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
@@ -136,12 +136,12 @@ def epoch(timestamp: str) -> int:
         return 0
 
 
-def counted(group: Json) -> int:
+def count_members(group: Json) -> int:
     """Return the number of members that the group counts, whatever their current actions."""
     return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
 
 
-def resting(group: Json) -> int:
+def count_resting(group: Json) -> int:
     """Return the number of members without a current action, which are those that run."""
     return int((group.get("currentActions") or {}).get("none", 0))
 
@@ -153,9 +153,9 @@ def spec(group: Json) -> str:
     return ",".join(url.partition("/projects/")[2] or url for url in urls)
 
 
-def settled(group: Json, members: int) -> bool:
+def is_settled(group: Json, members: int) -> bool:
     """Return True if the group has and wants exactly ``members`` members, all without a current action."""
-    return (resting(group), counted(group), group.get("targetSize", 0)) == (members, members, members)
+    return (count_resting(group), count_members(group), group.get("targetSize", 0)) == (members, members, members)
 
 
 def zones(group: Json, zone: str) -> frozenset[str]:

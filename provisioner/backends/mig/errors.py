@@ -67,10 +67,10 @@ SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
 """Error classes with the parts of codes and of texts that identify them, whatever the HTTP status. The first match
 decides. The parts come from Google's documentation and from Kubernetes' autoscaler."""
 
-OWN = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
+OWN_STATUSES = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
 """Error classes of HTTP statuses with a meaning of Compute's own."""
 
-OF_A_RESOURCE = ("operationrateexceeded", "operation rate exceeded")
+RESOURCE_RATE_SIGNS = ("operationrateexceeded", "operation rate exceeded")
 """Signs of a rate limit of operations on one resource, which does not concern the project's other calls."""
 
 
@@ -103,7 +103,7 @@ def classify(error: ComputeError) -> ErrorClass:
     for known, codes, texts in SIGNS:
         if any(part in code for part in codes) or any(part in text for part in texts):
             return known
-    return class_of_status(error.status, OWN)
+    return class_of_status(error.status, OWN_STATUSES)
 
 
 def _plain(code: str) -> str:
@@ -118,7 +118,7 @@ def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
         kind = AlreadyExists
     elif failure.error is ErrorClass.THROTTLED:
         words = _plain(error.code), error.text.lower()
-        kind = BackendError if any(sign in text for sign in OF_A_RESOURCE for text in words) else TooManyCalls
+        kind = BackendError if any(sign in text for sign in RESOURCE_RATE_SIGNS for text in words) else TooManyCalls
     return kind(failure.error, failure.text, seconds_until(retry_after))
 
 
@@ -127,10 +127,10 @@ def http_error(status: int, body: object, text: str) -> ComputeError:
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ComputeError(status, "", f"HTTP {status}: {text.strip()[:TEXT_LIMIT]}")
-    return ComputeError(status, _reason(error), str(error.get("message", "")))
+    return ComputeError(status, _reason_code(error), str(error.get("message", "")))
 
 
-def _reason(error: Mapping[str, Any]) -> str:
+def _reason_code(error: Mapping[str, Any]) -> str:
     """Return the reason code of the first error, or of the ErrorInfo that newer responses have instead."""
     listed = (error.get(key) for key in ("errors", "details"))
     parts = (part for parts in listed if isinstance(parts, list) for part in parts if isinstance(part, Mapping))
@@ -158,7 +158,7 @@ def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeErro
     return next((error for error in errors if classify(error) is not ErrorClass.OTHER), errors[0] if errors else None)
 
 
-def of_exception(error: BaseException) -> BackendError:
+def failed_call_error(error: BaseException) -> BackendError:
     """Return the BackendError for an exception in ``CALL_ERRORS``. A call that did not end may have been applied."""
     kind = ErrorClass.UNAVAILABLE
     if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError):

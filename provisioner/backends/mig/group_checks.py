@@ -85,16 +85,16 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
             " or a group of its own",
         )
         for other in sorted(prefixes - {prefix})
-        if covers(prefix, other) or covers(other, prefix)
+        if is_prefix_of(prefix, other) or is_prefix_of(other, prefix)
     ]
 
 
-def foreign_text(names: Sequence[str]) -> str:
+def format_foreign_message(names: Sequence[str]) -> str:
     """Return the sentence about members that are not ours."""
     return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
 
 
-def missing(pool: MigPool) -> Finding:
+def missing_group_finding(pool: MigPool) -> Finding:
     """Return the finding that there is no such group: it was deleted, or its configured name is wrong."""
     line = _gcloud(pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
     where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
@@ -102,7 +102,7 @@ def missing(pool: MigPool) -> Finding:
     return Finding(pool.name, Severity.ERROR, f"{group}: correct pools.{pool.name}, or make the group: {line}")
 
 
-def missing_place(pool: MigPool, failure: Failure) -> str:
+def missing_place_message(pool: MigPool, failure: Failure) -> str:
     """Return a message with advice if project, zone or region are missing; empty for any other failure."""
     where, name = ("zone", pool.zone) if pool.zone else ("region", pool.region)
     if NO_PROJECT.search(failure.text):
@@ -116,7 +116,7 @@ def missing_place(pool: MigPool, failure: Failure) -> str:
     return ""
 
 
-def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
+def permission_findings(pool: MigPool, granted: Collection[str]) -> list[Finding]:
     """Return a finding on missing permissions for the group that the loop needs."""
     if not (missing := [permission for permission in NEEDED if permission not in granted]):
         return []
@@ -128,7 +128,7 @@ def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
     return [Finding(pool.name, Severity.ERROR, text)]
 
 
-def covers(prefix: str, other: str) -> bool:
+def is_prefix_of(prefix: str, other: str) -> bool:
     """Return True if all names that begin with ``other`` also begin with ``prefix``."""
     return f"{other}-".startswith(f"{prefix}-")
 
@@ -203,14 +203,14 @@ class Problems:
 
     def __init__(self, pool: MigPool) -> None:
         self._pool = pool
-        self._taken: set[str] = set()
+        self._deleted_by_others: set[str] = set()
         """Members that others had deleted while they ran."""
-        self._strays: set[str] = set()
+        self._strayed_names: set[str] = set()
         """Former members that still run."""
         self.texts: tuple[str, ...] = ()
         """The sentences of the last observation."""
 
-    def compare(
+    def note_changes(
         self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
     ) -> None:
         """Note changes by others since the observation ``before``. ``asked``: members that we asked the group to
@@ -218,29 +218,29 @@ class Problems:
         for name, seen in before.items():
             member, was = members.get(name), seen.member.action
             if member is None and (was == "ABANDONING" or was not in LEAVING_ACTIONS):
-                self._strays.add(name)
+                self._strayed_names.add(name)
             elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
-                self._taken.add(name)
-        self._strays = {
+                self._deleted_by_others.add(name)
+        self._strayed_names = {
             name
-            for name in self._strays - members.keys()
+            for name in self._strayed_names - members.keys()
             if any(instances.get(name, {}).get("status") == "RUNNING" for instances in entries.values())
         }
-        self._taken = (self._taken & members.keys()).difference(asked)
+        self._deleted_by_others = (self._deleted_by_others & members.keys()).difference(asked)
 
-    def say(self, group: Json | None, foreign: Sequence[str]) -> None:
+    def report(self, group: Json | None, foreign: Sequence[str]) -> None:
         """Remember the group's problems and log new ones. ``foreign`` are members that are not ours."""
         texts = [f"the group was deleted: {self._pool.path}"]
         if group is not None:
             texts = [finding.text for finding in group_findings(self._pool, group)]
         if foreign:
-            texts.append(foreign_text(foreign))
-        if self._taken:
-            words = f"e.g. {min(self._taken)}: someone else shrinks the group"
-            texts.append(f"{len(self._taken)} members that ran are being deleted, not by us, {words}")
-        if self._strays:
-            words = f"e.g. {min(self._strays)}: the provisioner cannot delete them"
-            texts.append(f"{len(self._strays)} members were taken out of the group and run on, {words}")
+            texts.append(format_foreign_message(foreign))
+        if self._deleted_by_others:
+            words = f"e.g. {min(self._deleted_by_others)}: someone else shrinks the group"
+            texts.append(f"{len(self._deleted_by_others)} members that ran are being deleted, not by us, {words}")
+        if self._strayed_names:
+            words = f"e.g. {min(self._strayed_names)}: the provisioner cannot delete them"
+            texts.append(f"{len(self._strayed_names)} members were taken out of the group and run on, {words}")
         for problem in texts:
             if problem not in self.texts:
                 log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})

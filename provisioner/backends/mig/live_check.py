@@ -11,12 +11,12 @@ from provisioner.backends.mig.entries import Json, zones
 from provisioner.backends.mig.group_checks import (
     NEEDED,
     autoscaler_findings,
-    foreign_text,
+    format_foreign_message,
     group_findings,
-    lacking,
-    missing,
-    missing_place,
+    missing_group_finding,
+    missing_place_message,
     name_findings,
+    permission_findings,
     template_findings,
 )
 from provisioner.backends.mig.settings import MigPool
@@ -47,19 +47,19 @@ class GroupInspection:
         try:
             group = self._project.api.group(self._settings, deadline)
         except BackendError as error:
-            if text := missing_place(self._settings, error.failure):
+            if text := missing_place_message(self._settings, error.failure):
                 return [Finding(self._settings.name, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
-                return [missing(self._settings)]
+                return [missing_group_finding(self._settings)]
             raise
         members = self._project.members(self._settings, deadline)
         foreign = self._project.foreign(members)
         return [
             *group_findings(self._settings, group),
-            *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
-            *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
+            *self._check_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
+            *self._check_resource(template_findings, group.get("instanceTemplate"), deadline),
             *name_findings(self._settings, self._project.prefix, members),
-            *([Finding(self._settings.name, Severity.WARNING, foreign_text(foreign))] if foreign else []),
+            *([Finding(self._settings.name, Severity.WARNING, format_foreign_message(foreign))] if foreign else []),
         ]
 
     def rehearse(self, template: str) -> list[Finding]:
@@ -71,7 +71,7 @@ class GroupInspection:
         except BackendError as error:
             text = f"the rights of the pool's account cannot be checked: {error.failure.text}"
             return [Finding(self._settings.name, Severity.WARNING, text)]
-        return lacking(self._settings, granted)
+        return permission_findings(self._settings, granted)
 
     @understood()
     def size(self, seconds: float) -> MachineSize | None:
@@ -99,7 +99,7 @@ class GroupInspection:
                 return int(response["guestCpus"]), int(response["memoryMb"])
         raise unknown
 
-    def _of_resource(
+    def _check_resource(
         self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float
     ) -> list[Finding]:
         """Return the findings in a resource that the group names, if it names one."""

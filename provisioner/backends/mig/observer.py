@@ -17,14 +17,14 @@ from provisioner.backends.mig.entries import (
     Entries,
     Json,
     Member,
-    counted,
+    count_members,
+    count_resting,
+    is_settled,
     read_instance,
-    resting,
-    settled,
     spec,
     zones,
 )
-from provisioner.backends.mig.group_checks import Problems, missing, missing_place
+from provisioner.backends.mig.group_checks import Problems, missing_group_finding, missing_place_message
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
 from provisioner.backends.mig.preemptions import Preemptions
 from provisioner.backends.mig.settings import MigPool
@@ -49,11 +49,11 @@ class GroupObserver:
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
         self._spec = ""
-        self._had: Set[str] = frozenset()
+        self._last_member_names: Set[str] = frozenset()
         """Names of ours that were members in the last list."""
-        self._listed = float("-inf")
+        self._listed_at = float("-inf")
         self._restless_until = float("-inf")
-        self._asked: set[str] = set()
+        self._asked_to_delete: set[str] = set()
         """Members that we asked the group to delete, whose end is expected."""
         self._problems = Problems(pool)
         self._preemptions = Preemptions(pool.name, project.api.preemptions)
@@ -66,7 +66,7 @@ class GroupObserver:
 
     def expect_change(self, deleted: Collection[str] = ()) -> None:
         """List the members until the lists must show the effect of a call to the group."""
-        self._asked.update(deleted)
+        self._asked_to_delete.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
     def close(self) -> None:
@@ -88,8 +88,8 @@ class GroupObserver:
         lists = self._instances(now, deadline)
         entries = {zone: listed.items for zone, listed in lists.items()}
         standing: Set[str] = set().union(*entries.values())
-        self._follow(group, entries, standing, now, deadline)
-        self.outside = _let_go(sought, self.members.keys() | self._leaving, entries)
+        self._update(group, entries, standing, now, deadline)
+        self.outside = _abandoned_members(sought, self.members.keys() | self._leaving, entries)
         strayed = {
             name: machine(member, read_instance(_entry(entries, member), ipv6=ipv6), self._machines.get(name), now)
             for name, member in self.outside.items()
@@ -110,33 +110,33 @@ class GroupObserver:
             problems=(*self._project.api.clock.slowness(), *self._problems.texts),
         )
 
-    def _follow(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
+    def _update(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
         """Update the remembered observation from the lists."""
-        if group is not None and self._quiet(group, entries):
+        if group is not None and self._is_unchanged(group, entries):
             return
-        if group is None and (not self._had or self._had & standing):
-            raise self._absent()  # The group was deleted only if all its instances are gone.
+        if group is None and (not self._last_member_names or self._last_member_names & standing):
+            raise self._missing_group_error()  # The group was deleted only if all its instances are gone.
         members = self._list_members(group, deadline) if group is not None else {}
         seen = {
             name: self._observed(member, _entry(entries, member), now)
             for name, member in members.items()
             if self._project.is_ours(name)
         }
-        self._problems.compare(self._seen, members, entries, self._asked)
-        self._problems.say(group, self._project.foreign(members))
-        self._seen = self._preemptions.explain(self._seen, seen, self._asked, self._zones)
-        self._asked &= members.keys()
-        self.members, self._leaving = members, on_their_way(self._leaving, members, standing)
-        self._listed = float("-inf")
+        self._problems.note_changes(self._seen, members, entries, self._asked_to_delete)
+        self._problems.report(group, self._project.foreign(members))
+        self._seen = self._preemptions.explain(self._seen, seen, self._asked_to_delete, self._zones)
+        self._asked_to_delete &= members.keys()
+        self.members, self._leaving = members, leaving_names(self._leaving, members, standing)
+        self._listed_at = float("-inf")
         if group is not None:
-            self._had, self._spec, self._listed = self._seen.keys(), spec(group), time.monotonic()
+            self._last_member_names, self._spec, self._listed_at = self._seen.keys(), spec(group), time.monotonic()
 
-    def _quiet(self, group: Json, entries: Entries) -> bool:
+    def _is_unchanged(self, group: Json, entries: Entries) -> bool:
         """Return True if the shared lists prove that the group has no actions and all instances run unchanged."""
         return (
             time.monotonic() > self._restless_until
-            and time.monotonic() < self._listed + MEMBERS_SECONDS
-            and settled(group, len(self.members))
+            and time.monotonic() < self._listed_at + MEMBERS_SECONDS
+            and is_settled(group, len(self.members))
             and spec(group) == self._spec
             and all(
                 seen.machine.phase is Phase.RUNNING and _entry(entries, seen.member) == seen.entry
@@ -152,8 +152,8 @@ class GroupObserver:
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
-            if text := missing_place(self._pool, error.failure):
-                raise self._absent(text) from error
+            if text := missing_place_message(self._pool, error.failure):
+                raise self._missing_group_error(text) from error
             raise
 
     def _instances(self, now: float, deadline: float) -> Mapping[str, ListResult]:
@@ -161,7 +161,7 @@ class GroupObserver:
         all."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
         if not lists:
-            raise self._absent()
+            raise self._missing_group_error()
         if len(lists) == 1:
             return {zone: self._newer(shared, now, deadline) for zone, shared in lists.items()}
         with ThreadPoolExecutor(len(lists), thread_name_prefix="zone") as pool:
@@ -171,34 +171,36 @@ class GroupObserver:
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
         """Return the sought names of instances that are no members, but belong to another group or to none."""
         there = others & standing
-        for begins in self._project.adopt_prefixes:
-            if any(name.startswith(begins) for name in others):
+        for prefix in self._project.adopt_prefixes:
+            if any(name.startswith(prefix) for name in others):
                 for zone in sorted(self._zones):
-                    there |= others & self._project.api.instances(zone, deadline, begins).keys()
+                    there |= others & self._project.api.instances(zone, deadline, prefix).keys()
         return frozenset(there)
 
-    def _absent(self, text: str = "") -> BackendError:
-        text = f"{text or missing(self._pool).text}. Until it is seen, none of its machines counts as lost."
+    def _missing_group_error(self, text: str = "") -> BackendError:
+        text = (
+            f"{text or missing_group_finding(self._pool).text}. Until it is seen, none of its machines counts as lost."
+        )
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
         """Return the members. Raise BackendError if the list has fewer members than the group counted before and
         after."""
         members = self._project.members(self._pool, deadline)
-        if self._lacking(members, group):
+        if self._incomplete_count(members, group):
             group = self._project.api.group(self._pool, deadline)
-            if count := self._lacking(members, group):
+            if count := self._incomplete_count(members, group):
                 raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
 
-    def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
+    def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
         """Return the group's number of members if the list lacks some of them; else 0.
 
         A complete list has all members that run. It is not empty if members were listed before and the group counts
         any.
         """
-        count = counted(group) if self.members and not members else resting(group)
+        count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
 
     def _observed(self, member: Member, entry: Json, now: float) -> Observed:
@@ -223,21 +225,21 @@ class GroupObserver:
 
     def _resolved(self, resolver: Resolver, machine: Machine) -> Machine:
         """Return the machine, pending while its name does not resolve."""
-        if machine.phase is not Phase.RUNNING or resolver.resolves(machine.name):
+        if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         before = self._machines.get(machine.name)
         return before if before == waiting and before is not None else waiting
 
 
-def on_their_way(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
+def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
     """Return the members that leave, and those that left while a list, which may be late, still shows their
     instances."""
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
     return leaving | (before & standing - members.keys())
 
 
-def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
+def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
     """Return the sought instances (by uid) that are no members any more, as members that leave the group."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)

@@ -27,7 +27,7 @@ READ_SECONDS = 5.0
 """Seconds to wait for a zone's operations, because an observation must not wait for a cause."""
 
 
-def unexplained(before: Machine | None, after: Machine | None) -> bool:
+def is_unexplained(before: Machine | None, after: Machine | None) -> bool:
     """Return True if a machine has just ended or been replaced, and neither observation shows the cause."""
     if before is not None and before.cause is not None:
         return False
@@ -43,7 +43,7 @@ class Preemptions:
 
     def __init__(self, pool: str, read: Read) -> None:
         self._pool, self._read = pool, read
-        self._gone: dict[str, float] = {}
+        self._gone_at: dict[str, float] = {}
         """Names, and the monotonic time at which the preemption was found."""
 
     def explain(self, before: Seen, after: Seen, expected: Collection[str], zones: Collection[str]) -> Seen:
@@ -54,23 +54,23 @@ class Preemptions:
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
-        taken = [one for zone in sorted(asked) for one in self._of(zone)]
+        taken = [one for zone in sorted(asked) for one in self._read_zone(zone)]
         ids, names = {id_ for id_, _ in taken}, {name for _, name in taken}
         preempted = {
             end.member.name
             for end in ends
             if (uid in ids if (uid := end.machine.fingerprint.uid) else end.member.name in names)
         }
-        self._gone |= dict.fromkeys(preempted - after.keys(), time.monotonic())
+        self._gone_at |= dict.fromkeys(preempted - after.keys(), time.monotonic())
         return {**after, **{name: _preempted(after[name]) for name in preempted & after.keys()}}
 
     def causes(self) -> Mapping[str, LossCause]:
         """Return the preempted machines that left the lists recently."""
         since = time.monotonic() - CAUSE_SECONDS
-        self._gone = {name: at for name, at in self._gone.items() if at >= since}
-        return dict.fromkeys(self._gone, LossCause.PREEMPTED)
+        self._gone_at = {name: at for name, at in self._gone_at.items() if at >= since}
+        return dict.fromkeys(self._gone_at, LossCause.PREEMPTED)
 
-    def _of(self, zone: str) -> Iterable[tuple[str, str]]:
+    def _read_zone(self, zone: str) -> Iterable[tuple[str, str]]:
         """Return the id and the name of each instance that was recently preempted in a zone."""
         try:
             with understood():
@@ -79,8 +79,8 @@ class Preemptions:
                     for operation in self._read(zone, time.monotonic() + READ_SECONDS)
                 ]
         except BackendError as error:
-            facts = {"pool": self._pool, "zone": zone, "text": error.failure.text}
-            log.warning("The causes of instances' ends could not be read", extra=facts)
+            details = {"pool": self._pool, "zone": zone, "text": error.failure.text}
+            log.warning("The causes of instances' ends could not be read", extra=details)
             return ()
 
 
@@ -89,7 +89,7 @@ def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         machines = (seen.machine if seen else None for seen in (old, new))
-        if old is not new and unexplained(*machines) and (seen := old or after[name]).may_be_spot:
+        if old is not new and is_unexplained(*machines) and (seen := old or after[name]).may_be_spot:
             yield seen
 
 

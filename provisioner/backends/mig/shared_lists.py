@@ -23,7 +23,7 @@ from provisioner.backends.responses import understood
 from provisioner.names import name_pattern
 from provisioner.schema.pool import Compute
 
-FRESH = 0.5
+SHARED_PACE_PART = 0.5
 """Part of the pace for which a list also serves other pools, so that pools out of step cost at most one more list."""
 
 
@@ -44,9 +44,9 @@ class SharedList:
         self._read = read
         self._lock = threading.Lock()
         self._newest: Future[ListResult] | None = None
-        self._began = 0.0
+        self._began_at = 0.0
         """Monotonic time at which the newest list began."""
-        self._had: dict[str, Future[ListResult]] = {}
+        self._last_results: dict[str, Future[ListResult]] = {}
         """The list that each pool received last."""
 
     @understood()
@@ -56,18 +56,22 @@ class SharedList:
         The list begins at ``now``. If another pool's list began less than half a ``pace`` before this call, that list
         is returned instead, however long it takes.
         """
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         with self._lock:
             newest = self._newest
-            if newest is None or self._had.get(pool) is newest or asked > self._began + FRESH * pace:
-                self._began = time.monotonic()
+            if (
+                newest is None
+                or self._last_results.get(pool) is newest
+                or asked_at > self._began_at + SHARED_PACE_PART * pace
+            ):
+                self._began_at = time.monotonic()
                 newest = Future()
                 try:
                     newest.set_result(ListResult(now, self._read(deadline)))
                 except Exception as error:  # noqa: BLE001 - shared, so that only one pool waits for a silent server
                     newest.set_exception(error)
                 self._newest = newest
-            self._had[pool] = newest
+            self._last_results[pool] = newest
         try:
             return newest.result()
         except BackendError as error:  # Without Retry-After: the call budget applies it to all pools.
@@ -140,16 +144,16 @@ class Projects:
     ) -> None:
         """Expect members whose names begin with one of ``adopt_prefixes`` next to our own."""
         self.prefix, self.adopt_prefixes, self.times = prefix, adopt_prefixes, times
-        self._calls = calls_per_minute
+        self._calls_per_minute = calls_per_minute
         self._projects: dict[tuple[str, ...], Project] = {}
         self._budgets: dict[tuple[str, str], CallBudget] = {}
         """Call budgets by address and project, because Compute counts all calls of a project together."""
 
-    def of(self, pool: MigPool) -> Project:
+    def get_project(self, pool: MigPool) -> Project:
         """Return the project of a pool, the same for all pools with the same address and credentials."""
-        counted = pool.address, pool.project
-        key = (*counted, str(pool.credentials))
+        quota_key = pool.address, pool.project
+        key = (*quota_key, str(pool.credentials))
         if key not in self._projects:
-            budget = self._budgets.setdefault(counted, CallBudget(self._calls, self.times.window))
+            budget = self._budgets.setdefault(quota_key, CallBudget(self._calls_per_minute, self.times.window))
             self._projects[key] = Project(pool, self, budget)
         return self._projects[key]

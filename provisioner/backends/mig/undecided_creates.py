@@ -17,7 +17,7 @@ from typing import Any
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.model import Machine, Phase
 
-GIVE_UP = 1800.0
+GIVE_UP_SECONDS = 1800.0
 """Seconds after which an undecided operation is no longer read, because its slots' own deadlines have passed."""
 
 MOST = 10
@@ -30,7 +30,7 @@ class _Undecided:
     until: float
 
 
-class Admissions:
+class UndecidedCreates:
     """The undecided creates of one group. Used by several threads at once."""
 
     def __init__(self, lag: float) -> None:
@@ -44,9 +44,9 @@ class Admissions:
     def expect(self, operation: str, names: Sequence[str]) -> None:
         """Read this operation from the next observation on."""
         with self._lock:
-            self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP)
+            self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
-    def ask(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
+    def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
         """Read some of the undecided operations, in turn. ``read`` returns an operation, or None if it cannot be read.
 
         An operation whose names are all among ``members`` was accepted, and is not read.
@@ -61,14 +61,14 @@ class Admissions:
         for name, waiting in undecided.items():
             operation = read(name)
             if operation is not None and operation.get("status") == "DONE":
-                self._decided(name, waiting, operation)
+                self._note_decision(name, waiting, operation)
             elif time.monotonic() > waiting.until:
-                self._decided(name, waiting, {})
+                self._note_decision(name, waiting, {})
             else:  # Move the operation behind the others.
                 with self._lock:
                     self._undecided[name] = self._undecided.pop(name)
 
-    def refused(self, members: Collection[str]) -> Mapping[str, Machine]:
+    def refused_machines(self, members: Collection[str]) -> Mapping[str, Machine]:
         """Return the refused names as machines. A refused name that is a member was requested twice and is left out."""
         now = time.monotonic()
         with self._lock:
@@ -80,7 +80,7 @@ class Admissions:
             for name in names:
                 self._refused.pop(name, None)
 
-    def _decided(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
+    def _note_decision(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
         with self._lock:
             self._undecided.pop(name, None)  # Also if the operation cannot be parsed: it would fail each observation.
             error = operation_error(operation)

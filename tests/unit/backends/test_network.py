@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.backends import BackendError, network
-from provisioner.backends.network import MOST_WAIT, prepare, seconds_until
+from provisioner.backends.network import LONGEST_WAIT_SECONDS, prepare, seconds_until
 from tests.support.network.authority import Authority
 
 
@@ -110,14 +110,14 @@ def test_what_we_run_gets_the_way_out_that_we_have(environment: dict[str, str], 
     [
         ("7", 7.0),
         ("0", 0.0),
-        ("86400", MOST_WAIT),
+        ("86400", LONGEST_WAIT_SECONDS),
         (None, None),
         ("", None),
         ("-1", None),
         ("soon", None),
         ("Wed, 21 Oct 2026 07:28:00 GMT", 40.0),
         ("Wed, 21 Oct 2026 07:27:00 GMT", 0.0),
-        ("Wed, 21 Oct 2026 09:28:00 GMT", MOST_WAIT),
+        ("Wed, 21 Oct 2026 09:28:00 GMT", LONGEST_WAIT_SECONDS),
     ],
 )
 def test_the_time_that_a_server_asks_for_is_known_in_seconds(

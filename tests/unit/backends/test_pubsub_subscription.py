@@ -78,7 +78,9 @@ GOOD = subscription()
             id="pushed",
         ),
         pytest.param(
-            Service(subscription(bigquery_config={"table": "p.d.t"})), ["it delivers its messages to p.d.t"], id="stored"
+            Service(subscription(bigquery_config={"table": "p.d.t"})),
+            ["it delivers its messages to p.d.t"],
+            id="stored",
         ),
         pytest.param(
             Service(pubsub_v1.types.Subscription(topic="t", state=State.RESOURCE_ERROR)),

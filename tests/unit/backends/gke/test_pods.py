@@ -11,7 +11,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.gke.pod_failures import NOT_PREPARED
 from provisioner.backends.gke.pod_spec import CONTAINERS
 from provisioner.backends.gke.pod_status import DEFAULT_GRACE_SECONDS, Pod
-from provisioner.backends.gke.pods import Ending, Identity, Wait, label_value, machine_of, waits
+from provisioner.backends.gke.pods import Ending, Identity, Wait, get_wait, label_value, machine_of
 from provisioner.backends.responses import understood
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
 
@@ -362,7 +362,7 @@ def test_a_pod_whose_gates_were_just_lifted_is_starting() -> None:
     ],
 )
 def test_unplaced(status: dict[str, Any], unplaced: bool) -> None:
-    assert waits(machine_of(pod(status))[0]) == (Wait("u1", placed=False) if unplaced else None)
+    assert get_wait(machine_of(pod(status))[0]) == (Wait("u1", placed=False) if unplaced else None)
 
 
 def ready_to_start(status: str) -> dict[str, Any]:
@@ -387,7 +387,7 @@ CREATING = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}
 def test_unprepared(status: dict[str, Any], node: str, unprepared: bool) -> None:
     machine = machine_of(pod(status, {"nodeName": node}))[0]
     assert (machine.failure == NOT_PREPARED) is unprepared
-    assert (waits(machine) == Wait("u1", placed=True)) is unprepared
+    assert (get_wait(machine) == Wait("u1", placed=True)) is unprepared
 
 
 def test_what_is_merely_slow_never_stops_a_pool_at_once() -> None:

@@ -89,5 +89,5 @@ def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkey
     for seconds in (4.0, 100.0, 0.0):
         backend.observe(1.0, {})
         now[0] += seconds
-    assert waits == [0.0, migs.HASTE * 30.0 - 4.0, 0.0]
+    assert waits == [0.0, migs.LEAST_PACE_PART * 30.0 - 4.0, 0.0]
     backend.close()

@@ -17,8 +17,8 @@ from provisioner.backends.mig.errors import (
     TooManyCalls,
     attempt_error,
     classify,
+    failed_call_error,
     http_error,
-    of_exception,
     operation_error,
     raised,
 )
@@ -271,7 +271,7 @@ def test_no_error_of_the_last_attempt(entry: dict[str, Any]) -> None:
 )
 def test_both_families_of_exceptions_have_a_class(error: Exception, expected: ErrorClass) -> None:
     assert isinstance(error, CALL_ERRORS)
-    assert of_exception(error).failure.error is expected
+    assert failed_call_error(error).failure.error is expected
 
 
 @pytest.mark.parametrize(

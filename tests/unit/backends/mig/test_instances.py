@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from provisioner.backends.mig.api import INSTANCE_FIELDS, MEMBER_FIELDS
-from provisioner.backends.mig.entries import Instance, Member, counted, read_instance, read_member, settled, spec
+from provisioner.backends.mig.entries import (
+    Instance,
+    Member,
+    count_members,
+    is_settled,
+    read_instance,
+    read_member,
+    spec,
+)
 from provisioner.backends.mig.instances import machine
 from provisioner.backends.mig.live_check import custom_size
 from provisioner.lab.cloud.compute.mask import compile_fields, select
@@ -283,8 +291,8 @@ def test_reading_an_instance_that_shows_almost_nothing() -> None:
 
 
 def test_a_group_counts_members_whatever_they_do() -> None:
-    assert counted({"currentActions": {"none": 3, "creating": 2, "someNewAction": 1}}) == 6
-    assert counted({}) == 0
+    assert count_members({"currentActions": {"none": 3, "creating": 2, "someNewAction": 1}}) == 6
+    assert count_members({}) == 0
 
 
 @pytest.mark.parametrize(
@@ -335,7 +343,7 @@ def test_a_custom_machine_type_says_how_big_it_is(machine_type: str, size: tuple
     ids=["as many as are known", "it wants more", "it still deletes one", "it has fewer than are known"],
 )
 def test_a_group_is_settled_when_it_has_and_wants_what_is_known(group: dict[str, Any], expected: bool) -> None:
-    assert settled(group, 3) is expected
+    assert is_settled(group, 3) is expected
 
 
 @pytest.mark.parametrize("created", ["", "yesterday"])

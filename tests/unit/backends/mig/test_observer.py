@@ -9,7 +9,7 @@ import pytest
 from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.entries import Member
-from provisioner.backends.mig.observer import on_their_way
+from provisioner.backends.mig.observer import leaving_names
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.world import Fault
@@ -155,4 +155,4 @@ def test_a_member_that_was_on_its_way_out_was_not_let_go(
     before: Collection[str], members: Mapping[str, str], standing: Collection[str], left: set[str]
 ) -> None:
     known = {name: Member(name, "7", "z", "RUNNING", action, None) for name, action in members.items()}
-    assert on_their_way(frozenset(before), known, frozenset(standing)) == left
+    assert leaving_names(frozenset(before), known, frozenset(standing)) == left

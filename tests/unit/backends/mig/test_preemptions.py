@@ -12,7 +12,7 @@ from provisioner.backends.mig import preemptions
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.entries import Json, Member
 from provisioner.backends.mig.instances import Observed
-from provisioner.backends.mig.preemptions import Preemptions, unexplained
+from provisioner.backends.mig.preemptions import Preemptions, is_unexplained
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase
 from tests.support.clouds.mig_bench import creates, name, pool
@@ -47,7 +47,7 @@ AGAIN = replace(RUNS, fingerprint=Fingerprint(uid="2"))
 def test_only_an_end_that_no_look_explains_is_asked_about(
     before: Machine | None, after: Machine | None, asks: bool
 ) -> None:
-    assert unexplained(before, after) is asks
+    assert is_unexplained(before, after) is asks
 
 
 OPERATIONS = {
