@@ -1,4 +1,4 @@
-"""How many calls may be under way at a server: what makes it more, what makes it fewer, and when none may begin."""
+"""The limit of calls under way at a server: its growth, its fall, and pauses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOW = 1000.0
 
 
 def round_of(flow: Flow, seconds: float, began: float = NOW, kind: str = "create") -> Flow:
-    """One whole round of calls of one kind that began together and took so long."""
+    """Answer a whole round of calls of one kind that began together and took ``seconds``."""
     for _ in range(flow.limit):
         flow.answered(kind, began, began + seconds)
     return flow
 
 
 def refusing(*refusals: tuple[float, float, float | None]) -> Flow:
-    """A flow to a server that has refused calls."""
+    """Return a flow to a server that has refused calls."""
     flow = Flow()
     for refusal in refusals:
         flow.refused(*refusal)
@@ -36,7 +36,7 @@ def refusing(*refusals: tuple[float, float, float | None]) -> Flow:
 
 
 def unloaded(**seconds: float) -> Flow:
-    """A flow to a server whose quickest responses are known, by kind of call."""
+    """Return a flow with known quickest responses, by kind of call."""
     flow = Flow()
     flow._unloaded = seconds
     return flow

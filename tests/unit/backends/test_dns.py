@@ -1,4 +1,4 @@
-"""Names are looked up in the background, asked again while they do not resolve, and never after they did."""
+"""Name resolution in the background, repeated until a name resolves, and never afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Names:
-    """A name server that a test holds, with a clock that it moves."""
+    """A name server and a clock that the test controls."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Refusals of an API server: one class each, in the server's words."""
+"""Refusals of an API server, each with its class and the server's words."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_half_a_response_is_no_response(body: bytes) -> None:
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE
 
 
-def test_a_proxy_that_does_not_know_us_needs_a_person() -> None:
-    """Proxies say the reason in words of their own."""
+def test_a_proxy_that_refuses_our_login_needs_an_operator() -> None:
+    """Each proxy has its own text for the reason."""
     tunnel = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 407 authenticationrequired"))
     other = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 503 Service Unavailable"))
 

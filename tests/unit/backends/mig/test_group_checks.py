@@ -1,4 +1,4 @@
-"""What is said of a group whose settings will go wrong, and what to do about it."""
+"""Findings on a group's settings, with advice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HEALTH = [{"healthCheck": "projects/p/global/healthChecks/grid", "initialDelaySe
             id="a new template would cost all machines",
         ),
         pytest.param({"updatePolicy": {"type": "OPPORTUNISTIC"}}, None, "", id="a zonal group has nothing to even out"),
-        pytest.param({"autoHealingPolicies": HEALTH}, None, "", id="a health check that nothing follows from"),
+        pytest.param({"autoHealingPolicies": HEALTH}, None, "", id="a health check without a consequence"),
         pytest.param(
             {"autoHealingPolicies": HEALTH, "instanceLifecyclePolicy": NOTHING | {"onFailedHealthCheck": "REPAIR"}},
             Severity.ERROR,

@@ -1,4 +1,4 @@
-"""Creates whose result is not known yet, and what becomes of their names."""
+"""Creates whose result is not known yet, and the fate of their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def failed(code: str, status: int) -> dict[str, Any]:
 
 
 def asked(waiting: UndecidedCreates, response: Mapping[str, Any] | None, members: Collection[str] = ()) -> list[str]:
-    """Which operations were asked for, when each was answered so."""
+    """Return the operations that are read, if each has the given response."""
     names: list[str] = []
 
     def read(name: str) -> Mapping[str, Any] | None:
@@ -71,7 +71,7 @@ def test_names_that_were_refused_are_gone_until_they_are_deleted(waiting: Undeci
     assert list(waiting.refused_machines(())) == ["b"]
 
 
-def test_names_that_may_be_taken_are_looked_for_first(waiting: UndecidedCreates) -> None:
+def test_names_that_may_exist_are_listed_first(waiting: UndecidedCreates) -> None:
     asked(waiting, failed("RESOURCE_ALREADY_EXISTS", 409))
     assert waiting.refused_machines(()) == {}
     until(lambda: list(waiting.refused_machines(["a"])) == ["b"], 30, what="the name that no list shows")
@@ -87,7 +87,7 @@ def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_response_that_is_not_understood_is_not_asked_for_again(waiting: UndecidedCreates) -> None:
-    """It would fail each observation from then on; what became of the names, the lists show."""
+    """Otherwise it would fail each later observation. The lists show the names' machines."""
     with pytest.raises(AttributeError):
         asked(waiting, {**DONE, "error": "No."})
     assert asked(waiting, DONE) == []
