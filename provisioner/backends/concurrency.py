@@ -15,7 +15,7 @@ LEAST = 1
 FIRST = 16
 MOST = 32
 """Calls under way: the least, the first and the largest limit. An API server's throughput peaks at 16 to 32 calls;
-more calls only add latency."""
+more calls under way only add latency."""
 
 QUICK_SECONDS = 0.25
 """Seconds within which a response is never slow, however quick the idle server was: a quarter of the second that

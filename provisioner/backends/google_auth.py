@@ -221,5 +221,5 @@ class GoogleToken:
             kind = ErrorClass.UNAVAILABLE if isinstance(error, TransportError) else ErrorClass.DENIED
             raise failed_call(error, kind, f"no Google token: {error}") from error
         if not isinstance(token := self._credentials.source.token, str):
-            raise BackendError(ErrorClass.DENIED, "no Google token: the token server gave something else")
+            raise BackendError(ErrorClass.DENIED, "no Google token: the token server returned no text")
         return f"Bearer {token}"

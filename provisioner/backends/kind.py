@@ -82,10 +82,10 @@ class Kind(ABC, Generic[SomePool]):
         return {}
 
     def warnings(self, pool: SomePool) -> list[str]:
-        """Return valid settings that may be unintended. Raise OSError or ValueError for a file that changed."""
+        """Return warnings on valid settings that may be unintended. Raise OSError or ValueError for a file that
+        changed."""
         return []
 
     def size(self, pool: SomePool, template: str) -> MachineSize | None:
-        """Return the machine size that the settings ask for; None if only the place knows. Raise as ``warnings``
-        does."""
+        """Return the machine size in the settings; None if only the place has it. Raise as ``warnings`` does."""
         return None

@@ -44,7 +44,7 @@ class PlaceClock:
         durations = [seconds for at, seconds in calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
         if len(durations) < SLOW_CALLS:
             return ()
-        return (f"calls take {sum(durations) / SLOW_CALLS:.0f} s: what is done there takes longer than usual",)
+        return (f"calls take {sum(durations) / SLOW_CALLS:.0f} s: all actions there take longer than usual",)
 
     def ahead(self) -> float | None:
         """Return the seconds by which the place's clock is ahead of this host's; None if no response had a Date."""

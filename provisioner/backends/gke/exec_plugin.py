@@ -66,7 +66,7 @@ class ExecPlugin:
         """Return the value of the Authorization header. Raise BackendError if the plugin returns no token."""
         if (began_at := self._wall()) >= self._renew_at:
             self._token, expires = self._get_token()
-            self._renew_at = _renewal(began_at, expires)
+            self._renew_at = _renewal_at(began_at, expires)
         return f"Bearer {self._token}"
 
     def _get_token(self) -> tuple[str, object]:
@@ -141,7 +141,7 @@ class ExecPlugin:
         return BackendError(ErrorClass.DENIED, words(f"no credentials: exec plugin {self._command}: {reason}"))
 
 
-def _renewal(began_at: float, expires: object) -> float:
+def _renewal_at(began_at: float, expires: object) -> float:
     """Return the wall time from which a token is renewed; infinite for a token without an end."""
     if not isinstance(expires, str):
         return float("inf")

@@ -69,7 +69,7 @@ def _is_allowed(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
 def _try_pod(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
     try:
         if text := attempt():
-            advice = f"ask who decides what namespace {pool.namespace} admits, or no machine of the pool is kept"
+            advice = f"ask the administrator of namespace {pool.namespace}, or no machine of the pool is kept"
             yield Finding(pool.name, Severity.ERROR, f"a pod of {pool.pod_spec}: {text}: {advice}")
     except KubeError as error:
         words = error.failure.text
@@ -89,7 +89,7 @@ def _advice(pool: GkePool, error: KubeError) -> str:
         case ErrorClass.QUOTA:
             return f"raise the namespace's quota, or lower {setting}.max_machines"
         case ErrorClass.DENIED:
-            return f"correct {spec}, or ask who decides what namespace {pool.namespace} admits"
+            return f"correct {spec}, or ask the administrator of namespace {pool.namespace}"
         case ErrorClass.INVALID:
             return f"correct {spec}"
     return "check again later"

@@ -99,7 +99,7 @@ class Login:
         self.failed(way)
 
     def failed(self, way: Way) -> None:
-        """Read all files again if ``way`` is still current. Kept connections are used no more."""
+        """Read all files again if ``way`` is still current. Old connections are not used again."""
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
                 self._renewed_at = self._clock()

@@ -39,7 +39,7 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
     LossCause.DELETED: ("Deleted", "was deleted by others"),
     LossCause.NODE: ("NodeLost", "went with its node"),
     LossCause.EXITED: ("Exited", "exited by itself"),
-    LossCause.EXPIRES: ("Expired", "came to the end that was known beforehand"),
+    LossCause.EXPIRES: ("Expired", "reached the end that was scheduled"),
     LossCause.UNKNOWN: ("Lost", "vanished"),
 }
 """Reason and words for a pod that was reported to HostFactory. Any other pod has ``FAILED``."""

@@ -235,14 +235,14 @@ class PodCache:
             self._dirty.add(name)
             machine = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         if name in self._waits:
-            machine = _explained(machine, self._waits[name][0], self._reasons)
+            machine = _explain_machine(machine, self._waits[name][0], self._reasons)
         if name not in self._endings:
             return machine
         ending, since = self._endings[name]
         return replace(machine, notice=Notice(ending.cause, now + ending.seconds + since - self._clock()))
 
 
-def _explained(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
+def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
     """Return a waiting machine with its last Events. If its node has only begun to prepare it, there are none."""
     why = reasons.get(wait)
     if wait.placed:

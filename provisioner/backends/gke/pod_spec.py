@@ -125,12 +125,12 @@ def read_pod_spec(path: Path, namespace: str) -> PodSpec:
 def parse_pod_spec(text: str, namespace: str) -> PodSpec:
     """Return the pod that ``text`` describes, for ``namespace``. Raise PodSpecError if it describes none."""
     try:
-        return _parsed(text, namespace)
+        return _parse(text, namespace)
     except RecursionError as error:  # JSON has no limit of its own.
         raise PodSpecError(TOO_DEEP) from error
 
 
-def _parsed(text: str, namespace: str) -> PodSpec:
+def _parse(text: str, namespace: str) -> PodSpec:
     pod = _manifest(_document(text))
     metadata, spec = pod["metadata"], pod["spec"]
     for name in ("labels", "annotations"):

@@ -42,8 +42,7 @@ WORKERS = 4
 """Creates and deletes under way at once. A group executes them one after the other anyway."""
 
 LEAST_PACE_PART = 1 / 3
-"""Least part of the pace between two observations, because hints may come by the thousand and observations cost lists.
-"""
+"""Least part of the pace between two observations, because hints may come by the thousand and lists cost calls."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. Any fixed value works. A new value only forgets the requests under way."""

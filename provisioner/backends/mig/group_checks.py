@@ -33,18 +33,18 @@ NO_PROJECT = re.compile(
 NO_LOCATION = re.compile(
     r"resource 'projects/[^/']+/(zones|regions)/[^/']+' was not found|unknown (zone|region)", re.IGNORECASE
 )
-"""Compute's texts for a missing project, zone or region. Its status was 400, 403 or 404 for the same mistake."""
+"""Compute's texts for a missing project, zone or region. The status varies (400, 403, 404)."""
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
     """Return the findings on the group, above all on settings by which the group ends machines itself."""
     update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
     texts = (
-        (Severity.ERROR, _update_policy(pool, update)),
-        (Severity.ERROR, _redistribution(pool, group, update)),
-        (Severity.ERROR, _healing(pool, group, lifecycle)),
-        (Severity.WARNING, _repair(pool, lifecycle)),
-        (Severity.WARNING, _size(pool)),
+        (Severity.ERROR, _update_policy_message(pool, update)),
+        (Severity.ERROR, _redistribution_message(pool, group, update)),
+        (Severity.ERROR, _healing_message(pool, group, lifecycle)),
+        (Severity.WARNING, _repair_message(pool, lifecycle)),
+        (Severity.WARNING, _size_message(pool)),
     )
     return [Finding(pool.name, severity, text) for severity, text in texts if text]
 
@@ -54,7 +54,7 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
     if mode != "OFF":
         text = f"an autoscaler works on it (mode {mode}) and would delete machines in use:"
-        yield Finding(pool.name, Severity.ERROR, f"{text} {_gcloud(pool, 'stop-autoscaling')}")
+        yield Finding(pool.name, Severity.ERROR, f"{text} {_gcloud_command(pool, 'stop-autoscaling')}")
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
         yield Finding(pool.name, Severity.ERROR, text)
     if not properties.get("labels"):
         text = "the instance template has no labels, so bills cannot be separated: make a template with --labels, then"
-        then = _gcloud(pool, "set-instance-template", "--template=NEW_TEMPLATE")
+        then = _gcloud_command(pool, "set-instance-template", "--template=NEW_TEMPLATE")
         yield Finding(pool.name, Severity.WARNING, f"{text} {then}")
 
 
@@ -96,7 +96,9 @@ def format_foreign_message(names: Sequence[str]) -> str:
 
 def missing_group_finding(pool: MigPool) -> Finding:
     """Return the finding that there is no such group: it was deleted, or its configured name is wrong."""
-    line = _gcloud(pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
+    line = _gcloud_command(
+        pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing"
+    )
     where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
     group = f"there is no group {pool.group} in {where} of project {pool.project}"
     return Finding(pool.name, Severity.ERROR, f"{group}: correct pools.{pool.name}, or make the group: {line}")
@@ -133,7 +135,7 @@ def is_prefix_of(prefix: str, other: str) -> bool:
     return f"{other}-".startswith(f"{prefix}-")
 
 
-def _update_policy(pool: MigPool, update: Json) -> str:
+def _update_policy_message(pool: MigPool, update: Json) -> str:
     if update.get("type") != "PROACTIVE":
         return ""
     method = update.get("replacementMethod", "SUBSTITUTE")
@@ -144,11 +146,11 @@ def _update_policy(pool: MigPool, update: Json) -> str:
     )
     return (
         f"its updatePolicy is PROACTIVE with replacementMethod {method}, so {effect}:"
-        f" {_gcloud(pool, 'update', '--update-policy-type=opportunistic')}"
+        f" {_gcloud_command(pool, 'update', '--update-policy-type=opportunistic')}"
     )
 
 
-def _redistribution(pool: MigPool, group: Json, update: Json) -> str:
+def _redistribution_message(pool: MigPool, group: Json, update: Json) -> str:
     """Return the message on redistribution, which only regional groups of shape EVEN do (PROACTIVE by default)."""
     kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
@@ -157,11 +159,11 @@ def _redistribution(pool: MigPool, group: Json, update: Json) -> str:
     return (
         f"its instanceRedistributionType is {kind}, so it deletes running machines in one zone and makes others in"
         " another once returns have made its zones uneven:"
-        f" {_gcloud(pool, 'update', '--instance-redistribution-type=none')}"
+        f" {_gcloud_command(pool, 'update', '--instance-redistribution-type=none')}"
     )
 
 
-def _healing(pool: MigPool, group: Json, lifecycle: Json) -> str:
+def _healing_message(pool: MigPool, group: Json, lifecycle: Json) -> str:
     own = lifecycle.get("onFailedHealthCheck", "DEFAULT_ACTION")
     action = lifecycle.get("defaultActionOnFailure", "REPAIR") if own == "DEFAULT_ACTION" else own
     checks = [str(policy.get("healthCheck")).rpartition("/")[2] for policy in group.get("autoHealingPolicies") or ()]
@@ -169,20 +171,21 @@ def _healing(pool: MigPool, group: Json, lifecycle: Json) -> str:
         return ""
     return (
         f"its health check {', '.join(checks)} makes each running machine anew that does not answer it, whatever runs"
-        f" on it (onFailedHealthCheck {own}): {_gcloud(pool, 'update', '--clear-autohealing')}"
+        f" on it (onFailedHealthCheck {own}): {_gcloud_command(pool, 'update', '--clear-autohealing')}"
     )
 
 
-def _repair(pool: MigPool, lifecycle: Json) -> str:
+def _repair_message(pool: MigPool, lifecycle: Json) -> str:
     if lifecycle.get("defaultActionOnFailure", "REPAIR") == "DO_NOTHING":
         return ""
+    command = _gcloud_command(pool, "update", "--default-action-on-vm-failure=do-nothing")
     return (
         "its defaultActionOnFailure is REPAIR, so the group makes lost machines again under their old names, and they"
-        f" are deleted when they are seen: {_gcloud(pool, 'update', '--default-action-on-vm-failure=do-nothing')}"
+        f" are deleted when they are seen: {command}"
     )
 
 
-def _size(pool: MigPool) -> str:
+def _size_message(pool: MigPool) -> str:
     limit = ZONAL_LIMIT if pool.zone else REGIONAL_LIMIT
     if pool.max_machines is None or pool.max_machines <= limit:
         return ""
@@ -192,7 +195,7 @@ def _size(pool: MigPool) -> str:
     )
 
 
-def _gcloud(pool: MigPool, verb: str, *flags: str) -> str:
+def _gcloud_command(pool: MigPool, verb: str, *flags: str) -> str:
     where = f"--zone={pool.zone}" if pool.zone else f"--region={pool.region}"
     words = ("gcloud compute instance-groups managed", verb, pool.group, where, f"--project={pool.project}", *flags)
     return " ".join(words)

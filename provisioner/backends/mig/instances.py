@@ -82,7 +82,7 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
 
 
 def _phase(member: Member, instance: Instance) -> Phase:
-    """Return the phase. States that are hardly ever outdated are tested first, so that an end is never revoked."""
+    """Return the phase. The states least likely to be outdated are tested first, so that an end is never revoked."""
     statuses = _statuses(member, instance)
     if member.action == "RECREATING":
         return Phase.GONE  # The instance that gets this name next is another machine.
@@ -118,7 +118,7 @@ def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCa
 
 
 def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
-    """Return the fingerprint. It includes the start only of a running instance, which may be started again before."""
+    """Return the fingerprint, with the start of a running instance only, because others may be started again."""
     started = instance.started if instance.status == "RUNNING" else ""
     return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
 
@@ -126,11 +126,11 @@ def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
 def _failure(
     member: Member, instance: Instance, phase: Phase, cause: LossCause | None, before: Machine | None
 ) -> Failure | None:
-    """Return why the machine does not run, if known. A reason with a class of its own replaces a general reason."""
+    """Return why the machine does not run, if known. A specific reason stays if a general one follows."""
     if phase is Phase.RUNNING:
         return None
     if phase is Phase.PENDING:
-        new = member.attempt or _unusual(member, instance)
+        new = member.attempt or _unusual_failure(member, instance)
         old = before.failure if before is not None and before.phase is Phase.PENDING else None
         return old if old is not None and new is not None and new.error is ErrorClass.OTHER else new
     if cause is LossCause.PREEMPTED:
@@ -139,7 +139,7 @@ def _failure(
     return Failure(ErrorClass.OTHER, f"The instance is {status}, the group's action {member.action}.")
 
 
-def _unusual(member: Member, instance: Instance) -> Failure | None:
+def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
     """Return a failure for a state unknown to this version, or for REPAIRING, which lasts for an unknown time."""
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         return Failure(ErrorClass.OTHER, IPV6_ONLY if instance.ipv6 else "The instance runs, and has no address.")

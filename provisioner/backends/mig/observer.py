@@ -70,7 +70,7 @@ class GroupObserver:
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
     def close(self) -> None:
-        """Resolve no more names."""
+        """Stop resolving names."""
         if self._resolver:
             self._resolver.close()
 
@@ -99,7 +99,7 @@ class GroupObserver:
             pool=self._pool.name,
             began=began,
             wall=wall and wall - (now - began),
-            machines=self._published({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
+            machines=self._publish({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
             foreign=frozenset(name for name in sought if name in self.members and name not in self._seen),
             name_collisions=self._name_collisions(
                 sought.keys() - self.outside.keys() - self.members.keys(), standing, deadline
@@ -118,7 +118,7 @@ class GroupObserver:
             raise self._missing_group_error()  # The group was deleted only if all its instances are gone.
         members = self._list_members(group, deadline) if group is not None else {}
         seen = {
-            name: self._observed(member, _entry(entries, member), now)
+            name: self._read_machine(member, _entry(entries, member), now)
             for name, member in members.items()
             if self._project.is_ours(name)
         }
@@ -203,7 +203,7 @@ class GroupObserver:
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
 
-    def _observed(self, member: Member, entry: Json, now: float) -> Observed:
+    def _read_machine(self, member: Member, entry: Json, now: float) -> Observed:
         """Return the machine with its two entries; the same object as before if neither entry changed."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
@@ -211,11 +211,11 @@ class GroupObserver:
         instance = read_instance(entry, ipv6=self._pool.ipv6)
         return Observed(member, entry, machine(member, instance, before.machine if before else None, now))
 
-    def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
+    def _publish(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
         """Return our machines by name; the same mapping as in the previous observation if nothing changed."""
         before = self._machines
         if self._resolver is not None:
-            machines = {name: self._resolved(self._resolver, machine) for name, machine in machines.items()}
+            machines = {name: self._check_name(self._resolver, machine) for name, machine in machines.items()}
             for name in before.keys() - machines.keys():
                 self._resolver.forget(name)
         machines |= refused
@@ -223,7 +223,7 @@ class GroupObserver:
         self._machines = before if same else machines
         return self._machines
 
-    def _resolved(self, resolver: Resolver, machine: Machine) -> Machine:
+    def _check_name(self, resolver: Resolver, machine: Machine) -> Machine:
         """Return the machine, pending while its name does not resolve."""
         if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine

@@ -62,7 +62,7 @@ class Preemptions:
             if (uid in ids if (uid := end.machine.fingerprint.uid) else end.member.name in names)
         }
         self._gone_at |= dict.fromkeys(preempted - after.keys(), time.monotonic())
-        return {**after, **{name: _preempted(after[name]) for name in preempted & after.keys()}}
+        return {**after, **{name: _mark_preempted(after[name]) for name in preempted & after.keys()}}
 
     def causes(self) -> Mapping[str, LossCause]:
         """Return the preempted machines that left the lists recently."""
@@ -93,7 +93,7 @@ def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
             yield seen
 
 
-def _preempted(seen: Observed) -> Observed:
+def _mark_preempted(seen: Observed) -> Observed:
     """Return the machine with a preemption as its cause. A machine that runs again under the name has no failure."""
     failure = PREEMPTION if seen.machine.phase is Phase.GONE else seen.machine.failure
     return replace(seen, machine=replace(seen.machine, cause=LossCause.PREEMPTED, failure=failure))

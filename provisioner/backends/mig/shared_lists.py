@@ -142,7 +142,7 @@ class Projects:
         calls_per_minute: int = Compute().calls_per_minute,
         times: ComputeTimes = USUAL_TIMES,
     ) -> None:
-        """Expect members whose names begin with one of ``adopt_prefixes`` next to our own."""
+        """Make no call yet. Expect members whose names begin with one of ``adopt_prefixes`` next to our own."""
         self.prefix, self.adopt_prefixes, self.times = prefix, adopt_prefixes, times
         self._calls_per_minute = calls_per_minute
         self._projects: dict[tuple[str, ...], Project] = {}

@@ -75,7 +75,7 @@ class UndecidedCreates:
             return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}
 
     def forget(self, names: Collection[str]) -> None:
-        """Show these refused names no longer, because the group was asked to delete them."""
+        """Forget these refused names, because the group was asked to delete them."""
         with self._lock:
             for name in names:
                 self._refused.pop(name, None)
