@@ -1,6 +1,6 @@
-"""What a backend promises: it observes one pool, creates and deletes machines, and says what went wrong in few classes.
+"""The protocol of a backend: observe one pool, create and delete machines, and report errors in few classes.
 
-A backend never retries an action and never decides: the next cycle is the retry, the plan decides.
+A backend never retries an action, because the next cycle does, and never decides, because the plan does.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from provisioner.model import Create, Delete, ErrorClass, Failure, LossCause, Ou
 
 
 class BackendError(Exception):
-    """An observation or a call that failed, with its class and the cloud's words."""
+    """A failed observation or call, with its class and the cloud's words."""
 
     def __init__(self, error: ErrorClass, text: str, retry_after: float | None = None) -> None:
         super().__init__(f"{error}: {text}")
         self.failure = Failure(error, text)
         self.lines = text.splitlines()
-        """The text as it was given: a line for each of several pools."""
+        """The lines of the text: one for each pool if the error concerns several pools."""
         self.retry_after = retry_after
-        """Seconds for which a throttling cloud asks not to be called; None when it did not say."""
+        """Seconds for which a throttling cloud asks not to be called; None if the cloud gave no time."""
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     WARNING = "warning"
-    """It works, with a drawback that people should know."""
+    """The place works, with a drawback that the operator should know."""
     ERROR = "error"
-    """Machines cannot be made, or others will take them away."""
+    """Machines cannot be made, or others will delete them."""
     REFUSED = "refused"
-    """The loop must not begin: it could touch what is not its own."""
+    """The loop must not begin, because it could change machines that belong to others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a pool's place, and what to do about it."""
+    """A problem of a pool's place, with the way to fix it."""
 
     pool: str
     severity: Severity
@@ -46,49 +46,51 @@ class Finding:
 
 
 CAUSE_SECONDS = 300.0
-"""How long a kind remembers why a machine went: longer than a plan can be late."""
+"""Seconds for which a backend remembers why a machine ended: longer than a plan can be late."""
 
 SPOT_GRACE_SECONDS = 30.0
-"""A Spot instance gets so long between the notice and the end (Scheduling in the API's reference)."""
+"""Seconds between the preemption notice and the end of a Spot instance (Scheduling in the API's reference)."""
 
 MayStart = Callable[[], bool]
-"""Asked before each call to a cloud; False: the cycle's time is over (or the loop is ending), start no new call."""
+"""A question asked before each call to a cloud. False: start no new call, because the cycle's time is over or the loop
+is ending."""
 
 
 class Backend(Protocol):
-    """One pool. ``observe`` and the actions may run at the same time in different threads."""
+    """The backend of one pool. ``observe`` and the actions may run at the same time in different threads."""
 
     pool: str
     lag: float
-    """Seconds two snapshots must begin apart before both prove an absence (GKE 0, MIG 30)."""
+    """Seconds that must lie between the beginnings of two snapshots that prove an absence (GKE 0, MIG 30)."""
     pace: float
     """Seconds between two observations."""
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Begin to watch, if this kind of place can; ``wake`` is called when something changed."""
+        """Begin to watch if this kind of place can be watched. ``wake`` is called when something changed."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Everything of ours that the pool holds, complete, begun at ``now``; raises BackendError otherwise.
+        """Return a complete snapshot of our machines in the pool, begun at ``now``. Raise BackendError otherwise.
 
-        A backend whose pools share lists may have begun a little earlier: the snapshot says when.
-        ``sought``: names that are asked for by themselves, each with the uid that is meant, if one is known; of what
-        stands under them, our machines that are not shown as ours any more are ``machines`` that strayed, others that
-        are not ours ``foreign``, and others that may be ours, but are no machine of this pool, ``name_collisions``.
+        A snapshot from a list that pools share may have begun a little earlier, and contains that time.
+
+        ``sought``: names to search for individually, each with the expected uid if known. Our machines among them that
+        are no longer listed as ours are in ``machines``, marked as strayed. Objects that are not ours are in
+        ``foreign``. Objects that may be ours but are no machines of this pool are in ``name_collisions``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create the machines, some at a time; one outcome for each that was tried, a success for one that exists
-        already with its slot's identity.
+        """Create the machines, several at a time. Return one outcome for each machine that was tried.
 
-        The first error that ``stops_batch`` stops further creates of its template, which then have no outcome.
+        A machine that already exists with its slot's identity is a success. The first error that ``stops_batch`` stops
+        further creates of its template, which then have no outcome.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Begin to delete the machines; one that is not there is a success.
+        """Begin to delete the machines. A machine that does not exist is a success.
 
-        ``uid``: only that incarnation is touched; without it, what has the name and our identity.
-        ``adopted``: without ``uid``, what has the name is touched, whoever's it is.
-        ``force``: it has no grace, where this kind of place gives any.
+        ``uid``: delete only the machine with this uid; without it, the machine with this name and our identity.
+        ``adopted``: without a uid, delete the machine with this name, whoever owns it.
+        ``force``: give the machine no grace period, if this kind of place has grace periods.
         """
 
     def close(self) -> None:
@@ -97,10 +99,10 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MachineSize:
-    """How big the machines of a pool are."""
+    """The size of a pool's machines."""
 
     name: str
-    """What says so, e.g. ``machine type n2-standard-4``."""
+    """The source of the size, e.g. ``machine type n2-standard-4``."""
     cores: float
     megabytes: float
     """Memory in units of 2^20 bytes, as HF's nram and Compute's memoryMb."""
@@ -108,68 +110,69 @@ class MachineSize:
 
 @runtime_checkable
 class Sized(Protocol):
-    """A backend that has to ask its place how big its machines are."""
+    """A backend that has to ask its place for the size of its machines."""
 
     def size(self, seconds: float) -> MachineSize | None:
-        """Ask the place, for so long at most; None when it does not say, BackendError when it does not answer."""
+        """Ask the place within ``seconds``. Return None if it gives no size. Raise BackendError without a response."""
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """A backend whose place says what time it is, in each response."""
+    """A backend whose place gives its time in each response."""
 
     def ahead(self) -> float | None:
-        """Seconds by which the place's clock was ahead of this host's at the last response; None where it is silent."""
+        """Return the seconds by which the place's clock was ahead of this host's at the last response, or None."""
 
 
 @runtime_checkable
 class Watching(Protocol):
-    """A backend whose observations rest on an older list and on what was heard since."""
+    """A backend whose observations combine an older list with the events since."""
 
     def list_after(self, when: float) -> None:
-        """From ``when`` on (loop time), looks rest on a list begun no sooner: make one if there is none, in any thread.
+        """Base observations from ``when`` (loop time) on a list begun no sooner. Start such a list if none exists.
 
-        Looks do not wait for it: ``Snapshot.listed`` says on which one an observation rests.
+        Any thread may make the list, and observations do not wait for it. ``Snapshot.listed`` is the time of the list
+        that an observation used.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A machine that ended by itself, for people who look at its place."""
+    """A machine that ended by itself, as recorded for operators at its place."""
 
     machine: str
     request: str
     template: str
     uid: str
-    """Of what was seen; empty where its kind of place gives none."""
+    """Uid of the machine; empty if its kind of place has no uids."""
     lost: bool
-    """HF was told of it; else it never ran, or ended before its request did."""
+    """The machine was reported to HF. False: it never ran, or it ended before its request did."""
     cause: LossCause | None
     failure: Failure | None
 
 
 @runtime_checkable
 class Recording(Protocol):
-    """A backend whose place keeps a record, for people, of what happens there."""
+    """A backend whose place keeps a record for operators, for example Kubernetes Events."""
 
     def record_ends(self, ends: Sequence[Ended]) -> None:
-        """Add that these have ended, in the background: returns at once, and what is refused changes nothing."""
+        """Record these ends in the background. Return at once; a refused record has no further effect."""
 
 
 @runtime_checkable
 class Rehearsing(Protocol):
-    """A backend that can try, without any effect, what the loop will ask of its place."""
+    """A backend that can try the loop's calls at its place without any effect."""
 
     def rehearse(self, template: str) -> list[Finding]:
-        """What its place would refuse of a machine of this template, and which rights we lack.
+        """Return the reasons for which the place would refuse a machine of this template, and the rights that we lack.
 
-        Raises BackendError when it does not answer.
+        Raise BackendError if the place does not answer.
         """
 
 
 @runtime_checkable
 class Checkable(Protocol):
-    """A backend that can say what of its place's settings will go wrong."""
+    """A backend that can find settings of its place that will cause failures."""
 
     def check(self, seconds: float) -> list[Finding]:
-        """Ask the place, for so long at most; raises BackendError when it does not answer."""
+        """Ask the place within ``seconds``. Raise BackendError if the place does not answer."""

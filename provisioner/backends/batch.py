@@ -1,6 +1,6 @@
-"""Sends a batch of calls to a cloud: some at a time, each with its own end, and none that is known to be useless.
+"""Batches of calls to a cloud: several calls at a time, each with its own outcome, without calls that must fail.
 
-It never retries: the next cycle is the retry.
+A batch never retries, because the next cycle does.
 """
 
 from __future__ import annotations
@@ -21,51 +21,52 @@ from provisioner.model import Action, Create, ErrorClass, Failure, Outcome
 log = logging.getLogger(__name__)
 
 Send = Callable[[], Mapping[str, Failure]]
-"""Sends one request. Returns what failed, by machine name (empty: all went well); raises BackendError when all did."""
+"""A function that sends one request. It returns the failures by machine name, which is empty if all succeeded, and
+raises BackendError if all failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to a cloud, for one action or for several that the cloud takes together."""
+    """A request to a cloud, for one action or for several actions that the cloud accepts together."""
 
     actions: tuple[Action, ...]
     send: Send
 
 
 def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: Flow | None = None) -> list[Outcome]:
-    """Send ``calls``, each with a time-out of its own; returns the outcomes of those that were sent, in their order.
+    """Send ``calls``, each with its own time-out. Return the outcomes of the calls that were sent, in their order.
 
-    ``workers``: at most so many are under way; with a ``flow``, as many as it lets.
-    The first failure whose class ``stops_batch`` stops the creates of its template; no other failure stops a call.
-    ``may_start``: once it is False, or the server has asked to be left alone, nothing more is sent.
+    ``workers``: the largest number of calls under way. A ``flow`` may lower this number.
+    ``may_start``: once False, or once the server asks for a pause, no further call is sent.
+    The first failure whose class ``stops_batch`` stops the creates of its template. No other failure stops a call.
     """
     return _Batch(calls, workers, may_start, flow).run() if calls else []
 
 
 class _Batch:
-    """The calls of one batch, and what they know of each other: which templates are stopped."""
+    """The calls of one batch, and the templates whose creates are stopped."""
 
     def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: Flow | None) -> None:
-        self._most = workers
+        self._max_workers = workers
         self._may_start = may_start
         self._flow = flow
         self._lock = threading.Lock()
-        self._left = deque(enumerate(calls))
+        self._remaining = deque(enumerate(calls))
         self._outcomes: list[list[Outcome]] = [[] for _ in calls]
-        self._stopped: set[str] = set()
+        self._stopped_templates: set[str] = set()
         self._working = 0
         self._threads: list[threading.Thread] = []
 
     def run(self) -> list[Outcome]:
-        """Send what may be sent; all outcomes."""
+        """Send all calls that may be sent. Return all outcomes."""
         with self._lock:
-            self._employ()
-        for thread in self._threads:  # The list grows meanwhile: a worker starts the next one before it ends.
+            self._start_worker()
+        for thread in self._threads:  # A worker appends the next worker to this list before it ends.
             thread.join()
         return [outcome for outcomes in self._outcomes for outcome in outcomes]
 
-    def _employ(self) -> None:
-        """Start one more worker, which waits for the lock that the caller holds; RuntimeError when none can start."""
+    def _start_worker(self) -> None:
+        """Start one more worker, which waits for the caller's lock. Raise RuntimeError if no thread can start."""
         thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._work,), name=f"call-{self._working}", daemon=True
         )
@@ -73,66 +74,66 @@ class _Batch:
         self._threads.append(thread)
         self._working += 1
         if self._flow is not None:
-            self._flow.begun()
+            self._flow.add_caller()
 
     def _work(self) -> None:
-        """Send calls until none is left for this worker; start one more worker if there is room for one."""
+        """Send calls until none is left for this worker. Start one more worker if the limit allows it."""
         while True:
             with self._lock:
-                following = self._take() if self._room() >= 0 or self._working == 1 else None
+                following = self._next_call() if self._room() >= 0 or self._working == 1 else None
                 if following is None:
                     self._working -= 1
                     if self._flow is not None:
-                        self._flow.ended()
+                        self._flow.remove_caller()
                     return
-                if self._left and self._room() > 0:
+                if self._remaining and self._room() > 0:
                     with contextlib.suppress(RuntimeError):  # The present workers send the rest.
-                        self._employ()
+                        self._start_worker()
             number, call = following
             self._outcomes[number] = self._send(call)
 
     def _room(self) -> int:
-        """How many more workers may start; when negative, how many have to end."""
-        own = self._most - self._working
+        """Return the number of workers that may still start; if negative, the number that have to end."""
+        own = self._max_workers - self._working
         return own if self._flow is None else min(own, self._flow.room())
 
-    def _take(self) -> tuple[int, Call] | None:
-        """The next call that is neither useless nor too late."""
-        while self._left:
-            number, call = self._left.popleft()
-            if not self._stopped.isdisjoint(_templates(call.actions)):
+    def _next_call(self) -> tuple[int, Call] | None:
+        """Return the next call that is neither useless nor too late; None if there is none."""
+        while self._remaining:
+            number, call = self._remaining.popleft()
+            if not self._stopped_templates.isdisjoint(_templates(call.actions)):
                 continue
             if self._may_start() and (self._flow is None or self._flow.open(time.monotonic())):
                 return number, call
-            self._left.clear()
+            self._remaining.clear()
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
-        """Send one call, and tell the flow how the server took it."""
+        """Send one call, and report its duration or refusal to the flow."""
         began = time.monotonic()
-        failures, wait = _failures(call)
+        failures, wait = _send_call(call)
         ended = time.monotonic()
         errors = {failure.error for failure in failures.values()}
-        is_busy = any(error.is_ambiguous for error in errors)  # its Retry-After counts for other calls, too
+        is_busy = any(error.is_ambiguous for error in errors)  # Retry-After applies to other calls, too.
         if self._flow is not None and (ErrorClass.THROTTLED in errors or (wait and is_busy)):
             self._flow.refused(began, ended, wait)
-        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # No response tells no speed.
+        elif self._flow is not None and ErrorClass.UNAVAILABLE not in errors:  # No response, no speed.
             self._flow.answered(type(call.actions[0]).__name__, began, ended)
         stopping = {name for name, failure in failures.items() if failure.error.stops_batch}
         with self._lock:
-            self._stopped |= _templates(action for action in call.actions if action.name in stopping)
+            self._stopped_templates |= _templates(action for action in call.actions if action.name in stopping)
         return [Outcome(action, failures.get(action.name), wait) for action in call.actions]
 
 
 def _templates(actions: Iterable[Action]) -> set[str]:
-    """The templates of the creates among ``actions``; a delete is never useless."""
+    """Return the templates of the creates among ``actions``. Deletes have none, because a delete is never useless."""
     return {action.template for action in actions if isinstance(action, Create)}
 
 
-def _failures(call: Call) -> tuple[Mapping[str, Failure], float | None]:
-    """Return what failed of a call, by name, and how long the cloud asks to be left alone.
+def _send_call(call: Call) -> tuple[Mapping[str, Failure], float | None]:
+    """Send a call. Return its failures by name, and the seconds for which the cloud asks not to be called.
 
-    A bug in one call must not hide the outcomes of the others.
+    An unexpected exception is a failure of its call only, so that the other calls keep their outcomes.
     """
     names = [action.name for action in call.actions]
     try:

@@ -1,6 +1,7 @@
-"""How many calls may be under way at one server: more while it answers quickly, fewer when it is slow or says so.
+"""The number of calls under way at one server: it grows while responses are quick, and falls if they slow down.
 
-:class:`Flow` is the rule (no I/O, no clock); :class:`Readings` makes calls in the background, one at a time.
+A refusal by the server lowers the number, too. :class:`Flow` is the rule (no I/O, no clock); :class:`Readings` makes
+calls in the background, one at a time.
 """
 
 from __future__ import annotations
@@ -13,122 +14,128 @@ from collections.abc import Callable
 LEAST = 1
 FIRST = 16
 MOST = 32
-"""An API server's throughput peaks at 16 to 32 calls under way; more only adds latency."""
+"""Calls under way: the least, the first and the largest limit. An API server's throughput peaks at 16 to 32 calls;
+more calls under way only add latency."""
 
 QUICK_SECONDS = 0.25
-"""A response within this is never slow, however quick the idle server was: a quarter of the second that Kubernetes
-allows itself for a call that changes something."""
-SLOW_TIMES = 4.0
-"""A response is slow when it takes so many times the latency of the unloaded server."""
-FADING = 1.05
-"""The remembered latency of the unloaded server grows by this factor per round: a server that is slower for good is not
-overloaded."""
+"""Seconds within which a response is never slow, however quick the idle server was: a quarter of the second that
+Kubernetes allows itself for a call that changes something."""
+SLOW_MULTIPLE = 4.0
+"""Multiple of the unloaded server's latency above which a response is slow."""
+LATENCY_GROWTH = 1.05
+"""Factor per round by which the remembered latency of the unloaded server grows, because a server that stays slower is
+not overloaded."""
 HOLD_SECONDS = 10.0
-"""Seconds after a 429 in which the limit does not grow: else a server with a fixed rate refuses every tenth call."""
-USUAL_WAIT = 1.0
-"""Seconds to wait after a 429 that does not say how long: what API servers themselves ask for."""
+"""Seconds after a 429 in which the limit does not grow. Else a server with a fixed rate refuses every tenth call."""
+USUAL_WAIT_SECONDS = 1.0
+"""Seconds to wait after a 429 without Retry-After, as API servers themselves ask for."""
 CLOSE_SECONDS = 2.0
-"""How long the end of a reading is waited for. It dies with the process anyway."""
+"""Seconds to wait for the end of a reading. The reading ends with the process anyway."""
 
 
 class Flow:
-    """What is known of one server, for all threads that call it; times are monotonic seconds.
+    """The limit of calls to one server, for all threads that call the server. Times are monotonic seconds.
 
-    A round is as many responses as calls may be under way, to calls that began in it: the limit changes once in one.
+    A round has as many responses as calls may be under way. Only responses to calls that began in the round count. The
+    limit changes once a round.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callers = 0
         self.limit = FIRST
-        """Calls that may be under way."""
-        self._not_before = -math.inf
-        """No call may begin before this: the server asked for it."""
-        self._held_until = -math.inf
-        """The limit does not grow before this."""
+        """Largest number of calls under way."""
+        self._calls_allowed_at = -math.inf
+        """Monotonic time before which no call may begin, as the server asked."""
+        self._growth_allowed_at = -math.inf
+        """Monotonic time before which the limit does not grow."""
         self._unloaded: dict[str, float] = {}
-        """Seconds that the quickest responses took of late, by kind of call: a webhook may hold up creates alone."""
-        self._began = -math.inf
-        """When this round began."""
-        self._taken: list[tuple[str, float]] = []
+        """Seconds of the quickest recent responses, by kind of call, because a webhook may delay creates alone."""
+        self._round_began_at = -math.inf
+        """Monotonic time at which this round began."""
+        self._round_responses: list[tuple[str, float]] = []
         """Kind and seconds of each response of this round."""
 
     def room(self) -> int:
-        """Return how many more callers may begin; if negative, how many should end."""
+        """Return the number of callers that may still begin; if negative, the number that should end."""
         return self.limit - self._callers
 
-    def begun(self) -> None:
-        """Count a caller, who sends calls to the server, one after the other."""
+    def add_caller(self) -> None:
+        """Count a caller. A caller sends calls to the server one after the other."""
         with self._lock:
             self._callers += 1
 
-    def ended(self) -> None:
-        """Count a caller no more."""
+    def remove_caller(self) -> None:
+        """Count a caller no longer."""
         with self._lock:
             self._callers -= 1
 
     def open(self, now: float) -> bool:
-        """A call may begin now, as far as the server has said."""
-        return now >= self._not_before
+        """Return True if the server allows a call now."""
+        return now >= self._calls_allowed_at
 
     def answered(self, kind: str, began: float, now: float) -> None:
-        """Note that a call was answered, or not within its time-out."""
+        """Note the duration of a call that was answered or timed out."""
         with self._lock:
-            if began >= self._began:
-                self._taken.append((kind, now - began))
-                if len(self._taken) >= self.limit:
-                    self._judge(now)
+            if began >= self._round_began_at:
+                self._round_responses.append((kind, now - began))
+                if len(self._round_responses) >= self.limit:
+                    self._end_round(now)
 
     def refused(self, began: float, now: float, wait: float | None) -> None:
-        """Note that the server is too busy, and asks not to be called for ``wait`` seconds."""
+        """Note that the server is too busy and asks not to be called for ``wait`` seconds."""
         with self._lock:
-            self._not_before = max(self._not_before, now + (USUAL_WAIT if wait is None else wait))
-            self._held_until = now + HOLD_SECONDS
-            if began >= self._began:
-                self._begin(self.limit // 2, now)
+            self._calls_allowed_at = max(self._calls_allowed_at, now + (USUAL_WAIT_SECONDS if wait is None else wait))
+            self._growth_allowed_at = now + HOLD_SECONDS
+            if began >= self._round_began_at:
+                self._begin_round(self.limit // 2, now)
 
-    def _judge(self, now: float) -> None:
-        """End a round: the limit halves if half of the responses were slow, and else grows by a quarter, unless the
-        server has refused a call of late."""
-        self._unloaded = {kind: seconds * FADING for kind, seconds in self._unloaded.items()}
-        for kind, seconds in self._taken:
+    def _end_round(self, now: float) -> None:
+        """End a round. Halve the limit if half of the responses were slow. Else raise it by a quarter, unless the
+        server refused a call recently."""
+        self._unloaded = {kind: seconds * LATENCY_GROWTH for kind, seconds in self._unloaded.items()}
+        for kind, seconds in self._round_responses:
             self._unloaded[kind] = min(seconds, self._unloaded.get(kind, math.inf))
-        slow = sum(seconds > max(QUICK_SECONDS, SLOW_TIMES * self._unloaded[kind]) for kind, seconds in self._taken)
-        if 2 * slow >= len(self._taken):
-            self._begin(self.limit // 2, now)
+        slow = sum(
+            seconds > max(QUICK_SECONDS, SLOW_MULTIPLE * self._unloaded[kind])
+            for kind, seconds in self._round_responses
+        )
+        if 2 * slow >= len(self._round_responses):
+            self._begin_round(self.limit // 2, now)
         else:
-            self._begin(self.limit + (0 if now < self._held_until else max(1, self.limit // 4)), now)
+            self._begin_round(self.limit + (0 if now < self._growth_allowed_at else max(1, self.limit // 4)), now)
 
-    def _begin(self, limit: int, now: float) -> None:
-        self.limit, self._began, self._taken = max(LEAST, min(MOST, limit)), now, []
+    def _begin_round(self, limit: int, now: float) -> None:
+        self.limit, self._round_began_at, self._round_responses = max(LEAST, min(MOST, limit)), now, []
 
 
 class Readings:
-    """The readings of one thing. Any thread may ask for the next one."""
+    """Background readings of one subject. Any thread may ask for the next reading."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._due = 0.0
+        self._next_reading_at = 0.0
         """Monotonic time of the earliest next reading."""
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Begin what is ``wanted``, if anything, unless a reading is under way or began within ``pause`` seconds."""
+        """Begin the reading that ``wanted`` returns, if any. A reading under way or begun within ``pause`` seconds
+        prevents another."""
         with self._lock:
-            if time.monotonic() < self._due or (self._reading is not None and self._reading.is_alive()):
+            if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):
                 return
             read = wanted()
             if read is not None:
-                self._due = time.monotonic() + pause
+                self._next_reading_at = time.monotonic() + pause
                 self._reading = threading.Thread(target=read, name=self._name, daemon=True)
                 self._reading.start()
 
     def put_off(self, seconds: float) -> None:
-        """Begin no other one for so long; never for infinite ones."""
-        self._due = max(self._due, time.monotonic() + seconds)
+        """Begin no other reading for ``seconds``; infinite seconds mean never again."""
+        self._next_reading_at = max(self._next_reading_at, time.monotonic() + seconds)
 
     def close(self) -> None:
-        """Wait a moment for a reading that is under way."""
+        """Wait up to ``CLOSE_SECONDS`` for a reading that is under way."""
         if self._reading is not None:
             self._reading.join(CLOSE_SECONDS)

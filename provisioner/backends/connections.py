@@ -1,7 +1,7 @@
-"""The connections of all HTTP clients, which limit the time and the size of each response as a whole.
+"""Connections of all HTTP clients. They limit the time and the size of each response as a whole.
 
-Kubernetes is reached by the pools here, and Google (Compute Engine, token servers, the metadata server) by sessions
-whose adapter has such pools (``google_auth``).
+Kubernetes is called through the pools in this module. Google (Compute Engine, token servers, the metadata server) is
+called through sessions whose adapter has such pools (``google_auth``).
 """
 
 from __future__ import annotations
@@ -19,96 +19,97 @@ import urllib3
 import urllib3.connection
 
 IDLE_SECONDS = 5.0
-"""A connection that was idle for longer is made anew: that takes milliseconds. A firewall that has forgotten it drops
-what is sent without a word, and costs the whole time-out of a call."""
+"""Seconds without a request after which a connection is made anew, which takes milliseconds. A firewall that has
+forgotten an idle connection silently drops its packets, which costs the whole time-out of a call."""
 
 CONNECT_SECONDS = 5.0
-"""An address that does not accept a connection within this is not there; the next one of its name is tried."""
+"""Seconds in which an address must accept a connection. After them the next address of the name is tried."""
 
 LONGEST_SECONDS = 120.0
-"""The time of a response that its caller does not limit: the usual time-out of Google's clients."""
+"""Seconds for a response whose caller sets no limit: the usual time-out of Google's clients."""
 
 HEAD_BYTES = 1 << 18
-"""Bytes before a response's body, with each ``100 Continue``. Servers take 8 to 64 kB of a request's head, and send
-less."""
+"""Bytes before a response's body, including each ``100 Continue``. Servers accept 8 to 64 kB of a request's head, and
+send less."""
 
 BODY_BYTES = 20 << 20
-"""Bytes of a response's body, unpacked. A page of 500 pods of 20 kB each, the largest list that we ask for, has half of
-that; a whole one of the largest group has 6 MB."""
+"""Bytes of a response's body, decompressed. The largest list that we ask for, a page of 500 pods of 20 kB each, has
+half of that. An unpaged list of the largest group has 6 MB."""
 
 MOST_VALUES = 1_500_000
-"""Values of a document, as commas and brackets count them: the smallest, empty lists, take twenty times as many bytes
-in memory as in a response. A page of 500 pods of 20 kB each has a million if field managers' entries fill it."""
+"""Values of a document, counted by commas and brackets. The smallest values, empty lists, use twenty times as many
+bytes in memory as in a response. A page of 500 pods of 20 kB each has a million if managed fields fill the pods."""
 
 LINE_BYTES = 4 << 20
-"""Bytes of a piece of a stream, such as an event of a watch: an API server takes no object of more than 3 MB."""
+"""Bytes of a piece of a stream, such as a watch event. An API server accepts no object of more than 3 MB."""
 
 PAGE, MOST_PAGES = 500, 400
-"""Objects of a page, and pages of a list: as many as the pods of the largest GKE cluster."""
+"""Objects of a page, and pages of a list: enough for the pods of the largest GKE cluster."""
 
 PIECE = 1 << 16
-"""Bytes of a body that are taken at once."""
+"""Bytes of a body that are read at once."""
 
 Connections = TypeVar("Connections", bound=urllib3.PoolManager)
 
 
 class LateResponse(urllib3.exceptions.ReadTimeoutError):
-    """A response has not ended in its time."""
+    """A response that has not ended in its time."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
 
 
 class LargeResponse(urllib3.exceptions.HTTPError):
-    """A response is larger than it may be."""
+    """A response that is larger than allowed."""
 
 
 class LargeBody(LargeResponse):
-    """The body of a response is what is larger than it may be."""
+    """A response whose body is larger than allowed."""
 
 
 class Allowance:
     """The time and the bytes that a response has left."""
 
     def __init__(self, call: str, seconds: float | None, began: float) -> None:
-        """``call``: address, method and path, for people. ``began``: the monotonic time of the request."""
+        """Limit a response. ``call``: address, method and path for messages. ``began``: monotonic time of the
+        request."""
         self._call, self._seconds = call, LONGEST_SECONDS if seconds is None else seconds
         self._deadline = began + self._seconds
         self.too_large = LargeResponse
         self.allow(HEAD_BYTES)
 
     def allow(self, size: int) -> None:
-        """Let what follows have so many bytes in the time that is left."""
-        self._size = self._left = size
+        """Allow ``size`` bytes for the next part of the response, in the time that is left."""
+        self._bytes_allowed = self._bytes_left = size
 
     def renew(self, size: int) -> None:
-        """Begin another part of the response, which has the same time again."""
+        """Begin another part of the response with the full time again."""
         self._deadline = time.monotonic() + self._seconds
         self.allow(size)
 
     def seconds(self) -> float:
-        """The seconds that are left. Raises LateResponse if there are none."""
+        """Return the seconds that are left. Raise LateResponse if the time is over."""
         if (left := self._deadline - time.monotonic()) <= 0:
-            raise self.late()
+            raise self.late_error()
         return left
 
-    def late(self) -> LateResponse:
-        """The error for a response without an end."""
+    def late_error(self) -> LateResponse:
+        """Return the error for a response that did not end in its time."""
         return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
 
     def take(self, count: int) -> None:
-        """Count bytes. Raises LargeResponse for the first that is too many."""
-        self._left -= count
-        if self._left < 0:
-            raise self.large(f"{self._size >> 10} KiB")
+        """Count bytes. Raise LargeResponse for the first byte above the limit."""
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise self.size_error(f"{self._bytes_allowed >> 10} KiB")
 
-    def large(self, size: str) -> LargeResponse:
-        """The error for a response, or a part of one, of more than ``size``."""
+    def size_error(self, size: str) -> LargeResponse:
+        """Return the error for a response, or a part of a response, of more than ``size``."""
         return self.too_large(f"{self._call}: the response, or a part of it, has more than {size}")
 
 
 class _Source(io.RawIOBase):
-    """The bytes of a socket, within their allowance."""
+    """The bytes of a socket, limited by their allowance."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, allowance: Allowance) -> None:
         self._raw, self._sock, self._allowance = raw, sock, allowance
@@ -121,7 +122,7 @@ class _Source(io.RawIOBase):
         try:
             count: int = self._raw.readinto(buffer)
         except TimeoutError as error:
-            raise self._allowance.late() from error
+            raise self._allowance.late_error() from error
         self._allowance.take(count)
         return count
 
@@ -131,7 +132,7 @@ class _Source(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    """A response, also that of a proxy to CONNECT, that reads no more than it may."""
+    """A response, also of a proxy to CONNECT, that reads no more than its allowance."""
 
     def __init__(self, allowance: Allowance, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)
@@ -149,14 +150,14 @@ _lookups_lock = threading.Lock()
 
 
 def _lookup(*question: Any) -> Future[Any]:
-    """Return the result to come of ``getaddrinfo``, which has no time-out: one thread looks up a name for all calls."""
+    """Return a future with the result of ``getaddrinfo``, which has no time-out. All calls share a name's thread."""
 
     def look_up() -> None:
         try:
             settle = partial(found.set_result, socket.getaddrinfo(*question))
-        except Exception as error:  # noqa: BLE001 - each call that waits raises it
+        except Exception as error:  # noqa: BLE001 - each waiting call raises it
             settle = partial(found.set_exception, error)
-        with _lookups_lock:  # first: a later call looks the name up anew
+        with _lookups_lock:  # Remove the question first, so that a later call resolves the name anew.
             del _lookups[question]
         settle()
 
@@ -170,14 +171,14 @@ def _lookup(*question: Any) -> Future[Any]:
 
 
 class _Bounded(urllib3.connection.HTTPConnection):
-    """A connection whose time-outs are the time of a whole call: connecting (by a proxy and TLS), request, response."""
+    """A connection whose time-out covers a whole call: connecting (also to a proxy and by TLS), request, response."""
 
     _began, _called, _is_new = 0.0, "", False
     _allowance: Allowance
 
     @property
     def is_connected(self) -> bool:
-        """False, too, after ``IDLE_SECONDS`` without a request: the pool connects anew."""
+        """Return False also after ``IDLE_SECONDS`` without a request, so that the pool connects anew."""
         return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:
@@ -201,16 +202,16 @@ class _Bounded(urllib3.connection.HTTPConnection):
         return response
 
     def _allow(self) -> None:
-        """Let a response come, also that of a proxy, within the time of the call."""
+        """Limit the next response, also a proxy's, to the time of the call."""
         call = f"{self.host}:{self.port}: {self._called or 'CONNECT'}"
         self._allowance = Allowance(call, self.timeout, self._began)
         self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]
 
     def _new_conn(self) -> socket.socket:
-        """Connect to the first address that accepts it; each has an equal part of the time that the call has left."""
+        """Connect to the first address that accepts. Each address gets an equal part of the time that is left."""
         name, whole = self._dns_host, self.timeout
         addresses = self._addresses()
-        failure: Exception = self._allowance.late()
+        failure: Exception = self._allowance.late_error()
         try:
             while addresses:
                 part = self._allowance.seconds() / len(addresses)
@@ -227,7 +228,7 @@ class _Bounded(urllib3.connection.HTTPConnection):
         raise failure
 
     def _addresses(self) -> list[str]:
-        """The addresses of the host. Raises an error of urllib3 if it has none."""
+        """Return the addresses of the host. Raise an error of urllib3 if it has none."""
         family = urllib3.util.connection.allowed_gai_family()
         lookup = _lookup(self._dns_host.strip("[]"), self.port, family, socket.SOCK_STREAM)
         try:
@@ -259,24 +260,25 @@ class _PoolTLS(urllib3.HTTPSConnectionPool):
 
 
 def bounded(connections: Connections) -> Connections:
-    """The same connections, bounded, and none of them used after ``IDLE_SECONDS`` without a call."""
+    """Return the same connections, limited, and made anew after ``IDLE_SECONDS`` without a request."""
     connections.pool_classes_by_scheme = {"http": _Pool, "https": _PoolTLS}
     return connections
 
 
-def body_of(response: Any) -> bytes:
-    """The whole body of a response, unpacked. Raises an error of urllib3 if it does not end as it should."""
+def read_body(response: Any) -> bytes:
+    """Return the whole body of a response, decompressed. Raise an error of urllib3 if the body does not end
+    properly."""
     pieces, size = [], 0
     try:
         while piece := response.read1(PIECE, decode_content=True):
             pieces.append(piece)
             size += len(piece)
             if size > BODY_BYTES:
-                raise response.allowance.large(f"{BODY_BYTES >> 20} MiB")
+                raise response.allowance.size_error(f"{BODY_BYTES >> 20} MiB")
     except BaseException:
         response.close()
         raise
     body = b"".join(pieces)
     if size > MOST_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise response.allowance.large(f"{MOST_VALUES} values")
+        raise response.allowance.size_error(f"{MOST_VALUES} values")
     return body

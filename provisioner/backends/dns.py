@@ -1,4 +1,4 @@
-"""Asks whether names resolve, in the background: an observation at a pool never waits for a name server."""
+"""Name resolution in the background, so that an observation of a pool never waits for a name server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WORKERS = 8
-"""Look-ups at a time: a name server that does not answer holds each for seconds."""
+"""Name resolutions at a time, because a name server that does not answer blocks each for seconds."""
 RETRY_SECONDS = 1.0
-"""Seconds between two observation-ups of a name that did not resolve."""
+"""Seconds between two attempts to resolve a name."""
 
 
 def name_resolves(name: str) -> bool:
-    """Whether the system resolves this name; waits for its response."""
+    """Return True if the system resolves this name. Wait for the response."""
     try:
         return bool(socket.getaddrinfo(name, None))
     except OSError:
@@ -23,7 +23,7 @@ def name_resolves(name: str) -> bool:
 
 
 class Resolver:
-    """What is known so far of names that have to resolve."""
+    """The names that have to resolve, with the state of each."""
 
     def __init__(
         self, lookup: Callable[[str], bool] = name_resolves, clock: Callable[[], float] = time.monotonic
@@ -31,36 +31,36 @@ class Resolver:
         self._lookup, self._clock = lookup, clock
         self._lock = threading.Lock()
         self._resolved: set[str] = set()
-        self._next: dict[str, float] = {}
-        """When to look a name up again; infinite while an observation-up is under way."""
+        self._next_attempt_at: dict[str, float] = {}
+        """Monotonic time of each name's next attempt; infinite while an attempt is under way."""
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="resolve")
 
-    def resolves(self, name: str) -> bool:
-        """True once the name was seen to resolve; asks when that is due, and never waits."""
+    def is_resolved(self, name: str) -> bool:
+        """Return True once the name has resolved. Start an attempt that is due, and never wait."""
         with self._lock:
             if name in self._resolved:
                 return True
-            if self._next.get(name, 0.0) > self._clock():
+            if self._next_attempt_at.get(name, 0.0) > self._clock():
                 return False
-            self._next[name] = float("inf")
-        self._workers.submit(self._ask, name)
+            self._next_attempt_at[name] = float("inf")
+        self._workers.submit(self._resolve, name)
         return False
 
     def forget(self, name: str) -> None:
-        """The machine is gone; its name does not come back."""
+        """Forget the name of a machine that is gone, because the name is never used again."""
         with self._lock:
             self._resolved.discard(name)
-            self._next.pop(name, None)
+            self._next_attempt_at.pop(name, None)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Start no further attempts."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, name: str) -> None:
+    def _resolve(self, name: str) -> None:
         resolves = self._lookup(name)
         with self._lock:
-            if name not in self._next:  # ``forget`` was called meanwhile.
+            if name not in self._next_attempt_at:  # ``forget`` was called meanwhile.
                 return
             if resolves:
                 self._resolved.add(name)
-            self._next[name] = self._clock() + RETRY_SECONDS
+            self._next_attempt_at[name] = self._clock() + RETRY_SECONDS

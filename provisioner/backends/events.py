@@ -1,7 +1,7 @@
-"""Pub/Sub messages as hints, never as state, by the only importer of google.cloud.pubsub: look now, something happened.
+"""Pub/Sub messages as hints to observe now, never as state. Only this module imports google.cloud.pubsub.
 
-The subscription carries Compute's audit log entries (the logs ``activity`` and ``system_event``); each is acknowledged
-whatever it holds, and gives a hint at most once.
+The subscription delivers Compute's audit log entries (the logs ``activity`` and ``system_event``). Each message is
+acknowledged whatever it contains, and gives a hint at most once.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ from provisioner.names import name_pattern
 log = logging.getLogger(__name__)
 
 REMEMBERED = 20_000
-"""Entries remembered to tell repeats: a burst of 10,000 machines writes two for each."""
+"""Entries remembered to detect repetitions. A burst of 10,000 machines writes two entries for each."""
 
 MAX_MESSAGES = 500
-"""Messages taken but not yet looked at. Each needs microseconds."""
+"""Messages received but not yet judged. Each needs microseconds."""
 
 LEASE_SECONDS = 120
-"""A message is given back to the service after this: the library's hour would hide a stuck callback for an hour."""
+"""Seconds after which a message returns to the service. The library's default would hide a stuck callback for an hour.
+"""
 
 FIRST_PAUSE = 1.0
 LAST_PAUSE = 300.0
-"""Seconds before a broken stream is opened again; doubles with each break."""
+"""Seconds before a broken stream is opened again; the pause doubles with each break, from the first to the last."""
 
 CLOSE_SECONDS = 1.0
-"""How long the end of the stream is waited for: where nothing answers, the library takes minutes to give up."""
+"""Seconds to wait for the end of the stream. Without responses from Pub/Sub the library takes minutes to stop."""
 
 STEADY_SECONDS = 60.0
-"""A stream that held so long was healthy: the next break begins with the first pause again."""
+"""Seconds after which an open stream counts as healthy, so that the next break begins with the first pause again."""
 
 STREAM_ERRORS = (GoogleAPICallError, google.auth.exceptions.GoogleAuthError)
-"""What ends a stream for good, or keeps it from opening: no such subscription, no permission, no credentials."""
+"""Errors that end a stream for good, or keep it from opening: no such subscription, no permission, no credentials."""
 
 
 class InstanceEvent(StrEnum):
-    """What happened to an instance."""
+    """An event in an instance's life."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -71,66 +72,66 @@ METHODS: Mapping[str, InstanceEvent] = {
     "instances.automaticRestart": InstanceEvent.RECREATED,
     "instances.hostError": InstanceEvent.CRASHED,
 }
-"""Events by the end of ``methodName``: what precedes it depends on the version of the API that the caller used."""
+"""Events by the end of ``methodName``, whose beginning depends on the API version of the caller."""
 
 
 class Worth(StrEnum):
-    """What a message was good for."""
+    """The use of a message."""
 
     NOTICE = "notice"
     """The message announces the end of a machine of ours."""
     WAKE_UP = "wake_up"
-    """The message tells something else of a machine of ours."""
+    """The message reports another event of a machine of ours."""
     REPEATED = "repeated"
-    """The message came before."""
+    """The message repeats an earlier message."""
     FOREIGN = "foreign"
-    """The message is about something else: a sink's filter is wide, the emulator's does nothing."""
+    """The message is about something else, because a sink's filter is wide and the emulator ignores filters."""
     MALFORMED = "malformed"
     """The message is no audit log entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a message says. It may be false by the time it is read."""
+    """The content of a message. It may be outdated when it is read."""
 
     instance: str
     event: InstanceEvent
     failed: bool
-    """The entry reports an error: a create that found no stock, for example."""
+    """The entry reports an error, for example a create that found no stock."""
     timestamp: str
-    """When it happened by the cloud's clock, RFC 3339."""
+    """Time of the event by the cloud's clock, RFC 3339."""
     key: str
-    """A key that all copies of one entry share."""
+    """Key that all copies of one entry share."""
     delay: float = 0.0
-    """Seconds from what happened until Pub/Sub had the message, both by the cloud's clock; 0 when that is unknown."""
+    """Seconds from the event until Pub/Sub received the message, both by the cloud's clock; 0 if unknown."""
 
     @property
     def grace(self) -> float | None:
-        """Seconds that the instance had left when Pub/Sub had the message; None when no coming end is announced."""
+        """Seconds that the instance had left when Pub/Sub received the message; None if no coming end is announced."""
         left = SPOT_GRACE_SECONDS - self.delay
         return left if self.event is InstanceEvent.PREEMPTED and not self.failed and left > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One message: what it was good for, and why."""
+    """A message with its use and the reason for that use."""
 
     worth: Worth
     hint: Hint | None = None
-    """None when it is about something else or cannot be read."""
+    """The hint; None if the message is about something else or cannot be read."""
     problem: str = ""
-    """Why it cannot be read."""
+    """The reason why the message cannot be read."""
 
     @property
     def news(self) -> Hint | None:
-        """The hint, if it says something new about a machine of ours."""
+        """The hint if it reports something new about a machine of ours; else None."""
         return self.hint if self.worth in (Worth.NOTICE, Worth.WAKE_UP) else None
 
 
 def parse(data: bytes, published: datetime | None = None) -> Hint | None:
-    """The hint in a message; None when the entry is about something else. Raises ODD_RESPONSES for no entry.
+    """Return the hint in a message; None if the entry is about something else. Raise ODD_RESPONSES if it is no entry.
 
-    ``published`` is when Pub/Sub got it, by the cloud's clock.
+    ``published``: time at which Pub/Sub received the message, by the cloud's clock.
     """
     entry = json.loads(data)
     payload = entry["protoPayload"]
@@ -148,7 +149,7 @@ def parse(data: bytes, published: datetime | None = None) -> Hint | None:
 
 
 def _delay(timestamp: str, published: datetime | None) -> float:
-    """Seconds between two times of Google's clocks, never negative; our own clock may be wrong and is not asked."""
+    """Return the seconds between two times of Google's clocks, never negative. This host's clock is not used."""
     try:
         return max(0.0, (published - datetime.fromisoformat(timestamp)).total_seconds()) if published else 0.0
     except (ValueError, TypeError):
@@ -156,27 +157,27 @@ def _delay(timestamp: str, published: datetime | None) -> float:
 
 
 class Sieve:
-    """Judges messages one by one, and remembers which came before. From any thread."""
+    """A filter that judges messages one by one and remembers earlier messages. Used from any thread."""
 
     def __init__(self, prefix: str) -> None:
-        self._shape = name_pattern(prefix)
+        self._name_pattern = name_pattern(prefix)
         self._seen_keys: dict[str, None] = {}
         self._lock = threading.Lock()
 
     def judge(self, data: bytes, published: datetime | None = None) -> Judged:
-        """What a message is good for."""
+        """Return the use of a message."""
         try:
             hint = parse(data, published)
         except ODD_RESPONSES as error:
             return Judged(Worth.MALFORMED, problem=f"{type(error).__name__}: {error}")
-        if hint is None or not self._shape.fullmatch(hint.instance):
+        if hint is None or not self._name_pattern.fullmatch(hint.instance):
             return Judged(Worth.FOREIGN, hint)
         if not self._is_new(hint.key):
             return Judged(Worth.REPEATED, hint)
         return Judged(Worth.WAKE_UP if hint.grace is None else Worth.NOTICE, hint)
 
     def _is_new(self, key: str) -> bool:
-        """False for a key that came before, as far back as is remembered."""
+        """Return False for a key that is still remembered from an earlier message."""
         with self._lock:
             if key in self._seen_keys:
                 return False
@@ -187,7 +188,7 @@ class Sieve:
 
 
 class EventStream:
-    """One subscription, read until it is closed: ``taken`` gets each message, ``broke`` the reason of each break."""
+    """A subscription, read until it is closed. ``taken`` gets each message, ``broke`` the reason of each break."""
 
     def __init__(
         self,
@@ -207,11 +208,11 @@ class EventStream:
         self._thread = threading.Thread(target=self._supervise, name="events", daemon=True)
 
     def start(self) -> None:
-        """Begin to read, in a thread of its own. A subscription that cannot be read is tried again for ever."""
+        """Begin to read in a thread of its own. A subscription that cannot be read is retried for ever."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading. Messages not yet looked at go back to the service."""
+        """Stop reading. Messages that are not judged yet return to the service."""
         self._ending.set()
         if self._future:
             self._future.cancel()
@@ -219,7 +220,8 @@ class EventStream:
             self._thread.join(CLOSE_SECONDS)
 
     def _receive(self, message: Any) -> None:
-        """Called by the library. An unacknowledged message would come again and again: it says nothing new then."""
+        """Judge and acknowledge a message, as the library's callback. Unacknowledged it would be delivered
+        repeatedly."""
         try:
             judged = self._sieve.judge(message.data, message.publish_time)
             if judged.worth is Worth.MALFORMED:
@@ -229,14 +231,14 @@ class EventStream:
             message.ack()
 
     def _supervise(self) -> None:
-        """Keep the stream open until told to end."""
+        """Keep the stream open until ``close`` is called."""
         pause = FIRST_PAUSE
         while not self._ending.is_set():
-            begun = time.monotonic()
+            began_at = time.monotonic()
             reason = self._stream()
             if self._ending.is_set():
                 return
-            if time.monotonic() - begun >= STEADY_SECONDS:
+            if time.monotonic() - began_at >= STEADY_SECONDS:
                 pause = FIRST_PAUSE
             self._broke(reason)
             extra = {"subscription": self._path, "error": reason, "seconds": pause}
@@ -245,7 +247,7 @@ class EventStream:
             pause = min(2 * pause, LAST_PAUSE)
 
     def _stream(self) -> str:
-        """Read until told to end or until the stream breaks; the reason."""
+        """Read until ``close`` is called or the stream breaks. Return the reason."""
         limits = pubsub_v1.types.FlowControl(max_messages=MAX_MESSAGES, max_lease_duration=LEASE_SECONDS)
         try:
             with pubsub_v1.SubscriberClient() as client:

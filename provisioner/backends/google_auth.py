@@ -1,5 +1,7 @@
-"""The way to Google's servers: sessions with bounded responses, and credentials, which are a service account's key file
-or what the surroundings offer; as tokens also for an API server."""
+"""Authenticated access to Google's servers: sessions with bounded responses, and credentials.
+
+Credentials come from a key file, else from the application default. An API server of a cluster gets them as tokens.
+"""
 
 from __future__ import annotations
 
@@ -24,37 +26,36 @@ from google.oauth2 import service_account
 from requests.adapters import HTTPAdapter
 
 from provisioner.backends import BackendError
-from provisioner.backends.connections import body_of, bounded
+from provisioner.backends.connections import bounded, read_body
 from provisioner.backends.network import failed_call, signature
 from provisioner.backends.responses import ODD_RESPONSES
 from provisioner.model import ErrorClass
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 CLUSTER_SCOPES = (*SCOPES, "https://www.googleapis.com/auth/userinfo.email")
-"""Without the second a cluster calls an account by its number, and no binding of its address holds: as Google's own
-plug-in has it (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin)."""
+"""Without the second scope a cluster identifies an account by its number, so that no role binding of its address
+applies. Google's own plugin asks for both (kubernetes/cloud-provider-gcp, cmd/gke-gcloud-auth-plugin)."""
 
 TOKEN_SECONDS = 10.0
-"""How long the token server's response is waited for: the library's own two minutes would hold up every call of a pool.
-"""
+"""Seconds to wait for the token server's response. The library's two minutes would delay every call of a pool."""
 
 RETRY_SECONDS = 5.0
-"""Seconds for which a valid token of an old file is used on after the token server did not answer for the new one."""
+"""Seconds for which a valid token of an old file is used after the token server did not answer for the new file."""
 
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
 
 SIZE = 32
-"""Connections that a session keeps: the calls and zones of all pools of a project share them."""
+"""Connections that a session keeps. All calls and zones of a project's pools share them."""
 
 Session = TypeVar("Session", bound=requests.Session)
 
-UNUSABLE = (GoogleAuthError, OSError, *ODD_RESPONSES)
-"""What Google's library raises for a file that holds no credentials."""
+CREDENTIALS_ERRORS = (GoogleAuthError, OSError, *ODD_RESPONSES)
+"""Errors that Google's library raises for a file without credentials."""
 
 
 class _WholeResponses(HTTPAdapter):
-    """Reads each response to its end, follows no redirect, and tries nothing again."""
+    """An adapter that reads each response to its end, follows no redirect, and retries nothing."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
@@ -68,7 +69,7 @@ class _WholeResponses(HTTPAdapter):
         options |= {"stream": True, "timeout": timeout[1] if isinstance(timeout, tuple) else timeout}
         try:
             response = super().send(request, *arguments, **options)
-            response._content = body_of(response.raw)
+            response._content = read_body(response.raw)
         except urllib3.exceptions.HTTPError as error:
             late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             kind = requests.exceptions.ReadTimeout if late else requests.exceptions.ConnectionError
@@ -81,8 +82,8 @@ class _WholeResponses(HTTPAdapter):
 
 
 def bounded_session(session: Session) -> Session:
-    """The same session, and that of its credentials, with bounded responses."""
-    tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession's own, for its credentials
+    """Return the same session, with bounded responses also for its credentials' requests."""
+    tokens = getattr(session, "_auth_request_session", None)  # An AuthorizedSession has one for its credentials.
     for one in filter(None, (session, tokens)):
         for scheme in ("https://", "http://"):
             one.mount(scheme, _WholeResponses(pool_connections=1, pool_maxsize=SIZE))
@@ -90,23 +91,23 @@ def bounded_session(session: Session) -> Session:
 
 
 def _request() -> Any:
-    """Return the way by which Google's library asks token servers and the metadata server."""
+    """Return the transport by which Google's library calls token servers and the metadata server."""
     return partial(Request(bounded_session(requests.Session())), timeout=TOKEN_SECONDS)
 
 
 def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) -> google.auth.credentials.Credentials:
-    """Of the key file, or else the application-default ones; BackendError when there are none."""
+    """Return the key file's credentials, else the application default. Raise BackendError if there are none."""
     try:
         if key_file is not None:
-            return _in_file(key_file, scopes)
+            return _read_file(key_file, scopes)
         return google.auth.default(scopes=scopes, request=_request())[0]
-    except UNUSABLE as error:
-        text = f"no Google credentials: {_source(key_file)}{_reason(error)}; {HINT}"
+    except CREDENTIALS_ERRORS as error:
+        text = f"no Google credentials: {_unusable_file_message(key_file)}{_one_line(error)}; {HINT}"
         raise failed_call(error, ErrorClass.DENIED, text) from error
 
 
-def _in_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
-    """Of a service account's key, or of a workload identity federation's configuration, which holds no secret."""
+def _read_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
+    """Return the credentials of a service account's key, or of a workload identity federation's configuration."""
     described = json.loads(file.read_text(encoding="utf-8"))
     if described["type"] == "external_account":
         kind = pluggable if "executable" in described["credential_source"] else identity_pool
@@ -114,40 +115,41 @@ def _in_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Crede
     return service_account.Credentials.from_service_account_info(described, scopes=scopes)
 
 
-def _source(key_file: Path | None) -> str:
-    """Which file was meant, if one was named."""
+def _unusable_file_message(key_file: Path | None) -> str:
+    """Return the beginning of a message that names the unusable file; empty if no file is named."""
     named = os.environ.get(CREDENTIALS)
     if key_file is not None:
         return f"{key_file}, which 'credentials' names, cannot be used: "
     return f"{named}, which {CREDENTIALS} names, cannot be used: " if named else ""
 
 
-def _reason(error: Exception) -> str:
-    """The library's words on one line: some of its errors hold a text and the error behind it."""
+def _one_line(error: Exception) -> str:
+    """Return the library's message on one line. Some of its errors contain a text and the underlying error."""
     said = error.args[0] if error.args and isinstance(error.args[0], str) else error
     return " ".join(str(said).split()).rstrip(".")
 
 
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
-    """Google credentials, read anew for another token and when their file changes.
+    """Google credentials, read again for each new token and if their file changes.
 
-    Application-default ones without a file are read anew only once they get no token: to read them may ask the network.
+    Application-default credentials without a file may need the network to be read, so they are read again only if they
+    get no token.
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
-        """Read nothing yet: missing credentials make observations fail, not the loop."""
+        """Read nothing yet, so that missing credentials make observations fail and not the loop."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
         named = key_file or os.environ.get(CREDENTIALS)
-        self._always = named is not None
-        """The file is read for each token."""
+        self._is_read_always = named is not None
+        """True if the file is read for each token."""
         self._files = [named or get_application_default_credentials_path()]
-        self._read: object = None
-        """The signature of the files that were read last."""
-        self._next_try = 0.0
+        self._read_signature: object = None
+        """Signature of the files that were read last."""
+        self._next_try_at = 0.0
         """Monotonic time of the earliest next attempt after the token server did not answer."""
         self.source: Any = None
-        """The credentials that were read last."""
+        """Credentials that were read last."""
 
     def before_request(self, request: object, method: str, url: str, headers: object) -> None:
         """Add the token to the headers of a request."""
@@ -155,65 +157,69 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
         self.source.before_request(request, method, url, headers)
 
     def keep_valid(self, request: object) -> None:
-        """Get another token where there is none, where it has ended, or the file has changed. Raises as ``refresh``.
+        """Get a token if there is none, if it has expired, or if the file has changed. Raise as ``refresh`` does.
 
-        A token that is still valid serves while no other can be had: the file may be in the midst of being written.
+        A valid token stays in use while no other is available, because the file may be half written.
         """
         is_valid = self.source is not None and self.source.valid
-        if is_valid and (signature(self._files) == self._read or time.monotonic() < self._next_try):
+        if is_valid and (signature(self._files) == self._read_signature or time.monotonic() < self._next_try_at):
             return
         try:
             self.refresh(request)
         except (BackendError, GoogleAuthError) as error:
             if isinstance(error, TransportError):
-                self._next_try = time.monotonic() + RETRY_SECONDS
+                self._next_try_at = time.monotonic() + RETRY_SECONDS
             if not is_valid:
                 raise
 
     def refresh(self, request: object) -> None:
-        """Get another token. Raises GoogleAuthError, and BackendError where the file holds no credentials any more."""
+        """Get another token. Raise GoogleAuthError, or BackendError if the file no longer contains credentials."""
         now = signature(self._files)
-        fresh = google_credentials(self._key_file, self._scopes) if self._always or now != self._read else self.source
+        fresh = (
+            google_credentials(self._key_file, self._scopes)
+            if self._is_read_always or now != self._read_signature
+            else self.source
+        )
         try:
             fresh.refresh(request)
         except GoogleAuthError as error:
-            if self._always or isinstance(error, TransportError):
+            if self._is_read_always or isinstance(error, TransportError):
                 raise
             fresh = google_credentials(None, self._scopes)
             fresh.refresh(request)
-        self.source, self._read = fresh, now
+        self.source, self._read_signature = fresh, now
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
-    """For plain HTTP, over which nobody's secrets are sent. A server that wants some is named, with what to set."""
+    """No credentials, for plain HTTP. If the server wants credentials, the error names it and the setting to change."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
 
     def refresh(self, request: object) -> None:
-        """The server did not know us; always BackendError."""
-        raise credentials_wanted(self._endpoint, "leave it out for Google's own")
+        """Raise BackendError, because the server wants credentials."""
+        raise credentials_error(self._endpoint, "leave it out for Google's own")
 
 
-def credentials_wanted(endpoint: str, otherwise: str) -> BackendError:
-    """A server on plain HTTP said that it does not know us; ``otherwise``: what else to do than to use HTTPS."""
+def credentials_error(endpoint: str, otherwise: str) -> BackendError:
+    """Return the error of a plain HTTP server that wants credentials. ``otherwise``: the alternative to HTTPS."""
     said = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
     return BackendError(ErrorClass.DENIED, f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}")
 
 
 class GoogleToken:
-    """A token of Google's for a cluster, renewed when it has to be. Not thread-safe."""
+    """A Google token for a cluster, renewed in time. Not thread-safe."""
 
     def __init__(self, key_file: Path | None) -> None:
         self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request()
 
     def header(self) -> str:
-        """The value of the Authorization header; BackendError when there is no token to be had."""
+        """Return the value of the Authorization header. Raise BackendError if no token is available."""
         try:
             self._credentials.keep_valid(self._request)
         except (GoogleAuthError, *ODD_RESPONSES) as error:
             kind = ErrorClass.UNAVAILABLE if isinstance(error, TransportError) else ErrorClass.DENIED
             raise failed_call(error, kind, f"no Google token: {error}") from error
         if not isinstance(token := self._credentials.source.token, str):
-            raise BackendError(ErrorClass.DENIED, "no Google token: the token server gave something else")
+            raise BackendError(ErrorClass.DENIED, "no Google token: the token server returned no text")
         return f"Bearer {token}"

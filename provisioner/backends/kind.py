@@ -1,7 +1,7 @@
-"""What a kind of place exports: a kind is one folder beside this file, or one installed distribution.
+"""The interface of a kind of place. Each kind is a folder next to this file or an installed distribution.
 
-It imports nothing of its clients before ``factory`` is called: commands that only read the configuration, and an
-installation without this kind's extra, do without them.
+A kind imports its clients only in ``factory``, so that commands that only read the configuration, and installations
+without this kind's extra, work without these clients.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ SomePool = TypeVar("SomePool", bound=Pool)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a pool's settings are read beside."""
+    """The context in which a pool's settings are read."""
 
     directory: Path
-    """The directory of the configuration."""
+    """Directory of the configuration."""
     config: ProviderConfig
     """HF's provider config."""
     environment: Mapping[str, str]
 
     def beside(self, value: object) -> object:
-        """A path as written, from the configuration's directory; that of nobody's home stays as it is."""
+        """Return a path relative to the configuration's directory. ``~user`` of an unknown user stays as written."""
         if not isinstance(value, str) or not value:
             return value
         path = Path(value)
@@ -43,46 +43,49 @@ class Surroundings:
 
 
 class Kind(ABC, Generic[SomePool]):
-    """A kind of place: what its settings are, what can be wrong with them, and how a backend is made from them."""
+    """A kind of place: the settings of its pools, their checks, and the factory of its backends."""
 
     name: ClassVar[str]
-    """The word that pools say under ``kind``."""
+    """Value of ``kind`` in a pool's settings."""
     pool: type[SomePool]
-    """The settings of a pool."""
+    """Class of a pool's settings."""
     distribution: ClassVar[str]
-    """What pip installs so that backends can be made, extra included."""
+    """Distribution with extra that pip must install before backends can be made."""
     longest_call: ClassVar[float]
-    """Seconds that a batch of creates or deletes goes on at most once it begins no further call."""
+    """Largest number of seconds for which a batch of creates or deletes continues after its last call has begun."""
     template_field: ClassVar[str] = ""
-    """The field of Google's connector by which a template says that a pool of this kind makes its machines."""
+    """Field of Google's connector that marks a template whose machines a pool of this kind makes."""
     template_words: ClassVar[str] = ""
-    """That field, and what has to be beside it, in words."""
+    """Description of that field and of the fields required with it."""
     template_fields: ClassVar[Mapping[str, str]] = {}
-    """What settings are called where a template makes the pool, by setting."""
+    """Names of the settings in a template that makes the pool, by setting."""
 
     @abstractmethod
     def factory(self, site: Site) -> Callable[[SomePool], Backend]:
-        """Makes the backends of one process, which share connections.
+        """Return a function that makes the backends of one process, which share connections.
 
-        Raises ImportError when a client is not installed, and for a pool BackendError when its settings lead nowhere.
+        Raise ImportError if a client is not installed. The function raises BackendError if a pool's settings lead
+        nowhere.
         """
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Settings that a pool takes from HF's provider config and the environment when it does not give them."""
+        """Return settings that a pool inherits from HF's provider config and the environment if it does not set
+        them."""
         return {}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """What is wrong with a pool besides the types of its settings; places are settings, without a file."""
+        """Return the problems of a pool beyond the types of its settings. Their places are settings, without a file."""
         return []
 
     def implicit(self, template: Template) -> Mapping[str, object]:
-        """The settings of a pool in the template's fields of Google's connector; empty when there are none."""
+        """Return a pool's settings from the template's fields of Google's connector; empty if there are none."""
         return {}
 
     def warnings(self, pool: SomePool) -> list[str]:
-        """What a person may not have meant, though it is no mistake. OSError or ValueError for a file that changed."""
+        """Return warnings on valid settings that may be unintended. Raise OSError or ValueError for a file that
+        changed."""
         return []
 
     def size(self, pool: SomePool, template: str) -> MachineSize | None:
-        """How big the machines are that the settings ask for; None when only the place knows. Errors as above."""
+        """Return the machine size in the settings; None if only the place has it. Raise as ``warnings`` does."""
         return None

@@ -1,6 +1,6 @@
-"""What of the Pub/Sub subscription will go wrong: whether it is there, read by us, and hands on nothing to others.
+"""Checks of the Pub/Sub subscription: it exists, we may read it, and it delivers to no other destination.
 
-Nobody can tell who else reads a subscription.
+Other readers of a subscription cannot be detected.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from google.cloud import pubsub_v1
 from provisioner.backends import Finding, Severity
 
 NAME = "events"
-"""What findings call it, as ``provisioner.yaml`` does."""
+"""Name of the subscription in findings, as in ``provisioner.yaml``."""
 
 DELETED_TOPIC = "_deleted-topic_"
-"""What a subscription names once its topic is gone."""
+"""Topic that a subscription names once its topic is deleted."""
 
 CONSUME = "pubsub.subscriptions.consume"
-"""The right to take messages; to see the subscription's settings is another."""
+"""The right to receive messages. Reading the subscription's settings is another right."""
 
 
 def subscription_findings(project: str, subscription: str, seconds: float) -> list[Finding]:
-    """Warnings, as machines are made and seen without it; each call may take so many seconds."""
+    """Return warnings, because machines are made and observed without events. Each call may take ``seconds``."""
     path = f"projects/{project}/subscriptions/{subscription}"
     try:
         with pubsub_v1.SubscriberClient() as client:
-            texts = [*_texts(client, path, seconds)]
+            texts = [*_problems(client, path, seconds)]
     except (GoogleAPIError, GoogleAuthError) as error:
         texts = [f"cannot be asked: {error}"]
     return [Finding(NAME, Severity.WARNING, f"subscription {path}: {text}") for text in texts]
 
 
-def _texts(client: Any, path: str, seconds: float) -> Iterator[str]:
+def _problems(client: Any, path: str, seconds: float) -> Iterator[str]:
     limits = {"timeout": seconds, "retry": None}
     try:
-        yield from problems_of(client.get_subscription(request={"subscription": path}, **limits))
+        yield from settings_problems(client.get_subscription(request={"subscription": path}, **limits))
     except NotFound:
         yield (
-            "there is none, or it has expired, as one does that nobody reads for 31 days: make it with "
+            "there is none, or it has expired, because unread subscriptions expire after 31 days: make it with "
             "--expiration-period=never, or correct events.subscription"
         )
         return
@@ -50,20 +50,20 @@ def _texts(client: Any, path: str, seconds: float) -> Iterator[str]:
     try:
         granted = client.test_iam_permissions(request={"resource": path, "permissions": [CONSUME]}, **limits)
     except MethodNotImplemented:
-        return  # the emulator asks nobody who he is
+        return  # The emulator does not check identities.
     if CONSUME not in granted.permissions:
         yield f"we may not read it: give the account of the loop roles/pubsub.subscriber on it ({CONSUME})"
 
 
-def problems_of(subscription: Any) -> Iterator[str]:
-    """What its settings say."""
+def settings_problems(subscription: Any) -> Iterator[str]:
+    """Return the problems in the subscription's settings."""
     if subscription.topic == DELETED_TOPIC:
-        yield "its topic was deleted, so that nothing comes any more: make both again"
+        yield "its topic was deleted, so that no message arrives any more: make both again"
     if subscription.detached:
-        yield "it was detached from its topic, so that nothing comes any more: make it again"
+        yield "it was detached from its topic, so that no message arrives any more: make it again"
     if subscription.state == pubsub_v1.types.Subscription.State.RESOURCE_ERROR:
-        yield "it is out of order, for it cannot hand its messages on: it must be pulled, by us alone"
+        yield "it cannot deliver its messages (RESOURCE_ERROR): it must be pulled, by us alone"
     others = (subscription.push_config.push_endpoint, subscription.bigquery_config.table)
     for other in (*others, subscription.cloud_storage_config.bucket):
         if other:
-            yield f"it hands its messages to {other}: it must be pulled, by us alone"
+            yield f"it delivers its messages to {other}: it must be pulled, by us alone"

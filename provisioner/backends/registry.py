@@ -1,7 +1,7 @@
-"""Finds kinds of places, each imported when a pool names it: the built-in ones, and those of other distributions.
+"""Kinds of places, each imported when a pool names it: the built-in kinds, and kinds of other distributions.
 
-A distribution registers a kind by an entry point of the group ``provisioner.backends``: its name is the kind's word,
-its object a ``Kind``.
+A distribution registers a kind by an entry point of the group ``provisioner.backends``. The entry point's name is the
+value of ``kind``, its object a ``Kind``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ GROUP = "provisioner.backends"
 """The group of entry points under which distributions register kinds."""
 
 BUILT_IN = {"gke": "provisioner.backends.gke.kind", "mig": "provisioner.backends.mig.kind"}
-"""The module of each built-in kind, which holds it as ``KIND``. It is only named, so that this module depends on no
-kind."""
+"""Module of each built-in kind, with the attribute ``KIND``. Only the module's name stands here, so that this module
+depends on no kind."""
 
 
 def names() -> list[str]:
-    """What pools may say under ``kind``: the built-in kinds first."""
+    """Return the allowed values of ``kind``, the built-in kinds first."""
     return [*BUILT_IN, *sorted(_registered().keys() - BUILT_IN.keys())]
 
 
 @cache
 def kind(name: str) -> Kind[Any]:
-    """The kind of this name, which is one of ``names``. Raises MissingExtra for one that cannot be imported."""
+    """Return the kind of a name from ``names``. Raise MissingExtra if it cannot be imported."""
     if name in BUILT_IN:
         built_in: Kind[Any] = import_module(BUILT_IN[name]).KIND
         return built_in
@@ -45,22 +45,22 @@ def kind(name: str) -> Kind[Any]:
 
 
 def built_in() -> list[Kind[Any]]:
-    """The kinds of this distribution: those that Google's connector knows."""
+    """Return the kinds of this distribution, which Google's connector also has."""
     return [kind(name) for name in BUILT_IN]
 
 
 def longest_call(pools: Iterable[Pool]) -> float:
-    """Seconds that a batch in any of these pools goes on at most once it begins no further call.
+    """Return the largest number of seconds for which a batch in any of these pools continues after its last call began.
 
-    The built-in kinds always count: the loop before this one may have had pools that the configuration names no more.
+    The built-in kinds always count, because the loop before this one may have had pools that are no longer configured.
     """
     return max(each.longest_call for each in (*built_in(), *(kind(pool.kind) for pool in pools)))
 
 
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
-    """One backend per pool; only the clients of kinds that have a pool are imported.
+    """Return one backend per pool. Only clients of kinds that have a pool are imported.
 
-    Raises BackendError, a line a pool, for those whose settings lead to no place, and MissingExtra.
+    Raise BackendError, with a line per pool, for pools whose settings lead to no place. Raise MissingExtra, too.
     """
     made, unusable = usable_backends(pools, site)
     if unusable:
@@ -70,20 +70,20 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
-    """One backend for each pool whose settings lead to a place, and why the others have none.
+    """Return a backend for each pool whose settings lead to a place, and the reasons why the other pools have none.
 
-    Raises MissingExtra, and BackendError for a ``ca_bundle`` that is none.
+    Raise MissingExtra, and BackendError for an unusable ``ca_bundle``.
     """
     prepare(site.ca_bundle)
     made: dict[str, Backend] = {}
     unusable: dict[str, str] = {}
     factories: dict[str, Callable[[Any], Backend]] = {}
     for name, pool in pools.items():
-        of_kind = kind(pool.kind)
+        pool_kind = kind(pool.kind)
         try:
-            with needing(of_kind.distribution):  # a backend may load more of its client when it is made
+            with needing(pool_kind.distribution):  # A backend may import more of its client when it is made.
                 if pool.kind not in factories:
-                    factories[pool.kind] = of_kind.factory(site)
+                    factories[pool.kind] = pool_kind.factory(site)
                 made[name] = factories[pool.kind](pool)
         except BackendError as error:
             unusable[name] = error.failure.text

@@ -1,4 +1,4 @@
-"""Reads responses of clouds as JSON of a bearable size, and checks the types of their parts. No I/O."""
+"""Readers of cloud responses: JSON of a limited size, with checked types of its parts. No I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from provisioner.backends.connections import LargeBody
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
-"""Characters of a text that identifies something: names, uids and addresses have at most 253."""
+"""Characters of a text that identifies something. Names, uids and addresses have at most 253."""
 
 LONGEST_DURATION = 1e10
-"""Seconds: three centuries."""
+"""Seconds of the longest duration: three centuries."""
 
 ODD_RESPONSES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""Errors that a response of another shape than the documented one causes where it is read."""
+"""Errors that reading a response causes if its structure differs from the documented one."""
 
 
 BY_STATUS: Mapping[int, ErrorClass] = {
@@ -32,11 +32,11 @@ BY_STATUS: Mapping[int, ErrorClass] = {
     408: ErrorClass.TIMEOUT,
     429: ErrorClass.THROTTLED,
 }
-"""Classes of HTTP statuses by which all clouds mean the same."""
+"""Error classes of the HTTP statuses with the same meaning in all clouds."""
 
 
 def class_of_status(status: int, own: Mapping[int, ErrorClass]) -> ErrorClass:
-    """Return the class of a refused call by its HTTP status; ``own``: by which this cloud means something else."""
+    """Return the class of a refused call by its HTTP status. ``own``: statuses with another meaning in this cloud."""
     known = own.get(status) or BY_STATUS.get(status)
     return known or (ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER)
 
@@ -52,7 +52,7 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def json_object(content: bytes) -> dict[str, Any]:
-    """Return the JSON object in a response. Raise ValueError if there is none, or one that is too deep."""
+    """Return the JSON object in a response. Raise ValueError if there is none, or if it is nested too deeply."""
     try:
         document = _DECODER.decode(content.decode())
     except RecursionError as error:
@@ -72,7 +72,7 @@ def text(value: object) -> str:
 
 
 def seconds(value: Any) -> float:
-    """Return a duration. Raise TypeError or ValueError if it is none, or one of centuries."""
+    """Return a duration. Raise TypeError or ValueError for anything else, or for centuries."""
     duration = float(value)
     if not abs(duration) <= LONGEST_DURATION:
         raise ValueError(f"{duration} s are no duration")
@@ -80,7 +80,7 @@ def seconds(value: Any) -> float:
 
 
 def smaller_page(limit: int, error: BackendError) -> int:
-    """Return half the limit of a list's page whose body was too large. Raise any other error, as a token server's."""
+    """Return half the page limit of a list whose page was too large. Raise any other error, also a token server's."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, LargeBody | GoogleAuthError):
         cause = cause.__cause__
@@ -94,9 +94,9 @@ def smaller_page(limit: int, error: BackendError) -> int:
 
 @contextmanager
 def understood(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
-    """Raise BackendError of the class ``odd`` for a response of another shape than the documented one.
+    """Raise BackendError of the class ``odd`` if a response's structure differs from the documented one.
 
-    After a call that changes something that is UNAVAILABLE: the call may have been carried out.
+    After a call that changes something, ``odd`` is UNAVAILABLE because the call may have been carried out.
     """
     try:
         yield

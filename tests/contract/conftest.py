@@ -1,4 +1,4 @@
-"""Every test of this directory runs in every place."""
+"""Places of the contract suite. Every test of this directory runs in every place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.clouds.switches import ASSUMED, EACH, assume
 from tests.support.third_kind import install
 
 REAL = [pytest.param(name, marks=pytest.mark.kube) for name in ("kube-watched", "kube-listed")]
-"""A namespace of a real cluster: where it and the simulator differ, the simulator is wrong."""
+"""A namespace of a real cluster. If it and the simulator differ, the simulator is wrong."""
 
 IN_MEMORY = ["fake", "yard"]
 """The fake, and a kind that another distribution brings."""
@@ -28,13 +28,13 @@ UNFLIPPED = ["gke-watched", "gke-listed", "mig-zonal", "mig-regional", *IN_MEMOR
 FLIPPED = [
     pytest.param(f"mig-zonal: {one.id}", id=f"mig-zonal: {one.id}", marks=one.marks) for one in EACH if one.marks
 ]
-"""A group whose undocumented behaviours are flipped; the group's location makes no difference to them."""
+"""Groups with flipped undocumented behaviours, which do not depend on the group's location."""
 
 INDIFFERENT = {
     "test_an_empty_place_is_seen_as_empty",
     "test_a_snapshot_begins_when_it_was_asked_for",
     "test_the_spec_has_a_fingerprint_that_stays",
-    "test_a_failed_look_raises_and_a_later_one_is_complete_again",
+    "test_a_failed_observation_raises_and_a_later_one_is_complete_again",
     "test_nothing_is_sent_when_the_time_is_over",
     "test_a_refusal_has_its_class_and_words_and_makes_nothing",
     "test_the_first_refusal_stops_further_creates",
@@ -42,10 +42,10 @@ INDIFFERENT = {
     "test_to_delete_what_is_not_there_is_a_success",
     "test_one_delete_that_fails_stops_no_other",
     "test_no_delete_is_sent_when_the_time_is_over",
-    "test_strangers_that_cannot_be_looked_up_fail_the_look",
-    "test_looks_and_actions_may_run_at_the_same_time",
+    "test_sought_names_that_cannot_be_read_fail_the_observation",
+    "test_observations_and_actions_may_run_at_the_same_time",
 }
-"""Tests in which no undocumented behaviour can make a difference: the cloud refuses the call, or is not asked."""
+"""Tests independent of undocumented behaviours, because the cloud refuses the call or gets none."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -57,13 +57,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For places that hang: a response that does not come is waited for half as long."""
+    """Halve the time-outs, for places that hang."""
     monkeypatch.setattr(Place, "call", Place.call / 2)
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A pool in a cloud of its own, empty."""
+    """Yield an empty pool in a cloud of its own."""
     kind, _, flip = request.param.partition(": ")
     if kind.startswith("kube"):
         yield from real_place(request, tmp_path)
@@ -88,7 +88,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def real_place(request: pytest.FixtureRequest, directory: Path) -> Iterator[Place]:
-    """Skips where there is no real cluster."""
+    """Yield a namespace of a real cluster. Skip the test if there is no cluster."""
     space, proxy = request.getfixturevalue("space"), request.getfixturevalue("proxy")
     from tests.kube.place import KubePlace
 

@@ -1,4 +1,4 @@
-"""A place in memory, as a place of the contract suite: that of the fake, or of a kind that is built on it."""
+"""Places in memory for the contract suite: the fake's, or a place of a kind that is built on the fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.steered_place import steered
 
 
 class MemoryPlace(Place):
-    """What a kind makes of its settings; everything through what the kind exports."""
+    """A backend that a kind makes from settings, used only through the kind's interface."""
 
     pool = "memory-a"
     patience = 30.0
@@ -32,7 +32,7 @@ class MemoryPlace(Place):
         return backend
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing, because a place in memory has no connections."""
         self.backend.close()
 
     def present(self) -> set[str]:

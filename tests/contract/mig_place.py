@@ -1,4 +1,4 @@
-"""A managed instance group of the simulated Compute Engine, as a place of the contract suite."""
+"""Managed instance groups of the simulated Compute Engine as places of the contract suite."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ ZONAL = advised(project="demo-project", name="hf-a", zone="us-central1-a")
 REGIONAL = advised(project="demo-project", name="hf-r", region="us-central1")
 
 QUICK_GROUP = replace(QUICK, operation=(0.0, 0.0))
-"""Timings as quick as elsewhere; a call is accepted at once, so that what it did can be seen as soon as it is answered.
-"""
+"""Quick timings. A call is accepted at once, so that its effect is visible with its response."""
 
 
 class MigPlace(Place):
-    """One group, zonal or regional."""
+    """A zonal or regional group."""
 
     pool = "mig-a"
     patience = 30.0
@@ -77,7 +76,7 @@ class MigPlace(Place):
         return sum(count for method, count in calls.items() if method.endswith(".createInstances"))
 
     def spawn_foreign(self, name: str) -> None:
-        """A member, unless it has the shape of our names: then an instance outside the group."""
+        """Make a member; for a name of our shape make an instance outside the group."""
         if name_pattern(PREFIX).fullmatch(name):
             zone = self._spec.all_zones[0]
             self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, name))
@@ -85,7 +84,7 @@ class MigPlace(Place):
             self._on_group(lambda group: group.create([name]))
 
     def copy(self, name: str, as_name: str) -> None:
-        """An instance of the group's template beside the group."""
+        """Make an instance of the group's template outside the group."""
         zone = self._on_group(lambda group: group.members[name].zone)
         self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, as_name))
 

@@ -1,4 +1,4 @@
-"""Places where machines can be made, as the contract suite needs them: a backend, and what others can do there."""
+"""Places for the contract suite: a backend, and actions of others at the same place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QUICK_PODS = PodTimings(
     node_gone=1.0,
     bookmark=0.2,
 )
-"""A whole life of a pod in half a second."""
+"""Timings with which a pod's whole life takes half a second."""
 
 QUICK_WATCH = KubeTimes(
     call=3.0,
@@ -60,26 +60,26 @@ QUICK_WATCH = KubeTimes(
 
 
 class Place(ABC):
-    """One pool in a cloud that a test owns. Times are loop times that go on with each call of :meth:`now`."""
+    """A pool in a cloud that a test owns. Loop time advances with each call of :meth:`now`."""
 
     pool: str
     backend: Backend
     patience: float
-    """Seconds within which anything that the cloud does by itself has happened."""
+    """Seconds within which all effects in the cloud have happened."""
     call: float = QUICK_WATCH.call
-    """Seconds after which a simulated cloud's response is no longer waited for."""
+    """Seconds of the time-out of a simulated cloud's call."""
 
     def __init__(self) -> None:
         self._times = count(1000.0)
 
-    # --- what the suite uses ------------------------------------------------------------------------------------------
+    # --- the suite's methods ------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The next moment of loop time."""
+        """Return the next moment of loop time."""
         return next(self._times)
 
     def create_of(self, number: int, template: str = "small") -> Create:
-        """The create of one slot."""
+        """Return the create of one slot."""
         return Create(machine_name(PREFIX, REQUEST, number), self.pool, template, REQUEST)
 
     def create(self, *numbers: int) -> list[Outcome]:
@@ -93,11 +93,11 @@ class Place(ABC):
         return outcome
 
     def observe(self, names: Collection[str] = ()) -> Snapshot:
-        """What the pool holds now."""
+        """Return a snapshot of the pool."""
         return self.backend.observe(self.now(), dict.fromkeys(names, ""))
 
     def until_seen(self, name: str, phase: Phase = Phase.RUNNING) -> Machine:
-        """The machine once it is in this phase."""
+        """Wait until the machine is in this phase. Return the machine."""
 
         def seen() -> Machine | None:
             machine = self.observe().machines.get(name)
@@ -111,59 +111,59 @@ class Place(ABC):
         """Wait until an observation lacks the machine."""
         until(lambda: name not in self.observe().machines, self.patience, what=f"{name} is gone")
 
-    # --- what others do -----------------------------------------------------------------------------------------------
+    # --- actions of others --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def another(self) -> Backend:
-        """A second backend of the same pool, as a successor or an operator's tool has it. Closed with the place."""
+        """Return a second backend of the pool, as for a successor or an operator's tool. The place closes it."""
 
     @abstractmethod
     def present(self) -> set[str]:
-        """The names of everything that exists in the place, as the cloud itself knows it."""
+        """Return the names of all machines in the place, from the cloud itself."""
 
     @abstractmethod
     def creates(self) -> int:
-        """Create calls that reached the cloud."""
+        """Return the number of create calls that reached the cloud."""
 
     @abstractmethod
     def spawn_foreign(self, name: str) -> None:
-        """Somebody else makes a machine of this name."""
+        """Make a machine of this name as another user."""
 
     @abstractmethod
     def copy(self, name: str, as_name: str) -> None:
-        """Somebody else makes a machine that bears all marks of one of ours, but its name."""
+        """Make a machine as another user, with all marks of one of ours except its name."""
 
     @abstractmethod
     def stray(self, name: str) -> None:
-        """Somebody takes from a machine what makes it ours."""
+        """Remove the marks that make a machine ours."""
 
     def remove_stray(self, name: str) -> None:
-        """A person deletes a machine that strayed."""
+        """Delete a strayed machine as an operator."""
         raise NotImplementedError(f"the backend deletes {name} itself")
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Somebody else deletes a machine, and waits until it is gone."""
+        """Delete a machine as another user, and wait until it is gone."""
 
     @abstractmethod
     def recreate(self, name: str) -> None:
-        """A machine is replaced by another of the same name and the same identity."""
+        """Replace a machine by another with the same name and identity."""
 
     @abstractmethod
     def fail_creates(self, error: ErrorClass) -> None:
-        """From now on creates are refused for this reason."""
+        """Refuse all creates from now on for this reason."""
 
     @abstractmethod
     def lose_responses(self) -> None:
-        """From now on creates and deletes are applied, and their responses lost."""
+        """Apply all creates and deletes from now on, and lose their responses."""
 
     @abstractmethod
     def hang(self) -> None:
-        """From now on nothing is answered."""
+        """Answer no call from now on."""
 
     @abstractmethod
     def black_out(self) -> None:
-        """From now on the cloud answers everything with its own failure."""
+        """Answer each call from now on with a failure of the cloud."""
 
     @abstractmethod
     def heal(self) -> None:
@@ -171,12 +171,12 @@ class Place(ABC):
 
 
 def always() -> bool:
-    """True for every call: there is time."""
+    """Return True, because a test's time is never over."""
     return True
 
 
 class GkePlace(Place):
-    """A namespace of the simulated cluster."""
+    """A pool in a namespace of the simulated cluster."""
 
     pool = "gke-main"
     patience = 30.0

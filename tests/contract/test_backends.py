@@ -1,4 +1,4 @@
-"""What every backend promises (provisioner.backends.Backend), in every place that there is a backend for."""
+"""The promises of every backend (provisioner.backends.Backend), in every place."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.waiting import until
 
 ONE = f"{PREFIX}-{REQUEST}-000001"
 TWO = f"{PREFIX}-{REQUEST}-000002"
-STRANGER = f"{PREFIX}-{OTHER_REQUEST}-000001"
+UNKNOWN = f"{PREFIX}-{OTHER_REQUEST}-000001"
 
 
 def errors(outcomes: list[Outcome]) -> list[ErrorClass | None]:
     return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
 
 
-# --- looks ------------------------------------------------------------------------------------------------------------
+# --- observations -----------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_place_is_seen_as_empty(place: Place) -> None:
@@ -56,7 +56,7 @@ def test_the_spec_has_a_fingerprint_that_stays(place: Place) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["black_out", "hang"])
-def test_a_failed_look_raises_and_a_later_one_is_complete_again(place: Place, fault: str) -> None:
+def test_a_failed_observation_raises_and_a_later_one_is_complete_again(place: Place, fault: str) -> None:
     place.create(1)
     place.until_seen(ONE)
     getattr(place, fault)()
@@ -198,33 +198,33 @@ def test_deleted_twice_is_a_success(place: Place) -> None:
     place.until_gone(ONE)
 
 
-def test_a_namesake_is_never_deleted(place: Place) -> None:
+def test_another_machine_of_the_same_name_is_never_deleted(place: Place) -> None:
     place.create(1)
     before = place.until_seen(ONE)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid).failure is None
-    name_collision(place, before)
+    wait_for_other_machine(place, before)
 
 
-def name_collision(place: Place, before: Machine) -> Machine:
-    """The other machine of this name, once an observation shows that it runs; looks may be late."""
+def wait_for_other_machine(place: Place, before: Machine) -> Machine:
+    """Wait for an observation of the other machine of this name, because lists may be late. Return the machine."""
 
     def other() -> Machine | None:
         seen = place.observe().machines.get(ONE)
         there = seen is not None and seen.phase is Phase.RUNNING and before.fingerprint.differs(seen.fingerprint)
         return seen if there else None
 
-    snapshot = until(other, place.patience, what="the namesake is seen")
+    snapshot = until(other, place.patience, what="the other machine is seen")
     assert snapshot is not None
     return snapshot
 
 
-def test_force_ends_the_machine_that_is_meant_and_no_namesake(place: Place) -> None:
+def test_force_ends_only_the_machine_with_the_given_uid(place: Place) -> None:
     place.create(1)
     before = place.until_seen(ONE)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid, force=True).failure is None
-    after = name_collision(place, before)
+    after = wait_for_other_machine(place, before)
     assert place.delete(ONE, after.fingerprint.uid, force=True).failure is None
     until(lambda: place.present() == set(), place.patience)
 
@@ -269,7 +269,7 @@ def test_no_delete_is_sent_when_the_time_is_over(place: Place) -> None:
 # --- others -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_machine_that_somebody_deleted_is_absent(place: Place) -> None:
+def test_a_machine_that_others_deleted_is_absent(place: Place) -> None:
     place.create(1)
     place.until_seen(ONE)
     place.remove(ONE)
@@ -289,7 +289,7 @@ def test_foreign_machines_are_invisible_and_untouched(place: Place) -> None:
     assert {"web-1", "hf-not-our-shape"} <= place.present()
 
 
-def test_a_name_that_somebody_else_took_is_neither_ours_nor_deleted(place: Place) -> None:
+def test_a_name_that_others_use_is_neither_ours_nor_deleted(place: Place) -> None:
     place.spawn_foreign(ONE)
     place.create(1, 2)
     place.until_seen(TWO)
@@ -300,29 +300,29 @@ def test_a_name_that_somebody_else_took_is_neither_ours_nor_deleted(place: Place
     until(lambda: place.present() == {ONE}, place.patience)
 
 
-def test_strangers_that_exist_and_are_not_ours_are_foreign(place: Place) -> None:
+def test_sought_machines_that_are_not_ours_are_foreign(place: Place) -> None:
     place.spawn_foreign("web-1")
     place.create(1)
     place.until_seen(ONE)
-    snapshot = place.observe(["web-1", "web-2", ONE, STRANGER])
+    snapshot = place.observe(["web-1", "web-2", ONE, UNKNOWN])
     assert snapshot.foreign == {"web-1"}
-    assert snapshot.asked == {"web-1", "web-2", ONE, STRANGER}
+    assert snapshot.asked == {"web-1", "web-2", ONE, UNKNOWN}
     assert place.observe().asked == frozenset()
 
 
 def test_a_copy_of_a_machine_under_another_name_is_neither_ours_nor_gone_and_is_left_alone(place: Place) -> None:
     place.create(1)
     place.until_seen(ONE)
-    place.copy(ONE, STRANGER)
+    place.copy(ONE, UNKNOWN)
 
     def noticed() -> bool:
-        asked = place.observe([STRANGER])
-        return STRANGER in asked.foreign | asked.name_collisions
+        asked = place.observe([UNKNOWN])
+        return UNKNOWN in asked.foreign | asked.name_collisions
 
     until(noticed, place.patience)
-    assert list(place.observe([STRANGER]).machines) == [ONE]
-    assert place.delete(STRANGER).failure is None
-    assert place.present() == {ONE, STRANGER}
+    assert list(place.observe([UNKNOWN]).machines) == [ONE]
+    assert place.delete(UNKNOWN).failure is None
+    assert place.present() == {ONE, UNKNOWN}
 
 
 def test_a_machine_that_loses_what_marks_it_as_ours_is_found_by_its_name_and_uid(place: Place) -> None:
@@ -340,20 +340,20 @@ def test_a_machine_that_loses_what_marks_it_as_ours_is_found_by_its_name_and_uid
     assert asked("another") is None
     asked(uid)
     refused = place.delete(ONE, uid).failure
-    if refused is not None:  # where it takes rights that nobody should have, a person is told how to delete it
+    if refused is not None:  # if deleting it needs too wide a right, the message contains a command
         assert (refused.error, ONE in refused.text) == (ErrorClass.DENIED, True)
         place.remove_stray(ONE)
     until(lambda: asked(uid) is None, place.patience, what="its end")
     assert ONE not in place.present()
 
 
-def test_strangers_that_cannot_be_looked_up_fail_the_look(place: Place) -> None:
+def test_sought_names_that_cannot_be_read_fail_the_observation(place: Place) -> None:
     place.black_out()
     with pytest.raises(BackendError):
-        place.observe([STRANGER])
+        place.observe([UNKNOWN])
 
 
-def test_looks_and_actions_may_run_at_the_same_time(place: Place) -> None:
+def test_observations_and_actions_may_run_at_the_same_time(place: Place) -> None:
     failures: list[BaseException] = []
     done = threading.Event()
 
@@ -364,11 +364,11 @@ def test_looks_and_actions_may_run_at_the_same_time(place: Place) -> None:
         except BackendError as error:
             failures.append(error)
 
-    looker = threading.Thread(target=observe)
-    looker.start()
+    observer = threading.Thread(target=observe)
+    observer.start()
     for number in range(1, 21):
         place.create(number)
     done.set()
-    looker.join(place.patience)
+    observer.join(place.patience)
     assert not failures
     assert len(place.present()) == 20

@@ -1,4 +1,4 @@
-"""Three clients of Google's drive the same simulator to the same end: what one relies on, the others confirm."""
+"""Three clients of Google's that use the same simulator with the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a pod does not run, and why it ended: the same words and causes on the simulator and on a real API server."""
+"""Reasons why pods wait and causes of their ends, the same on the simulator and on a real API server."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ SCALE_UP = (
 
 @dataclass
 class Cloud:
-    """One namespace: our backend's view of it, and what others do there."""
+    """A namespace, with our backend's view of it and the actions of others."""
 
     place: Place
     pods: Pods
     spec: Path
     fault: Callable[[Fault], None]
-    """Imposes a fault on the simulator; a real kubelet is told by the pod's label."""
+    """Function that sets a fault in the simulator. A real kubelet reads the fault from the pod's label."""
     event_calls: Callable[[], int]
-    """How often events were listed."""
+    """Function that returns the number of lists of events."""
 
     def write(self, kubelet: str = "", **spec: Any) -> None:
-        """Write the spec that pods are made from."""
+        """Write the spec of future pods."""
         metadata = {"labels": {LABEL: kubelet}} if kubelet else {}
         containers = [{"name": "main", "image": "busybox"}]
         self.spec.write_text(
@@ -52,7 +52,7 @@ class Cloud:
         return self.place.observe().machines[ONE]
 
     def until(self, condition: Callable[[Machine], bool], what: str) -> Machine:
-        """The machine once it is as wanted."""
+        """Wait until the machine is as wanted. Return the machine."""
         matching = until(
             lambda: machine if condition(machine := self.seen()) else None, self.place.patience, what=f"{what} is seen"
         )
@@ -60,7 +60,7 @@ class Cloud:
         return matching
 
     def run(self, kubelet: str = "", **spec: Any) -> None:
-        """A machine that runs."""
+        """Create a pod from a spec, and wait until its machine runs."""
         self.write(kubelet, **spec)
         self.place.create(1)
         self.place.until_seen(ONE)
@@ -100,7 +100,7 @@ def real(request: pytest.FixtureRequest, directory: Path) -> Iterator[Cloud]:
     place.close()
 
 
-# --- why it does not run ----------------------------------------------------------------------------------------------
+# --- reasons for waiting ----------------------------------------------------------------------------------------------
 
 CRASH = {"seconds": 0.05}
 OUT_OF_MEMORY = CRASH | {"exit_code": 137, "reason": "OOMKilled"}
@@ -131,7 +131,7 @@ OUT_OF_MEMORY = CRASH | {"exit_code": 137, "reason": "OOMKilled"}
         ),
     ],
 )  # fmt: skip
-def test_why_a_pod_does_not_run_is_told_in_the_servers_words(
+def test_the_reason_why_a_pod_does_not_run_is_in_the_servers_words(
     cloud: Cloud, kubelet: str, fault: Fault, restart: str, phase: Phase, error: ErrorClass, words: list[str]
 ) -> None:
     cloud.write(kubelet, restartPolicy=restart)
@@ -147,13 +147,13 @@ def test_why_a_pod_does_not_run_is_told_in_the_servers_words(
 # --- gates ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_gated_pod_is_held_back_and_says_so_until_its_gates_are_lifted(cloud: Cloud) -> None:
+def test_a_gated_pod_waits_with_its_reason_until_its_gates_are_removed(cloud: Cloud) -> None:
     cloud.write(schedulingGates=[{"name": GATE}])
     cloud.place.create(1)
     machine = cloud.until(lambda machine: machine.gated, "the gate")
     assert machine.phase is Phase.PENDING
     assert machine.failure is not None
-    assert machine.failure.error is ErrorClass.OTHER, "no node is missing: somebody holds the pod back"
+    assert machine.failure.error is ErrorClass.OTHER, "no node is missing, the gates block the pod"
     assert machine.failure.text.startswith("SchedulingGated: Scheduling is blocked due to non-empty scheduling gates")
     assert machine.failure.text.endswith(GATE)
     cloud.pods.lift(ONE)
@@ -161,14 +161,14 @@ def test_a_gated_pod_is_held_back_and_says_so_until_its_gates_are_lifted(cloud: 
     assert (machine.gated, machine.failure) == (False, None)
 
 
-# --- the autoscaler's words -------------------------------------------------------------------------------------------
+# --- messages of the autoscaler ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("said", "error"),
     [("GCE out of resources", ErrorClass.STOCKOUT), ("GCE quota exceeded", ErrorClass.QUOTA)],
 )
-def test_why_there_is_no_node_is_told_in_the_autoscalers_words(cloud: Cloud, said: str, error: ErrorClass) -> None:
+def test_the_reason_for_a_missing_node_is_in_the_autoscalers_words(cloud: Cloud, said: str, error: ErrorClass) -> None:
     cloud.write(nodeSelector={"disk": "huge"})
     cloud.fault(Fault("stockout", params={"words": said}))
     cloud.place.create(1)
@@ -193,7 +193,7 @@ def test_no_event_is_read_of_pods_that_run(cloud: Cloud) -> None:
     assert cloud.event_calls() == 0
 
 
-# --- why it ended -----------------------------------------------------------------------------------------------------
+# --- causes of ends ---------------------------------------------------------------------------------------------------
 
 
 def exits(cloud: Cloud) -> None:
@@ -219,12 +219,12 @@ def is_collected(cloud: Cloud) -> None:
 
 
 def ends(reason: str, message: str) -> Callable[[Cloud], None]:
-    """A kubelet ended it, and says why."""
+    """Return a function that ends the pod as a kubelet does, with a reason."""
     return lambda cloud: cloud.pods.set_status(ONE, phase="Failed", reason=reason, message=message)
 
 
 def is_disrupted(reason: str, message: str) -> Callable[[Cloud], None]:
-    """It failed, after it was marked for disruption."""
+    """Return a function that marks the pod for disruption and then fails it."""
 
     def act(cloud: Cloud) -> None:
         cloud.pods.set_condition(ONE, "DisruptionTarget", "True", reason=reason, message=message)
@@ -237,7 +237,7 @@ LOSSES: Mapping[str, tuple[Callable[[Cloud], None], Phase, LossCause, str]] = {
     "its container exits well": (exits, Phase.GONE, LossCause.EXITED, "main: Completed: exit code 0"),
     "its container fails": (fails, Phase.GONE, LossCause.EXITED, "main: Error: exit code 3"),
     "it is evicted through the API": (is_evicted, Phase.STOPPING, LossCause.EVICTED, "EvictionByEvictionAPI"),
-    "somebody deletes it": (is_deleted, Phase.STOPPING, LossCause.DELETED, ""),
+    "it is deleted by others": (is_deleted, Phase.STOPPING, LossCause.DELETED, ""),
     "its kubelet evicts it": (
         ends("Evicted", "The node was low on resource: memory."), Phase.GONE, LossCause.EVICTED,
         "Evicted: The node was low on resource: memory.",
@@ -270,7 +270,7 @@ def test_why_a_pod_ended(
         pytest.param(is_collected, LossCause.NODE, id="failed and collected, because its node is gone"),
     ],
 )
-def test_why_a_pod_went_is_known_although_no_look_saw_it_end(
+def test_the_cause_of_an_end_is_known_although_no_observation_saw_it(
     cloud: Cloud, happens: Callable[[Cloud], None], cause: LossCause
 ) -> None:
     cloud.run(terminationGracePeriodSeconds=1)
@@ -280,12 +280,12 @@ def test_why_a_pod_went_is_known_although_no_look_saw_it_end(
     assert cloud.place.observe([ONE]).causes == {ONE: cause}
 
 
-def test_a_pod_that_came_and_went_before_any_look_is_known_to_have_gone(cloud: Cloud) -> None:
+def test_a_pod_that_came_and_went_before_any_observation_is_known_to_be_gone(cloud: Cloud) -> None:
     cloud.write()
     cloud.place.observe()
     cloud.place.create(1)
     cloud.pods.remove(ONE)
-    until(lambda: cloud.place.observe().causes, cloud.place.patience, what="its end is told")
+    until(lambda: cloud.place.observe().causes, cloud.place.patience, what="its end is reported")
     observation = cloud.place.observe([ONE])
     assert (observation.machines, observation.causes) == ({}, {ONE: LossCause.DELETED})
 

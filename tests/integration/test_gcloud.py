@@ -14,7 +14,12 @@ import pytest
 import requests
 
 from provisioner.backends import Finding
-from provisioner.backends.mig.group_checks import autoscaler_findings, group_findings, missing, template_findings
+from provisioner.backends.mig.group_checks import (
+    autoscaler_findings,
+    group_findings,
+    missing_group_finding,
+    template_findings,
+)
 from provisioner.backends.mig.settings import MigPool
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec
@@ -37,7 +42,7 @@ def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
     update = f"{_line(policy)} {_line(repair).rpartition(' ')[2]}"
     with Simulator(migs=[SPEC]) as simulator:
         gcloud = Gcloud(simulator, SPEC, tmp_path)
-        for line in (update, _line(missing(pool))):
+        for line in (update, _line(missing_group_finding(pool))):
             complaint = gcloud.run(f"{line} --no-such-flag").stderr.splitlines()[0]
             assert complaint.endswith("unrecognized arguments: --no-such-flag ")
 

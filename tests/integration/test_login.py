@@ -248,12 +248,12 @@ def test_a_plugin_is_told_of_the_cluster_and_has_no_terminal(guard: Guard, tmp_p
 
 BROKEN = {
     "that fails": ("echo 'gcloud: not logged in' >&2; exit 3", "ended with 3: gcloud: not logged in"),
-    "that fails without a word": ("exit 3", "ended with 3: it said nothing"),
+    "that fails without a word": ("exit 3", "ended with 3: it printed no error"),
     "that prints something else": ("echo secret-token", "did not print an ExecCredential"),
     "that prints no object": ("echo '[1]'", "did not print an ExecCredential"),
     "of another version": (
         'echo \'{"apiVersion": "v0", "status": {"token": "secret-token"}}\'',
-        "speaks 'v0', but the kubeconfig says 'client.authentication.k8s.io/v1'",
+        "printed version 'v0', but the kubeconfig says 'client.authentication.k8s.io/v1'",
     ),
     "that gives a certificate": (
         f'echo \'{{"apiVersion": "{VERSION}", "status": {{"clientCertificateData": "secret-token"}}}}\'',

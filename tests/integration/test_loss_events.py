@@ -87,7 +87,7 @@ def test_each_pod_that_is_lost_or_never_runs_has_an_event_that_says_why_and_whos
         assert (event.type, event.count, event.reporting_component) == ("Warning", 1, COMPONENT)
         id_ = preempted.split("-")[1]
         assert event.message.startswith("Machine was preempted")
-        assert event.message.endswith(f"Request {id_}, template T2, pool gke-main; HostFactory is told of it.")
+        assert event.message.endswith(f"Request {id_}, template T2, pool gke-main; it is reported to HostFactory.")
         selector = f"hf-provisioner/request={id_},hf-provisioner/template=T2"
         assert len(api.list_namespaced_event(hf.place, label_selector=selector).items) == 3
 

@@ -209,7 +209,7 @@ def test_rights_that_nobody_tells_are_a_warning(
 ) -> None:
     monkeypatch.setattr(ComputeApi, "permissions", refuse)
     (finding,) = findings(site(tmp_path, cloud.url, a=ZONAL).path, capsys, 0)
-    assert finding["text"] == "which rights the pool's account has cannot be asked: no such API"
+    assert finding["text"] == "the rights of the pool's account cannot be checked: no such API"
 
 
 def refuse(*_: object) -> None:
@@ -362,7 +362,7 @@ def test_a_start_beside_a_provisioner_whose_prefix_covers_ours_is_refused(tmp_pa
     cloud.do(lambda: group.create(["hf-other-abcde01234-000001"]))
     made = site(tmp_path, cloud.url, a=ZONAL)
     cloud.do(lambda: cloud.world.advance(cloud.world.now + 1))
-    with pytest.raises(BackendError, match="'hf-other', which ours, 'hf', cannot be told from"):
+    with pytest.raises(BackendError, match="'hf-other', which ours, 'hf', cannot be distinguished from"):
         Service(Configuration(made.path, {}), StateDir(str(tmp_path))).run(once=True)
     assert not (tmp_path / "memory.json").exists()
 

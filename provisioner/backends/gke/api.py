@@ -1,4 +1,4 @@
-"""Raw requests to one Kubernetes API server, each tried once, with its own time-outs; refusals as few error classes.
+"""Raw requests to one Kubernetes API server, each tried once, with own time-outs. Refusals become few error classes.
 
 The official client's typed models would cost three times the processor time of the request itself.
 """
@@ -18,24 +18,24 @@ import urllib3
 
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import MOST, Flow
-from provisioner.backends.connections import MOST_PAGES, PAGE, body_of
+from provisioner.backends.connections import MOST_PAGES, PAGE, read_body
 from provisioner.backends.network import failed_call, seconds_until
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import class_of_status, json_object, smaller_page
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
-"""Seconds that all pages of a list may take: after so long a server has forgotten the version that they are of."""
+"""Seconds for all pages of a list. Afterwards a server has forgotten the version of the list."""
 UNKNOWN_USER = 401
-"""HTTP status."""
+"""HTTP status of a server that does not accept our credentials."""
 NOT_FOR_US = frozenset({403, 404, 405})
-"""HTTP statuses of a server that takes other calls: we have no such right, or a proxy lets pods alone pass."""
-MAX_WORDS = 400
-"""Characters of the server's words that are kept: they are stored with each slot and shown to people."""
+"""HTTP statuses of a server that accepts other calls: we lack a right, or a proxy passes only pods."""
+MAX_CHARACTERS = 400
+"""Characters kept of the server's messages, which are stored with each slot and shown to operators."""
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Asks for the metadata of a list's objects alone."""
+"""Media type that requests only the metadata of a list's objects."""
 
 Document = dict[str, Any]
 Query = Mapping[str, str | int]
@@ -43,64 +43,66 @@ Query = Mapping[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class KubeTimes:
-    """How patient we are with an API server. Seconds."""
+    """Time limits of an API server's calls, in seconds."""
 
     call: float = 30.0
-    """How long a response may take: above the server's limit for a slow admission webhook (10 s), below that for a
+    """Longest wait for a response: more than the server allows a slow admission webhook (10 s), less than it allows a
     request (60 s)."""
     silence: float = 90.0
-    """How long a watch may be silent: servers send a bookmark about every 60 s; a longer silence is a dead stream."""
+    """Longest silence of a watch. Servers send a bookmark about every 60 s, so that a longer silence is a dead
+    stream."""
     blind: float = 10.0
-    """How long a cache still counts without its stream: a stream that begins anew is no outage."""
+    """Time for which a cache stays valid without its stream, because a restarted stream is no outage."""
     first_observation: float = 10.0
-    """How long the first observation waits for the first list."""
+    """Longest wait of the first observation for the first list."""
     stream: float = 270.0
-    """How long a stream lasts, ± 10 %, so that many watches do not begin anew together."""
+    """Length of a stream, ± 10 % so that many watches do not restart together."""
     first_retry: float = 0.1
-    """Pause before the first attempt after a failure; it doubles with each further one."""
+    """Pause before the first attempt after a failure. The pause doubles with each further attempt."""
     last_retry: float = 10.0
     """Longest pause between two attempts."""
     waiting: float = 3.0
-    """Seconds that a pod must have waited, for a node or on it, before its Events are read. Most pods wait for less."""
+    """Time that a pod must have waited, for a node or on it, before its Events are read. Most pods wait for less."""
     events: float = 15.0
-    """Pause between two readings of events: an autoscaler looks about every 10 s, and its words are for people."""
+    """Pause between two reads of Events. An autoscaler acts about every 10 s, and its messages are for operators
+    only."""
 
 
 USUAL_TIMES = KubeTimes()
 
-_BY_A_POLICY = re.compile(r"\bdenied (the )?request\b")
+_POLICY_WORDS = re.compile(r"\bdenied (the )?request\b")
 """Words of an admission webhook and of a ValidatingAdmissionPolicy."""
-_BY_A_QUOTA: Mapping[str, ErrorClass] = {
+_QUOTA_WORDS: Mapping[str, ErrorClass] = {
     " is forbidden: exceeded quota: ": ErrorClass.QUOTA,
     " is forbidden: failed quota: ": ErrorClass.INVALID,
     " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
 }
-"""A namespace's quota is used up; counts what the pod spec does not name; was made a moment ago."""
-_OWN = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
+"""Words of a namespace's quota that is used up, that counts resources missing in the pod spec, or that is new."""
+_OWN_STATUSES = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
 
 
 class KubeError(BackendError):
-    """The server answered, and refused."""
+    """A refusal by the server."""
 
     def __init__(self, status: int, reason: str, failure: Failure, retry_after: float | None = None) -> None:
         super().__init__(failure.error, failure.text, retry_after)
         self.status = status
         """HTTP status."""
         self.reason = reason
-        """Kubernetes' one word for it, such as AlreadyExists; empty when the response was not a Status object."""
+        """Kubernetes' reason, such as AlreadyExists; empty if the response was not a Status object."""
 
 
 class Way:
     """The address of an API server and the connections to it."""
 
     def __init__(self, host: str, connections: urllib3.PoolManager) -> None:
-        """``host``: ``scheme://host[:port]``, perhaps with a path."""
+        """Prepare connections. ``host``: ``scheme://host[:port]``, perhaps with a path."""
         self.host = host
-        # A proxy wants the whole address of a plain server.
+        # A proxy needs the whole address of a plain HTTP server.
         by_proxy = connections.proxy is not None and host.startswith("http://")
         self._prefix = host if by_proxy else urlsplit(host).path
         self._pool = connections.connection_from_url(host)
-        """Kept, as to look the pool up would cost a quarter of a call."""
+        """Connection pool, kept because finding it takes a quarter of a call's time."""
 
     def urlopen(self, method: str, path: str, **options: Any) -> urllib3.response.BaseHTTPResponse:
         """Send one request to a path of the server."""
@@ -108,48 +110,48 @@ class Way:
 
 
 class Access(Protocol):
-    """The way to a server and our identity there, both of which may change between two calls. Thread-safe."""
+    """Address and credentials for a server, both of which may change between two calls. Thread-safe."""
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
-        """The way to the server, and the headers that say who we are; BackendError when there are none to be had."""
+        """Return address and credentials' headers for the server. Raise BackendError if there are none."""
 
     def host(self) -> str:
         """Return the address of the server now."""
 
     def rejected(self, way: Way) -> None:
-        """The server does not know who came by this way. Raise BackendError if its own words would not help."""
+        """Note that the server rejected our credentials. Raise BackendError if its own message would not help."""
 
     def failed(self, way: Way) -> None:
-        """No server could be reached by this way, or it is not the one that it should be."""
+        """Note that no server was reached at this address, or that it is the wrong server."""
 
 
 @dataclass(slots=True)
 class KubeApi:
-    """One API server."""
+    """An API server."""
 
     access: Access
     times: KubeTimes = USUAL_TIMES
     flow: Flow = field(default_factory=Flow)
-    """How many creates and deletes may be under way."""
-    lookers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
-    """Who looks at single pods, for all pools together: so no more looks are under way than the server bears."""
+    """The limit of creates and deletes under way."""
+    readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MOST, "looker"))
+    """Threads that read single pods for all pools together, so that the server gets no more reads than it can bear."""
     streams_lists: bool = True
     """False once the server refused to stream a list."""
     clock: PlaceClock = field(default_factory=PlaceClock)
 
     def get(self, path: str, query: Query | None = None, *, accept: str = JSON) -> Document:
-        """The JSON object at ``path``."""
+        """Return the JSON object at ``path``. Raise as ``send`` does."""
         return self.send("GET", path, query=query, accept=accept)
 
     def items(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Any]:
-        """The items of a list, page by page; each page raises as ``get``."""
+        """Yield the items of a list, page by page. Each page raises as ``get`` does."""
         for page in self.pages(path, query, accept=accept):
             yield from page.get("items") or ()
 
     def pages(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Document]:
-        """The pages of a list, each of which raises as ``get``; BackendError for a list without an end.
+        """Yield the pages of a list, each of which raises as ``get`` does. Raise BackendError for an endless list.
 
-        A page that is too large is asked for again by half of its objects.
+        A page that is too large is requested again with half as many objects.
         """
         query, deadline = {**query, "limit": PAGE}, time.monotonic() + LIST_SECONDS
         for _ in range(MOST_PAGES):
@@ -161,21 +163,22 @@ class KubeApi:
                 query["limit"] = smaller_page(int(query["limit"]), error)
                 continue
             yield page
-            mark = (page.get("metadata") or {}).get("continue")
-            if not mark:
+            continuation = (page.get("metadata") or {}).get("continue")
+            if not continuation:
                 return
-            query["continue"] = str(mark)
+            query["continue"] = str(continuation)
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def send(
         self, method: str, path: str, *, query: Query | None = None, body: bytes | None = None, accept: str = JSON
     ) -> Document:
-        """One request and the JSON object that answers it; KubeError when refused, BackendError when not answered."""
+        """Send one request. Return the JSON object in the response. Raise KubeError if refused, BackendError if
+        unanswered."""
         _, content = self._request(method, path, query, body, accept=accept)
         return parse(content)
 
     def stream(self, path: str, query: Query) -> urllib3.response.BaseHTTPResponse:
-        """An open response to be read as it comes; reading raises an urllib3 error when it falls silent."""
+        """Return an open response. Reading it raises an error of urllib3 after a silence."""
         reply, _ = self._request("GET", path, query, stream=True)
         return reply
 
@@ -189,7 +192,7 @@ class KubeApi:
         accept: str = JSON,
         stream: bool = False,
     ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """Return the response and its body, which is left to be read from a ``stream``. Raises as ``send``."""
+        """Return the response and its body, which is empty for a ``stream``. Raise as ``send`` does."""
         (way, authorization), began = self.access.now(), time.monotonic()
         headers = {"Accept": accept, **authorization, **({"Content-Type": JSON} if body is not None else {})}
         read_seconds = self.times.silence if stream else self.times.call
@@ -204,12 +207,12 @@ class KubeApi:
                 redirect=False,
                 preload_content=False,
             )
-            content = b"" if stream and reply.status < 300 else body_of(reply)
+            content = b"" if stream and reply.status < 300 else read_body(reply)
         except urllib3.exceptions.HTTPError as error:
             if isinstance(error, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
                 self.access.failed(way)
             self.clock.hear(None, time.monotonic() - began)
-            raise unanswered(error) from error
+            raise unanswered_error(error) from error
         self.clock.hear(reply.headers.get("Date"), time.monotonic() - began)
         if reply.status == UNKNOWN_USER:
             self.access.rejected(way)
@@ -218,19 +221,19 @@ class KubeApi:
         return reply, content
 
 
-def unanswered(error: urllib3.exceptions.HTTPError) -> BackendError:
-    """Return the failure of a request without a response: it may have been applied, or not."""
+def unanswered_error(error: urllib3.exceptions.HTTPError) -> BackendError:
+    """Return the failure of a request without a response. The request may have been applied."""
     reading = isinstance(error, urllib3.exceptions.ReadTimeoutError)
     kind = ErrorClass.TIMEOUT if reading else ErrorClass.UNAVAILABLE
     return failed_call(error, kind, words(f"{type(error).__name__}: {error}"))
 
 
 def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
-    """The error that a response with a status of 300 or more stands for."""
+    """Return the error of a response with a status of 300 or more."""
     response: Document = {}
     with contextlib.suppress(BackendError):
         response = parse(body)
-    message = str(response.get("message") or f"HTTP {status} {body[:MAX_WORDS].decode(errors='replace')}".strip())
+    message = str(response.get("message") or f"HTTP {status} {body[:MAX_CHARACTERS].decode(errors='replace')}".strip())
     if retry_after:
         message += f" (retry after {retry_after} s)"
     reason = str(response.get("reason") or "")
@@ -239,17 +242,19 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> KubeError:
 
 
 def _error_class(status: int, reason: str, message: str) -> ErrorClass:
-    if _BY_A_POLICY.search(message):
+    if _POLICY_WORDS.search(message):
         return ErrorClass.DENIED
-    if status == 403 and (quota := next((said for words, said in _BY_A_QUOTA.items() if words in message), None)):
+    if status == 403 and (
+        quota := next((quota_class for words, quota_class in _QUOTA_WORDS.items() if words in message), None)
+    ):
         return quota
     if status == 409 and reason == "Conflict":
-        return ErrorClass.UNAVAILABLE  # Two writers met, often at the quota's counter: the same call may succeed.
-    return class_of_status(status, _OWN)
+        return ErrorClass.UNAVAILABLE  # Two writers met, often at the quota's counter. The same call may succeed.
+    return class_of_status(status, _OWN_STATUSES)
 
 
 def parse(body: bytes) -> Document:
-    """The JSON object in a response; BackendError when there is none: half a response is no response."""
+    """Return the JSON object in a response. Raise BackendError if there is none, as in half a response."""
     try:
         return json_object(body)
     except ValueError as error:
@@ -257,6 +262,6 @@ def parse(body: bytes) -> Document:
 
 
 def words(text: str) -> str:
-    """A message on one line, cut to a bearable length."""
+    """Return a message on one line of limited length."""
     line = " ".join(text.split())
-    return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 1] + "…"
+    return line if len(line) <= MAX_CHARACTERS else line[: MAX_CHARACTERS - 1] + "…"

@@ -1,4 +1,4 @@
-"""The gke backend: one pool is the pods of one provisioner in one namespace, all made from one pod spec."""
+"""The gke backend: a pool is the pods of one provisioner in one namespace, all made from one pod spec."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snap
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
-"""The shape of a pod's name. HF may name any host, and one of another shape would make the path of something else than
-a pod."""
+"""Shape of a pod's name. HF may name any host, and another shape could make the path of another resource."""
 
 
-STRAYED = "{} pods run on without our labels, which something took away, e.g. {}: only a return deletes them"
+STRAYED = "{} pods run on without our labels, which were removed, e.g. {}: only a return deletes them"
 
 
 class GkeBackend:
-    """One pool of pods."""
+    """The backend of a pool of pods."""
 
     lag = 0.0
-    """The cache follows the server's own order, and holds what we created from the moment that was accepted."""
+    """The cache follows the server's order, and contains our pods from the moment that their create was accepted."""
 
     def __init__(
         self,
@@ -52,10 +51,10 @@ class GkeBackend:
         times: KubeTimes = USUAL_TIMES,
         namespaces: Namespaces | None = None,
     ) -> None:
-        """Reads the pod spec; BackendError when there is none, or no cluster can be found in the configuration.
+        """Read the pod spec. Raise BackendError if there is none, or if the configuration leads to no cluster.
 
-        ``prefix``: begins the name of a pod that is only tried.
-        ``namespaces``: pools with the same ones share connections and watches; without it the pool has its own.
+        ``prefix``: beginning of the name of a dry-run pod.
+        ``namespaces``: shared connections and watches of several pools; without it the pool has its own.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds
@@ -67,34 +66,35 @@ class GkeBackend:
         self._cache = PodCache(self._identity, resolver=self._resolver)
         self._namespace = (namespaces or Namespaces()).join(pool, self._cache, partial(connect, pool, times))
         self._api = self._namespace.api
-        self._list_after = -math.inf
-        self._rests_on: tuple[float, float] | None = None
-        """When the list began that the observations rest on: in monotonic time and, the same for all of them, in loop
-        time."""
-        self._answered_by = ""
-        """As ``Snapshot.endpoint_identity``, read after that list."""
+        self._list_after_time = -math.inf
+        self._list_times: tuple[float, float] | None = None
+        """Begin of the list that the observations use, in monotonic time and in loop time. The loop time is computed
+        once for each list."""
+        self._endpoint_identity = ""
+        """Endpoint identity for ``Snapshot.endpoint_identity``, read after that list."""
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Watch from now on; without it every observation lists the pods."""
+        """Begin to watch. Without a watch each observation lists the pods."""
         self._namespace.watch(self._cache, wake)
 
     def list_after(self, when: float) -> None:
-        """A live watch lists the pods again."""
-        self._list_after = when
+        """Set the loop time after which a live watch must have listed the pods again."""
+        self._list_after_time = when
 
     @understood()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Everything of ours in the namespace.
+        """Return a snapshot of our pods in the namespace.
 
-        An observation at a live watch begins now: what we created is in the cache at once, what others did within the
-        time that a silent stream takes to be noticed."""
-        listed = self._listed(now)
+        With a live watch the observation begins now. The cache contains our own creates at once, and changes by others
+        within the time after which a silent stream is noticed.
+        """
+        listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))
-        there = self._standing(sought)
+        there = self._find_pods(sought)
         machines = self._cache.with_strayed(there, sought, now)
         strayed = [name for name in there if name in machines and machines[name].strayed]
-        if self._cache.lacks(there):
-            self._list_after = now
+        if self._cache.is_missing_any(there):
+            self._list_after_time = now
         others = there.keys() - machines.keys()
         ours = {name for name in others if self._identity.is_of_provisioner(there[name])}
         return Snapshot(
@@ -108,88 +108,91 @@ class GkeBackend:
             asked=frozenset(sought),
             causes=self._cache.causes(),
             problems=(*self._api.clock.slowness(), *((STRAYED.format(len(strayed), min(strayed)),) if strayed else ())),
-            endpoint_identity=self._answered_by,
+            endpoint_identity=self._endpoint_identity,
             listed=listed,
         )
 
-    def _listed(self, now: float) -> float | None:
-        """Make sure that the cache is current; the loop time when the list began that it rests on, None for now."""
-        oldest = now - self._list_after
-        begun = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
-        if begun is None or self._rests_on is None or self._rests_on[0] != begun:
-            self._answered_by = self._namespace.identity()
-            self._rests_on = None if begun is None else (begun, now - (time.monotonic() - begun))
-        return self._rests_on[1] if self._rests_on else None
+    def _refresh(self, now: float) -> float | None:
+        """Make sure that the cache is current. Return the loop time at which its list began; None for a list made
+        now."""
+        oldest = now - self._list_after_time
+        began_at = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
+        if began_at is None or self._list_times is None or self._list_times[0] != began_at:
+            self._endpoint_identity = self._namespace.identity()
+            self._list_times = None if began_at is None else (began_at, now - (time.monotonic() - began_at))
+        return self._list_times[1] if self._list_times else None
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create pods, some at a time."""
+        """Create pods, several at a time."""
         spec = self._spec.current()
         calls = [Call((create,), partial(self._create, spec, create)) for create in creates]
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete pods, some at a time, each with its own grace period unless by force."""
+        """Delete pods, several at a time, each with its own grace period unless by force."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def record_ends(self, ends: Sequence[Ended]) -> None:
-        """As Events on the pods, unless the pool is to write none."""
+        """Write Events on the pods, unless the pool's settings disable them."""
         if self._settings.loss_events:
             self._namespace.losses.record(self.pool, ends)
 
     def close(self) -> None:
-        """End the watch, if no other pool needs it."""
+        """End the watch unless another pool needs it."""
         self._namespace.leave(self._cache)
         if self._resolver is not None:
             self._resolver.close()
 
     @understood()
     def rehearse(self, template: str) -> list[Finding]:
-        """Try a pod under a name that no machine has, and ask for the rights that the loop needs."""
+        """Create a pod as a dry run, under a name that no machine has, and check the rights that the loop needs."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
-        return rehearse(self._settings, self._api, lambda: self._altered(spec, create, self._send(spec, create, TRIED)))
+        return rehearse(
+            self._settings, self._api, lambda: self._altered_message(spec, create, self._send(spec, create, TRIED))
+        )
 
     def ahead(self) -> float | None:
-        """By the clock of the API server."""
+        """Return the seconds by which the API server's clock is ahead."""
         return self._api.clock.ahead()
 
     def _send(self, spec: PodSpec, create: Create, query: Mapping[str, str | int] | None = None) -> Document:
-        """Ask the server for the pod of one slot; what it makes of it."""
+        """Send the create of a slot's pod. Return the pod as the server made it."""
         query = {**(query or {}), "fieldManager": self._identity.manager}
         return self._api.send("POST", self._path, query=query, body=spec.body(create, self._identity.labels(create)))
 
-    def _altered(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
-        """Return which fields that we rely on differ from the request; an empty text if all are as requested."""
+    def _altered_message(self, spec: PodSpec | None, create: Create, pod: Document) -> str:
+        """Return a message on fields that differ from the request; empty if all are as requested."""
         asked = {"name": create.name, "namespace": self._settings.namespace, "labels": self._identity.labels(create)}
-        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restarts} if spec else {}}, pod)
+        return altered({"metadata": asked, "spec": {"restartPolicy": spec.restart_policy} if spec else {}}, pod)
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
-        """Create one pod. What is accepted is in the next observation, whatever the watch has heard by then."""
+        """Create one pod. An accepted pod is in the next observation, however late the watch is."""
         asked: PodSpec | None = spec
         try:
             pod = self._send(spec, create)
         except KubeError as error:
             if error.status != 409 or error.reason != "AlreadyExists":
                 raise
-            pod, asked = self._already_there(create), None  # it may be of a spec of before
-        if text := self._altered(asked, create, pod):
-            self._undo(pod)
+            pod, asked = self._find_existing(create), None  # The pod may be made from an earlier spec.
+        if text := self._altered_message(asked, create, pod):
+            self._delete_altered(pod)
             raise BackendError(ErrorClass.INVALID, text)
         self._cache.add_created(pod)
         return {}
 
-    def _undo(self, pod: Document) -> None:
-        """Delete what was made otherwise than it was asked for. If that fails, the observations find it by its name."""
+    def _delete_altered(self, pod: Document) -> None:
+        """Delete a pod that differs from the request. If the delete fails, observations find the pod by its name."""
         made = pod["metadata"]
         with contextlib.suppress(BackendError):
             self._send_delete(f"{pods_path(made['namespace'])}/{made['name']}", made["uid"], {})
 
-    def _already_there(self, create: Create) -> Document:
-        """The pod that has the name already, if it is this slot's own; BackendError otherwise."""
-        pod = self._find(create.name)
+    def _find_existing(self, create: Create) -> Document:
+        """Return the pod that has the name already if it is this slot's own. Raise BackendError otherwise."""
+        pod = self._find_pod(create.name)
         if pod is None:
             raise BackendError(ErrorClass.UNAVAILABLE, f'pod "{create.name}" existed already, and is gone now')
         if not (self._identity.owns(pod) or self._identity.made(pod, "")):
@@ -200,16 +203,16 @@ class GkeBackend:
 
     @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete one pod, and no namesake: what is not there any more, or is another's, is a success."""
+        """Delete the slot's own pod. A pod that is gone or belongs to another owner is a success."""
         uid = delete.uid
-        if not uid and (pod := self._find(delete.name)) and (delete.adopted or self._identity.owns(pod)):
+        if not uid and (pod := self._find_pod(delete.name)) and (delete.adopted or self._identity.owns(pod)):
             uid = str(pod["metadata"]["uid"])
         if uid:
             self._send_delete(f"{self._path}/{delete.name}", uid, {"gracePeriodSeconds": 0} if delete.force else {})
         return {}
 
     def _send_delete(self, path: str, uid: str, more: Mapping[str, object]) -> None:
-        """Ask for the delete of this pod and of no other; what is not there any more is a success."""
+        """Delete the pod with this uid. A pod that is gone or has another uid is a success."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, **more}
         try:
             self._api.send("DELETE", path, body=json.dumps(options).encode())
@@ -217,8 +220,8 @@ class GkeBackend:
             if error.status != 404 and not (error.status == 409 and "UID" in error.failure.text):
                 raise
 
-    def _find(self, name: str) -> Document | None:
-        """The pod of this name, whoever's it is; None when there is none."""
+    def _find_pod(self, name: str) -> Document | None:
+        """Return the pod of this name, whoever owns it; None if there is none."""
         try:
             return self._api.get(f"{self._path}/{name}")
         except KubeError as error:
@@ -226,8 +229,8 @@ class GkeBackend:
                 return None
             raise
 
-    def _standing(self, names: Collection[str]) -> dict[str, Document]:
-        """The pods of these names that exist here, by name."""
+    def _find_pods(self, names: Collection[str]) -> dict[str, Document]:
+        """Return the existing pods of these names, by name."""
         names = [name for name in names if POD_NAME.fullmatch(name)]
-        pods = self._api.lookers.map(self._find, names)
+        pods = self._api.readers.map(self._find_pod, names)
         return {name: pod for name, pod in zip(names, pods, strict=True) if pod is not None}

@@ -1,4 +1,4 @@
-"""The address of an API server and our credentials there: in-cluster account, kubeconfig, or endpoint with Google's."""
+"""Address and credentials for an API server: in-cluster account, kubeconfig, or endpoint with Google's credentials."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from provisioner.backends import BackendError
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import UNUSABLE, GoogleToken, credentials_wanted
+from provisioner.backends.google_auth import CREDENTIALS_ERRORS, GoogleToken, credentials_error
 from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
 
-MALFORMED = (*UNUSABLE, kubernetes.config.ConfigException, yaml.YAMLError, urllib3.exceptions.HTTPError)
-"""Errors that the official client, and those that it asks, raise for a file that is no kubeconfig."""
+MALFORMED = (*CREDENTIALS_ERRORS, kubernetes.config.ConfigException, yaml.YAMLError, urllib3.exceptions.HTTPError)
+"""Errors that the official client and its libraries raise for an invalid kubeconfig."""
 
 
 KEEP_SECONDS = 5.0
-"""Seconds for which the header of a kubeconfig is kept: to ask the official client for it costs half as much as a
-request. The client renews credentials minutes before they end."""
+"""Seconds for which the header of a kubeconfig is cached, because reading it from the official client costs half as
+much as a request. The client renews credentials minutes before they expire."""
 
 
 class Credentials(Protocol):
-    """Source of the words that say who we are. Called by one thread at a time."""
+    """A source of the header that identifies us. Called by one thread at a time."""
 
     def header(self) -> str:
-        """The value of the Authorization header, empty without one; BackendError when there is none to be had."""
+        """Return the Authorization header's value; empty without credentials. Raise BackendError if it is
+        unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """No credentials: over plain HTTP no secret is sent."""
+    """No credentials, because no secret is sent over plain HTTP."""
 
     endpoint: str
     otherwise: str
@@ -57,20 +58,20 @@ class Anonymous:
         return ""
 
     def rejected(self) -> None:
-        """The server wants to know who we are; always BackendError."""
-        raise credentials_wanted(self.endpoint, self.otherwise)
+        """Raise BackendError, because the server wants credentials."""
+        raise credentials_error(self.endpoint, self.otherwise)
 
 
 class TokenFile:
-    """A token in a file that is replaced before the token ends, as by a kubelet."""
+    """A token in a file that is replaced before the token expires, for example by a kubelet."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._token = path, ""
 
     def header(self) -> str:
-        """The token that is in the file now."""
+        """Return the header with the token that the file contains now."""
         try:
-            # An empty file is in the midst of being written.
+            # An empty file is being rewritten just now.
             self._token = self._path.read_text(encoding="utf-8").strip() or self._token
         except (OSError, UnicodeDecodeError) as error:
             raise BackendError(ErrorClass.DENIED, f"no credentials: {self._path}: {error}") from error
@@ -81,27 +82,27 @@ class TokenFile:
 
 @dataclass(slots=True)
 class Kubeconfig:
-    """Credentials that a kubeconfig itself holds: token, password, client certificate, an auth-provider's token."""
+    """Credentials within a kubeconfig: token, password, client certificate, or an auth-provider's token."""
 
     configuration: Any
-    """The official client's, filled from the file."""
+    """Configuration of the official client, filled from the file."""
     _header: str = ""
-    _kept_until: float = -math.inf
-    """Monotonic time until which the header is kept."""
+    _cached_until: float = -math.inf
+    """Monotonic time until which the header is cached."""
 
     def header(self) -> str:
-        """Return the value from the file, or the one that its auth-provider renewed."""
-        if time.monotonic() >= self._kept_until:
+        """Return the value from the file, or the value that its auth-provider renewed."""
+        if time.monotonic() >= self._cached_until:
             try:
                 self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
             except MALFORMED as error:
                 raise BackendError(ErrorClass.DENIED, f"no credentials: {error}") from error
-            self._kept_until = time.monotonic() + KEEP_SECONDS
+            self._cached_until = time.monotonic() + KEEP_SECONDS
         return self._header
 
 
 def read_credentials(pool: GkePool, context: str | None, configuration: Any) -> Credentials:
-    """Fill in where the cluster is; return who we are there."""
+    """Fill in the cluster's address. Return the credentials for it."""
     if pool.endpoint is not None:
         return _at_endpoint(pool, pool.endpoint, configuration)
     if pool.kubeconfig is not None:
@@ -111,8 +112,8 @@ def read_credentials(pool: GkePool, context: str | None, configuration: Any) -> 
 
 
 def current_context(path: Path) -> str:
-    """Return the context that a kubeconfig uses if none is named."""
-    return str(_merged(path)["current-context"])
+    """Return the current context of a kubeconfig."""
+    return str(_read_merged(path)["current-context"])
 
 
 def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credentials:
@@ -120,21 +121,21 @@ def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any) -> Credential
     if endpoint.startswith("http://"):
         return Anonymous(endpoint, "name a 'kubeconfig' instead")
     if pool.ca_file is not None:
-        ssl.create_default_context(cafile=str(pool.ca_file))  # raises OSError for a file without an authority
+        ssl.create_default_context(cafile=str(pool.ca_file))  # Raises OSError for a file without an authority.
         configuration.ssl_ca_cert = str(pool.ca_file)
     return GoogleToken(pool.credentials)
 
 
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
-    """Plugins and token files are ours to follow, as the official client reads them once and hides their failures.
+    """Read plugins and token files here, because the official client reads them once and hides their failures.
 
-    For a server on plain HTTP there are no credentials.
+    A server on plain HTTP gets no credentials.
     """
-    merged = _merged(path)
+    merged = _read_merged(path)
     chosen = merged["contexts"].get_with_name(context)["context"]
     cluster = merged["clusters"].get_with_name(chosen["cluster"])["cluster"].value
     if isinstance(server := cluster.get("server"), str):
-        # The client takes authorities and certificates for a server of ``https`` in lower case alone.
+        # The client uses authorities and certificates only for a server that begins with ``https`` in lower case.
         cluster["server"] = re.sub(r"^\w+://", lambda scheme: scheme[0].lower(), server)
     user = merged["users"].get_with_name(chosen.safe_get("user"), safe=True)
     settings = (user and user.safe_get("user")) or {}
@@ -143,7 +144,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
     found: Credentials = Kubeconfig(configuration)
     if plugin is not None:
-        found = ExecPlugin(plugin, Path(user.path).absolute().parent, _described(configuration))
+        found = ExecPlugin(plugin, Path(user.path).absolute().parent, _cluster_description(configuration))
     elif token_file is not None:
         found = TokenFile(Path(user.path).absolute().parent / token_file)
     if configuration.host.startswith("https://"):
@@ -154,16 +155,16 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
     return Anonymous(configuration.host, "let the kubeconfig's 'server' do so")
 
 
-def _merged(path: Path) -> Any:
-    """The kubeconfig, or several of them as the environment's KUBECONFIG may name, as one."""
+def _read_merged(path: Path) -> Any:
+    """Return the kubeconfig, or several that KUBECONFIG may name, merged into one."""
     merged = KubeConfigMerger(str(path)).config  # type: ignore[no-untyped-call]
     if merged is None:
         raise kubernetes.config.ConfigException("no such file")
     return merged
 
 
-def _described(configuration: Any) -> Mapping[str, Any]:
-    """The cluster, as the protocol of plugins describes one."""
+def _cluster_description(configuration: Any) -> Mapping[str, Any]:
+    """Return the cluster's description in the plugins' protocol."""
     authority = configuration.ssl_ca_cert
     data = b64encode(Path(authority).read_bytes()).decode() if authority and os.path.exists(authority) else ""
     return {"server": configuration.host, **({"certificate-authority-data": data} if data else {})}

@@ -1,4 +1,4 @@
-"""Asks a kubeconfig's exec plugin (such as gke-gcloud-auth-plugin) for a token, and again before that one ends.
+"""Tokens from a kubeconfig's exec plugin (such as gke-gcloud-auth-plugin), renewed before they expire.
 
 The protocol is Kubernetes' client.authentication.k8s.io, without its client certificates.
 """
@@ -23,12 +23,12 @@ from provisioner.interrupts import ended_first
 from provisioner.model import ErrorClass
 
 PLUGIN_SECONDS = 30.0
-"""How long a plugin may run: it may ask a token server, and try again."""
+"""Longest run of a plugin in seconds. It may call a token server, and try again."""
 MOST_OUTPUT = 1 << 20
-"""Bytes that a plugin may print: a token has a few thousand."""
+"""Bytes that a plugin may print. A token has a few thousand."""
 EARLY_SECONDS = 30.0
-"""A token is renewed so long before its end, or after three quarters of a shorter life: a create that is refused for
-an old token costs a slot."""
+"""Seconds before its end at which a token is renewed. A shorter-lived token is renewed after three quarters of its
+life. A create that is refused for an old token costs a slot."""
 HINT = "install it where the provisioner runs, or let the pool name endpoint and credentials instead of a kubeconfig"
 
 
@@ -43,9 +43,9 @@ class ExecPlugin:
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``settings``: the user's ``exec``; ``directory``: of the kubeconfig; ``cluster``: as plugins are told it.
+        """Read the user's ``exec`` settings. Run nothing yet. Raise BackendError for invalid settings.
 
-        Runs nothing yet. BackendError when the settings are none.
+        ``directory``: of the kubeconfig. ``cluster``: description of the cluster for the plugin.
         """
         self._version, command = settings.get("apiVersion"), settings.get("command")
         if not isinstance(self._version, str) or not isinstance(command, str):
@@ -63,28 +63,30 @@ class ExecPlugin:
         self._token, self._renew_at = "", float("-inf")
 
     def header(self) -> str:
-        """The value of the Authorization header; BackendError when the plugin gives no token."""
-        if (begun := self._wall()) >= self._renew_at:
-            self._token, expires = self._ask()
-            self._renew_at = _renewal(begun, expires)
+        """Return the value of the Authorization header. Raise BackendError if the plugin returns no token."""
+        if (began_at := self._wall()) >= self._renew_at:
+            self._token, expires = self._get_token()
+            self._renew_at = _renewal_at(began_at, expires)
         return f"Bearer {self._token}"
 
-    def _ask(self) -> tuple[str, object]:
-        """Return a token and when it ends, as the plugin writes it."""
+    def _get_token(self) -> tuple[str, object]:
+        """Return a token and its expiry as the plugin writes it."""
         try:
             code, output, stderr = self._run()
         except FileNotFoundError as error:
-            raise self._failed(f"not found; {self._hint}") from error
+            raise self._plugin_error(f"not found; {self._hint}") from error
         except subprocess.TimeoutExpired as error:
-            raise self._failed(f"gave no answer within {PLUGIN_SECONDS:g} s") from error
+            raise self._plugin_error(f"gave no answer within {PLUGIN_SECONDS:g} s") from error
         except OSError as error:
-            raise self._failed(f"cannot be run: {error.strerror}") from error
+            raise self._plugin_error(f"cannot be run: {error.strerror}") from error
         if code != 0:
-            raise self._failed(f"ended with {code}: {stderr.decode(errors='replace').strip() or 'it said nothing'}")
-        return self._read(output)
+            raise self._plugin_error(
+                f"ended with {code}: {stderr.decode(errors='replace').strip() or 'it printed no error'}"
+            )
+        return self._parse_output(output)
 
     def _run(self) -> tuple[int, bytes, bytes]:
-        """Exit code, output and error output; one that hangs is ended with all that it started."""
+        """Return exit code, output and error output. A plugin that hangs is killed with all its child processes."""
         with subprocess.Popen(
             [self._command, *self._arguments],
             env={**os.environ, **self._environment},
@@ -102,7 +104,7 @@ class ExecPlugin:
             return process.returncode, output, stderr
 
     def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        """Both outputs of a plugin that has ended. Raise TimeoutExpired, or BackendError for a large output."""
+        """Return both outputs of a plugin that has ended. Raise TimeoutExpired, or BackendError for a large output."""
         deadline = time.monotonic() + PLUGIN_SECONDS
         pieces: dict[Any, bytes] = {process.stdout: b"", process.stderr: b""}
         with selectors.DefaultSelector() as waiting:
@@ -114,36 +116,37 @@ class ExecPlugin:
                 for key, _ in ready:
                     pieces[key.fileobj] += (piece := os.read(key.fd, MOST_OUTPUT))
                     if len(pieces[key.fileobj]) > MOST_OUTPUT:
-                        raise self._failed(f"printed more than {MOST_OUTPUT >> 10} KiB")
+                        raise self._plugin_error(f"printed more than {MOST_OUTPUT >> 10} KiB")
                     if not piece:
                         waiting.unregister(key.fileobj)
         process.wait(max(0.0, deadline - time.monotonic()))
         return pieces[process.stdout], pieces[process.stderr]
 
-    def _read(self, output: bytes) -> tuple[str, object]:
-        """Read a plugin's output. Its words may be secret: they are not repeated."""
+    def _parse_output(self, output: bytes) -> tuple[str, object]:
+        """Return token and expiry from a plugin's output. Messages do not quote the output, because it may be
+        secret."""
         try:
             credential = json_object(output)
             version, status = credential["apiVersion"], credential["status"]
             token, expires = status.get("token"), status.get("expirationTimestamp")
         except ODD_RESPONSES as error:
-            raise self._failed("did not print an ExecCredential") from error
+            raise self._plugin_error("did not print an ExecCredential") from error
         if version != self._version:
-            raise self._failed(f"speaks {version!r}, but the kubeconfig says {self._version!r}")
+            raise self._plugin_error(f"printed version {version!r}, but the kubeconfig says {self._version!r}")
         if not isinstance(token, str) or not token:
-            raise self._failed("gave no token")
+            raise self._plugin_error("gave no token")
         return token, expires
 
-    def _failed(self, reason: str) -> BackendError:
+    def _plugin_error(self, reason: str) -> BackendError:
         return BackendError(ErrorClass.DENIED, words(f"no credentials: exec plugin {self._command}: {reason}"))
 
 
-def _renewal(begun: float, expires: object) -> float:
-    """Wall time from which a token is renewed; never for one without an end."""
+def _renewal_at(began_at: float, expires: object) -> float:
+    """Return the wall time from which a token is renewed; infinite for a token without an end."""
     if not isinstance(expires, str):
         return float("inf")
     try:
         ends = datetime.fromisoformat(expires).timestamp()
     except (ValueError, OverflowError):
-        return begun
-    return ends - min(EARLY_SECONDS, (ends - begun) / 4)
+        return began_at
+    return ends - min(EARLY_SECONDS, (ends - began_at) / 4)

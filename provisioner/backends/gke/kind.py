@@ -1,4 +1,4 @@
-"""Pods as a kind of place: how its settings are read, what is wrong with them, how big its pods are."""
+"""The kind ``gke``: settings of pools of pods, their checks, and the size of pods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.backends.gke.pod_spec import MEBIBYTE, PodSpecError, read_pod_spec, requested
+from provisioner.backends.gke.pod_spec import MEBIBYTE, PodSpecError, read_pod_spec, requested_amount
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.kind import Kind, Surroundings
 from provisioner.files.yaml_text import reason_of
@@ -32,19 +32,20 @@ class Gke(Kind[GkePool]):
     pool = GkePool
     distribution = extra("gke")
     longest_call = 35.0
-    """A connection (5 s), and a response (30 s)."""
+    """Seconds of a connection (5 s) and a response (30 s)."""
     template_field = template_words = "podSpecYaml"
     template_fields: ClassVar = {"pod_spec": "podSpecYaml"}
 
     def factory(self, site: Site) -> Callable[[GkePool], Backend]:
-        """Pools of one cluster share its connections, those of one namespace a watch."""
+        """Return a function that makes backends. Pools share the connections of a cluster and the watch of a
+        namespace."""
         from provisioner.backends.gke.backend import GkeBackend
         from provisioner.backends.gke.namespace import Namespaces
 
         return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Namespace and credentials; a kubeconfig only where no endpoint names the cluster."""
+        """Return namespace and credentials, and a kubeconfig if no endpoint names the cluster."""
         config = around.config
         if body.get("endpoint") is not None:
             return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
@@ -52,7 +53,7 @@ class Gke(Kind[GkePool]):
         return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Settings of a cluster that exclude each other, and what is wrong with the pod spec."""
+        """Return the problems of conflicting cluster settings and of the pod spec."""
         problems = _cluster_problems(body)
         if isinstance(body.get("pod_spec"), str):
             namespace = {**body, **inherited}.get("namespace", GkePool.model_fields["namespace"].default)
@@ -61,11 +62,11 @@ class Gke(Kind[GkePool]):
         return problems
 
     def implicit(self, template: Template) -> Mapping[str, object]:
-        """A pod spec of its own."""
+        """Return the pod spec that the template names."""
         return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
 
     def warnings(self, pool: GkePool) -> list[str]:
-        """The fields of the pod spec that each pod has otherwise, that no pod has, or that hide its end."""
+        """Return warnings on pod spec fields that are replaced, unknown, or hide a pod's end."""
         # The client's models take a third of a second to load.
         with needing(self.distribution):
             from provisioner.backends.gke.pod_fields import unknown_fields
@@ -85,14 +86,15 @@ class Gke(Kind[GkePool]):
         ]
 
     def size(self, pool: GkePool, template: str) -> MachineSize | None:
-        """What the containers of the pod spec request."""
+        """Return the sum of the requests of the pod spec's containers."""
         spec = read_pod_spec(pool.pod_spec, pool.namespace).pod()["spec"]
-        megabytes = requested(spec, "memory") / MEBIBYTE
-        return MachineSize(f"the request of {pool.pod_spec}", requested(spec, "cpu"), megabytes)
+        megabytes = requested_amount(spec, "memory") / MEBIBYTE
+        return MachineSize(f"the request of {pool.pod_spec}", requested_amount(spec, "cpu"), megabytes)
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
-    """What is wrong with a pod spec file, if anything. It stays within the directory: HF lets people edit templates."""
+    """Return the problem of a pod spec file, if any. It must be below the directory, because HF users edit
+    templates."""
     path = directory / written
     try:
         if not path.resolve().is_relative_to(directory.resolve()):
@@ -108,7 +110,7 @@ def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | No
 
 
 def _cluster_problems(body: Mapping[str, object]) -> list[Problem]:
-    """A cluster is named by a kubeconfig or by an endpoint: what belongs to the other form is a mistake."""
+    """Return settings that do not fit, because either a kubeconfig or an endpoint names the cluster."""
     endpoint, of_kubeconfig, of_endpoint = body.get("endpoint"), ["kubeconfig", "context"], ["ca_file", "credentials"]
     if endpoint is None:
         names, reason = of_endpoint, "used only with an endpoint; name one, or leave this out"

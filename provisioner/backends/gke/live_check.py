@@ -1,7 +1,7 @@
-"""Tries, without any effect, what the loop will ask of a namespace: the rights that it needs, and one of its pods.
+"""Dry runs of the loop's calls to a namespace: the rights that it needs, and the create of a pod.
 
-Of a pod that is only tried the server decodes, admits and counts all that it would of one that it makes: namespace,
-fields, amounts, webhooks and quotas.
+The server decodes, admits and counts a dry-run pod like any other pod. So the dry run covers namespace, fields,
+amounts, webhooks and quotas.
 """
 
 from __future__ import annotations
@@ -16,44 +16,46 @@ from provisioner.backends.gke.settings import GkePool
 from provisioner.model import ErrorClass
 
 TRIED: Mapping[str, str | int] = {"dryRun": "All", "fieldValidation": "Strict"}
-"""The query by which a server goes through all of a create but its effect, and refuses fields that it does not know."""
+"""Query of a create that the server processes without an effect, and refuses if it has unknown fields."""
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 RIGHTS = {"pods": ("get", "list", "watch", "create", "delete"), "events": ("list", "create"), "namespaces": ("get",)}
-"""The verbs that the loop needs, by resource: those of the Role in deploy/kustomize."""
+"""Verbs that the loop needs, by resource, as in the Role of deploy/kustomize."""
 
 USEFUL = frozenset({"events", "namespaces"})
-"""Without these nobody is told why pods wait, which were lost and whether another cluster answers; all else goes on."""
+"""Resources without whose rights the loop still works. Reasons for waiting, Events on losses, and the endpoint identity
+are then missing."""
 
 ROLE = "bind the Role of deploy/kustomize/base/rbac.yaml to it there"
 NO_DRY_RUN = "does not support dry run"
-"""A server's words about a webhook with effects of its own."""
+"""Words of a server about a webhook that has side effects."""
 
 
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
-    """Return what the server would refuse of our rights and of a pod.
+    """Return the missing rights and the reasons for which the server would refuse a pod.
 
-    ``attempt``: sends the create of a pod that is only tried; what of it came back otherwise than we rely on.
+    ``attempt``: sends the create of a dry-run pod. It returns a message on fields that were changed, else an empty
+    text.
     """
     try:
         lacking = {
-            resource: [verb for verb in verbs if not _may(pool, api, verb, resource)]
+            resource: [verb for verb in verbs if not _is_allowed(pool, api, verb, resource)]
             for resource, verbs in (RIGHTS if pool.loss_events else {**RIGHTS, "events": ("list",)}).items()
         }
     except KubeError as error:
-        text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
-        return [Finding(pool.name, Severity.WARNING, text), *_refused(pool, attempt)]
-    findings = [_lacks(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
-    return findings if "create" in lacking["pods"] else [*findings, *_refused(pool, attempt)]
+        text = f"the rights of the pool's account cannot be checked: {error.failure.text}"
+        return [Finding(pool.name, Severity.WARNING, text), *_try_pod(pool, attempt)]
+    findings = [_missing_right(pool, resource, verbs) for resource, verbs in lacking.items() if verbs]
+    return findings if "create" in lacking["pods"] else [*findings, *_try_pod(pool, attempt)]
 
 
-def _lacks(pool: GkePool, resource: str, verbs: Sequence[str]) -> Finding:
-    what = f"the pool's account may not {', '.join(verbs)} {resource} in namespace {pool.namespace}"
-    return Finding(pool.name, Severity.WARNING if resource in USEFUL else Severity.ERROR, f"{what}: {ROLE}")
+def _missing_right(pool: GkePool, resource: str, verbs: Sequence[str]) -> Finding:
+    missing = f"the pool's account may not {', '.join(verbs)} {resource} in namespace {pool.namespace}"
+    return Finding(pool.name, Severity.WARNING if resource in USEFUL else Severity.ERROR, f"{missing}: {ROLE}")
 
 
-def _may(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
+def _is_allowed(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
     attributes = {"namespace": pool.namespace, "verb": verb, "resource": resource}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -64,10 +66,10 @@ def _may(pool: GkePool, api: KubeApi, verb: str, resource: str) -> bool:
     return bool((response.get("status") or {}).get("allowed"))
 
 
-def _refused(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
+def _try_pod(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
     try:
         if text := attempt():
-            advice = f"ask who decides what namespace {pool.namespace} admits, or no machine of the pool is kept"
+            advice = f"ask the administrator of namespace {pool.namespace}, or no machine of the pool is kept"
             yield Finding(pool.name, Severity.ERROR, f"a pod of {pool.pod_spec}: {text}: {advice}")
     except KubeError as error:
         words = error.failure.text
@@ -79,7 +81,7 @@ def _refused(pool: GkePool, attempt: Callable[[], str]) -> Iterator[Finding]:
 
 
 def _advice(pool: GkePool, error: KubeError) -> str:
-    """What to do, by what the server says."""
+    """Return advice on the server's refusal."""
     setting, spec = f"pools.{pool.name}", Path(pool.pod_spec).name
     match error.failure.error:
         case ErrorClass.NOT_FOUND:
@@ -87,7 +89,7 @@ def _advice(pool: GkePool, error: KubeError) -> str:
         case ErrorClass.QUOTA:
             return f"raise the namespace's quota, or lower {setting}.max_machines"
         case ErrorClass.DENIED:
-            return f"correct {spec}, or ask who decides what namespace {pool.namespace} admits"
+            return f"correct {spec}, or ask the administrator of namespace {pool.namespace}"
         case ErrorClass.INVALID:
             return f"correct {spec}"
     return "check again later"

@@ -1,6 +1,6 @@
-"""Logs in to a pool's API server, by a way that follows the files that say where it is and who we are there.
+"""Logins to a pool's API server that follow the files with its address and our credentials.
 
-All of them are read again as they change, and when the server does not take us or we do not trust it.
+All files are read again if one changes, if the server rejects us, or if we do not trust the server.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from provisioner.model import ErrorClass
 
 log = logging.getLogger(__name__)
 
-STRANGE = "no credentials: the token has a line break or a strange character"
+INVALID_TOKEN = "no credentials: the token has a line break or an invalid character"
 CONNECTIONS = 3 * MOST
-"""Connections kept alive for all pools of a cluster: for calls, for looks at single pods, and for what each namespace
-watches and lists."""
+"""Connections kept alive for all pools of a cluster: for calls, for reads of single pods, and for each namespace's
+watch and lists."""
 RENEW_SECONDS = 5.0
-"""Least time between two readings because the server rejects us, and between two attempts to get missing credentials: a
+"""Least seconds between two reads after the server rejected us, and between two attempts to get missing credentials. A
 plugin takes a second, and a thousand deletes may be waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A server and who we are there, as the files said when they were read."""
+    """Address and credentials as the files contained them when they were read."""
 
     way: Way
     credentials: Credentials
     files: Sequence[str | None] = ()
     """Files that the reading was made from. If one of them changes, all are read again."""
     signature: object = ()
-    """The signature of the files before they were read."""
-    usable: bool = True
+    """Signature of the files before they were read."""
+    is_usable: bool = True
     """False if certificate, key or authorities cannot be used (yet)."""
 
 
@@ -61,48 +61,48 @@ class Login:
     """An ``Access`` that follows the files that it was made from."""
 
     def __init__(self, read: Callable[[], Reading], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises what ``read`` does."""
+        """Read the files. Raise the errors of ``read``."""
         self._read, self._clock = read, clock
         self._lock = threading.Lock()
         self._reading = read()
         self._signature = self._reading.signature
-        self._failed: tuple[float, BackendError] | None = None
-        self._renewed = float("-inf")
+        self._last_failure: tuple[float, BackendError] | None = None
+        self._renewed_at = float("-inf")
 
     def now(self) -> tuple[Way, Mapping[str, str]]:
-        """Return the way and the headers by the present files. Raise BackendError if there are no credentials."""
+        """Return address and headers from the present files. Raise BackendError if there are no credentials."""
         with self._lock:
             self._follow()
-            if self._failed and self._clock() < self._failed[0] + RENEW_SECONDS:
-                failure = self._failed[1].failure
+            if self._last_failure and self._clock() < self._last_failure[0] + RENEW_SECONDS:
+                failure = self._last_failure[1].failure
                 raise BackendError(failure.error, failure.text)
             try:
-                given, self._failed = self._reading.credentials.header(), None
+                authorization, self._last_failure = self._reading.credentials.header(), None
             except BackendError as error:
-                if not isinstance(self._reading.credentials, TokenFile):  # which costs nothing to read again
-                    self._failed = (self._clock(), error)
+                if not isinstance(self._reading.credentials, TokenFile):  # A token file costs little to read again.
+                    self._last_failure = (self._clock(), error)
                 raise
-            if not (given.isascii() and given.isprintable()):
-                raise BackendError(ErrorClass.DENIED, STRANGE)
-            return self._reading.way, {"Authorization": given} if given else {}
+            if not (authorization.isascii() and authorization.isprintable()):
+                raise BackendError(ErrorClass.DENIED, INVALID_TOKEN)
+            return self._reading.way, {"Authorization": authorization} if authorization else {}
 
     def host(self) -> str:
-        """Return the address of the server by the present files."""
+        """Return the server's address from the present files."""
         with self._lock:
             self._follow()
             return self._reading.way.host
 
     def rejected(self, way: Way) -> None:
-        """Read all again; for plain HTTP raise BackendError."""
+        """Read all files again. For plain HTTP raise BackendError."""
         if isinstance(self._reading.credentials, Anonymous):
             self._reading.credentials.rejected()
         self.failed(way)
 
     def failed(self, way: Way) -> None:
-        """Read all again, if this is still the way; kept connections are used no more."""
+        """Read all files again if ``way`` is still current. Old connections are not used again."""
         with self._lock:
-            if way is self._reading.way and self._clock() >= self._renewed + RENEW_SECONDS:
-                self._renewed = self._clock()
+            if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
+                self._renewed_at = self._clock()
                 self._read_again()
 
     def _follow(self) -> None:
@@ -115,22 +115,22 @@ class Login:
         try:
             reading = self._read()
         except (BackendError, *MALFORMED) as error:
-            log.warning("Changed files of a login cannot be used", extra={"text": _reason(error)})
+            log.warning("Changed files of a login cannot be used", extra={"text": _one_line(error)})
             return
-        if reading.usable or not self._reading.usable:
-            self._reading, self._signature, self._failed = reading, reading.signature, None
+        if reading.is_usable or not self._reading.is_usable:
+            self._reading, self._signature, self._last_failure = reading, reading.signature, None
 
 
 def connect(pool: GkePool, times: KubeTimes = USUAL_TIMES) -> KubeApi:
     """Return the API server of a pool, without a call. Raise BackendError if the configuration leads to none."""
     try:
-        # A kubeconfig's current context is chosen once: another one is another cluster.
+        # A kubeconfig's current context is chosen once, because another context is another cluster.
         context = pool.context
         if pool.kubeconfig is not None and pool.endpoint is None and context is None:
             context = current_context(pool.kubeconfig)
         return KubeApi(Login(lambda: _reading(pool, context)), times)
     except (BackendError, *MALFORMED) as error:
-        raise BackendError(ErrorClass.INVALID, _unusable(pool, error)) from error
+        raise BackendError(ErrorClass.INVALID, _unusable_message(pool, error)) from error
 
 
 def _reading(pool: GkePool, context: str | None) -> Reading:
@@ -145,20 +145,20 @@ def _reading(pool: GkePool, context: str | None) -> Reading:
     files = [configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file]
     signed += signature(files)
     connections = bounded(kubernetes.client.ApiClient(configuration).rest_client.pool_manager)
-    usable = True
+    is_usable = True
     if configuration.host.startswith("https:"):
         try:
             connections.connection_pool_kw["ssl_context"] = _tls(configuration)
         except OSError:
-            usable = False
-        else:  # or each new connection would read them, between two writes, too
+            is_usable = False
+        else:  # Otherwise each new connection would read the files, also between two writes.
             for name in ("ca_certs", "cert_file", "key_file"):
                 connections.connection_pool_kw.pop(name, None)
-    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, usable)
+    return Reading(Way(configuration.host, connections), credentials, [*named, *files], signed, is_usable)
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
-    """Return the TLS context of a configuration. Raise OSError for files that cannot be used, as an encrypted key."""
+    """Return the TLS context of a configuration. Raise OSError for unusable files, such as an encrypted key."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if not configuration.verify_ssl:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -167,9 +167,9 @@ def _tls(configuration: Any) -> ssl.SSLContext:
     return context
 
 
-def _unusable(pool: GkePool, error: Exception) -> str:
-    """That a pool's configuration leads to no cluster, with the file or address at fault and what to do."""
-    reason, setting = _reason(error), f"pools.{pool.name}"
+def _unusable_message(pool: GkePool, error: Exception) -> str:
+    """Return the message that a pool's settings lead to no cluster, with the file or address to correct."""
+    reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"
         text = f"{name} {getattr(pool, name)} cannot be used: {reason}; correct {setting}.{name}"
@@ -182,10 +182,10 @@ def _unusable(pool: GkePool, error: Exception) -> str:
     return f"pool {pool.name}: {text}"
 
 
-def _reason(error: Exception) -> str:
-    """Return the error on one line. Python's words for a document of another shape do not help by themselves."""
+def _one_line(error: Exception) -> str:
+    """Return the error on one line. Python's own messages for a document of another shape get an introduction."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
-    said = words(str(error)).rstrip(".")
+    error_message = words(str(error)).rstrip(".")
     odd = isinstance(error, TypeError | AttributeError | KeyError | RecursionError)
-    return f"it is no kubeconfig ({said})" if odd else said
+    return f"it is no kubeconfig ({error_message})" if odd else error_message

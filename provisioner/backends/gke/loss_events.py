@@ -1,6 +1,6 @@
 """Events on pods that ended by themselves, for ``kubectl get events`` and the cluster's log; never state.
 
-A storm costs a few calls, not one a pod.
+Many losses at once cost a few calls, and not one per pod.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from provisioner.model import LossCause
 log = logging.getLogger(__name__)
 
 COMPONENT = "hostfactory-provisioner"
-"""The writer of the Events: ``reportingController`` of events.k8s.io/v1."""
+"""Writer of the Events: ``reportingController`` of events.k8s.io/v1."""
 
 MOST = 10
-"""Pods that get an Event of their own before those that wait are sent; one more for each pool counts the others."""
+"""Pods with an Event of their own in each batch. One more Event per pool counts the others."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds that the end of a sending is waited for. The sending dies with the process anyway."""
+"""Seconds to wait for the end of a sending. The sending ends with the process anyway."""
 
 FAILED = "FailedToRun", "did not run, or ended before its request did"
 ENDS: Mapping[LossCause, tuple[str, str]] = {
@@ -39,94 +39,94 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
     LossCause.DELETED: ("Deleted", "was deleted by others"),
     LossCause.NODE: ("NodeLost", "went with its node"),
     LossCause.EXITED: ("Exited", "exited by itself"),
-    LossCause.EXPIRES: ("Expired", "came to the end that was known beforehand"),
+    LossCause.EXPIRES: ("Expired", "reached the end that was scheduled"),
     LossCause.UNKNOWN: ("Lost", "vanished"),
 }
-"""Reason and words for a pod that was reported to HostFactory. Any other has ``FAILED``."""
+"""Reason and words for a pod that was reported to HostFactory. Any other pod has ``FAILED``."""
 
 
 @dataclass(slots=True)
 class UnsentLosses:
-    """Losses to send. A storm takes no more room than a few losses."""
+    """Losses to send. A storm takes no more memory than a few losses."""
 
     each: list[tuple[str, Ended]] = field(default_factory=list)
     """Pool and pod of the losses with an Event of their own."""
     others: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """Number of the other losses by pool and reason."""
-    named: dict[str, Ended] = field(default_factory=dict)
-    """By pool: the pod that the Event on the other losses is attached to."""
+    attached_to: dict[str, Ended] = field(default_factory=dict)
+    """The pod, by pool, to which the Event on the other losses is attached."""
 
     def add(self, pool: str, end: Ended) -> None:
         """Add a loss."""
         if len(self.each) < MOST:
             self.each.append((pool, end))
         else:
-            self.others[pool][end_of(end)[0]] += 1
-            self.named.setdefault(pool, end)
+            self.others[pool][reason_and_phrase(end)[0]] += 1
+            self.attached_to.setdefault(pool, end)
 
 
 class LossEvents:
-    """Sends in the background what the pools of one namespace have to say."""
+    """A sender in the background for the Events of one namespace's pools."""
 
     def __init__(self, api: KubeApi, namespace: str, provisioner: str) -> None:
         self._api, self._namespace, self._provisioner = api, namespace, provisioner
         self._path = f"/api/v1/namespaces/{namespace}/events"
         self._lock = threading.Lock()
-        self._waiting = UnsentLosses()
+        self._unsent = UnsentLosses()
         self._sending: threading.Thread | None = None
-        self._refused = False
-        """True if the server takes no Events, until the next start."""
+        self._is_refused = False
+        """True if the server accepts no Events, until the next start."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
-        """Let these be sent; returns at once."""
+        """Queue these ends, and return at once."""
         with self._lock:
-            if self._refused or not ends:
+            if self._is_refused or not ends:
                 return
             for end in ends:
-                self._waiting.add(pool, end)
+                self._unsent.add(pool, end)
             if self._sending is None:
                 self._sending = threading.Thread(target=self._send_all, name=f"losses {self._path}", daemon=True)
                 self._sending.start()
 
     def close(self) -> None:
-        """Wait a moment for a sending that is under way."""
+        """Wait up to ``CLOSE_SECONDS`` for a sending that is under way."""
         if (sending := self._sending) is not None:
             sending.join(CLOSE_SECONDS)
 
     def _send_all(self) -> None:
         """Send until no loss waits."""
-        while (waiting := self._take_waiting()) is not None:
+        while (waiting := self._next_unsent()) is not None:
             try:
                 for body in self._bodies(waiting):
                     self._api.send("POST", self._path, body=json.dumps(body).encode())
             except BackendError as error:
-                self._refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
+                self._is_refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
                 refused = "Events on lost pods are refused, and not tried again"
-                text = refused if self._refused else "Events were not written"
+                text = refused if self._is_refused else "Events were not written"
                 log.warning(text, extra={"path": self._path, **error.failure.facts})
                 time.sleep(error.retry_after or 0.0)
             except Exception:
                 log.exception("Events were not written", extra={"path": self._path})
 
-    def _take_waiting(self) -> UnsentLosses | None:
+    def _next_unsent(self) -> UnsentLosses | None:
         """Return the losses that wait now. Return None at the end of this sending."""
         with self._lock:
-            waiting, self._waiting = self._waiting, UnsentLosses()
-            if self._refused or not waiting.each:
+            waiting, self._unsent = self._unsent, UnsentLosses()
+            if self._is_refused or not waiting.each:
                 self._sending = None
                 return None
             return waiting
 
     def _bodies(self, waiting: UnsentLosses) -> Iterator[dict[str, Any]]:
         for pool, end in waiting.each:
-            yield self._body(pool, end, end_of(end)[0], message(pool, end))
+            yield self._body(pool, end, reason_and_phrase(end)[0], format_message(pool, end))
         for pool, counts in waiting.others.items():
             most = counts.most_common()
             listed = ", ".join(f"{count} {reason}" for reason, count in most)
             text = (
                 f"{counts.total()} more machines of pool {pool} ended: {listed}. `provisioner status` names the cause."
             )
-            yield self._body(pool, waiting.named[pool], most[0][0], text)
+            yield self._body(pool, waiting.attached_to[pool], most[0][0], text)
 
     def _body(self, pool: str, end: Ended, reason: str, text: str) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -149,14 +149,14 @@ class LossEvents:
         }
 
 
-def end_of(end: Ended) -> tuple[str, str]:
-    """In one word, and in a few."""
+def reason_and_phrase(end: Ended) -> tuple[str, str]:
+    """Return the reason of a loss and a phrase for it."""
     return ENDS[end.cause or LossCause.UNKNOWN] if end.lost else FAILED
 
 
-def message(pool: str, end: Ended) -> str:
-    """Return for operators what became of the machine, why, whose it was, and what comes now."""
+def format_message(pool: str, end: Ended) -> str:
+    """Return a message for operators: the machine's end, its cause, its owner, and the next step."""
     why = f": {end.failure.text}" if end.failure is not None else ""
-    following = "HostFactory is told of it" if end.lost else "another one is tried while the request lasts"
+    following = "it is reported to HostFactory" if end.lost else "another one is tried while the request lasts"
     whose = f"Request {end.request}, template {end.template}, pool {pool}"
-    return f"Machine {end_of(end)[1]}{why.rstrip('.')}. {whose}; {following}."
+    return f"Machine {reason_and_phrase(end)[1]}{why.rstrip('.')}. {whose}; {following}."

@@ -1,4 +1,4 @@
-"""What pools share: those of one cluster its connections, those of one namespace a watch and the reading of events."""
+"""Connections that pools of a cluster share, and the watch and Events that pools of a namespace share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Namespace:
     def __init__(self, api: KubeApi, name: str, provisioner: str) -> None:
         self.api, self._name = api, name
         self.watched = False
-        """True once the watch has begun; also after its end."""
+        """True once the watch has begun, also after its end."""
         self._spot_nodes = SpotNodes(api)
         self._caches = PodCaches(self._spot_nodes.is_spot)
         self._watch = PodWatch(api, name, f"{ID_LABEL}={provisioner}", self._caches)
@@ -31,22 +31,22 @@ class Namespace:
         self.losses = LossEvents(api, name, provisioner)
 
     def join(self, cache: PodCache) -> None:
-        """A pool's cache is kept by this namespace from now on."""
+        """Keep a pool's cache up to date from now on."""
         self._caches.add(cache)
 
     def watch(self, cache: PodCache, wake: Callable[[], None]) -> None:
-        """Watch from now on, and call ``wake`` when this cache has news."""
+        """Begin to watch, and call ``wake`` if this cache changes."""
         self._caches.add(cache, wake)
         if not self.watched:
             self.watched = True
             self._watch.start()
 
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
-        """Make sure that the cache is complete and current: by the watch, else by a list; BackendError if it is not.
+        """Make sure that the cache is complete and current, by the watch, else by a list. Raise BackendError otherwise.
 
-        Beside a watch, what is said of pods that no node takes, and which nodes are on Spot, is read in the background.
-        Returns when, on the monotonic clock, the list began that the watch rests on; None for a list of its own.
-        ``oldest``: seconds after which the watch gets another list, in the background.
+        Return the monotonic time at which the watch's list began; None for a list made now. With a watch, the Events of
+        waiting pods and the names of Spot nodes are read in the background.
+        ``oldest``: seconds after which the watch makes another list in the background.
         """
         if self.watched:
             listed = self._watch.check(oldest)
@@ -58,7 +58,7 @@ class Namespace:
         return None
 
     def identity(self) -> str:
-        """What tells it from a namespace of the same name in another cluster; empty where we may not read it."""
+        """Return the namespace's unique identity, which differs between clusters; empty if we may not read it."""
         try:
             uid = text(self.api.get(f"/api/v1/namespaces/{self._name}")["metadata"]["uid"])
             return f"namespace {self._name} (uid {uid})"
@@ -68,7 +68,7 @@ class Namespace:
             raise
 
     def leave(self, cache: PodCache) -> None:
-        """The pool needs its cache no more. The last one ends the watch."""
+        """Remove a pool's cache. The last pool ends the watch."""
         self._caches.remove(cache)
         if self.watched and not self._caches:
             self._watch.close()
@@ -78,14 +78,15 @@ class Namespace:
 
 
 class Namespaces:
-    """All clusters and namespaces that the pools of one process live in."""
+    """All clusters and namespaces that the pools of one process use."""
 
     def __init__(self) -> None:
         self._apis: dict[tuple[str, ...], KubeApi] = {}
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
     def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
-        """The namespace of a pool, which ``cache`` joins; a new one where the watch runs, as its list is over.
+        """Return the namespace of a pool, which ``cache`` joins. A watched namespace is replaced, because its list is
+        over.
 
         ``connect``: called for the first pool of a cluster.
         """

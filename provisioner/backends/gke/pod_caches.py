@@ -1,4 +1,4 @@
-"""The caches of the pools behind one watch, and the list that is under way for all of them."""
+"""The caches of all pools behind one watch, and the list that is under way for them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from provisioner.backends.gke.pods import Identity, Reading, Wait
 from provisioner.model import Failure
 
 IsSpot = Callable[[str], bool | None]
-"""Return True if Google may take the node of this name away at any time; None if that is unknown (yet)."""
+"""A function that returns True if Google may preempt the node of this name; None if that is unknown (yet)."""
 
 
 def unknown(_: str) -> None:
-    """Return what is known of a node that is not asked for: then the pod's own spec decides."""
+    """Return None, so that the pod's own spec decides."""
 
 
 class PodList:
-    """The pods of a list that is under way: of each only what its pool needs. Pods of no pool are left out."""
+    """The pods of a list that is under way, reduced to what their pools need. Pods of no pool are left out."""
 
     def __init__(self, pools: Iterable[Identity], is_spot: IsSpot = unknown) -> None:
         self._is_spot = is_spot
         self._readings: dict[Identity, dict[str, Reading]] = {pool: {} for pool in pools}
-        self._taken = 0
+        self._count = 0
 
     def take(self, kind: str, pod: Pod) -> None:
-        """Take a pod of the list (``ADDED``), or an event on one before the list was complete."""
-        self._taken += 1
-        check_number(self._taken)
+        """Add a pod of the list (``ADDED``), or apply an event that came before the list was complete."""
+        self._count += 1
+        check_number(self._count)
         is_spot = self._is_spot(node_of(pod))
         for pool, readings in self._readings.items():
             reading = None if kind == "DELETED" else pool.read(pod, is_spot)
@@ -39,58 +39,59 @@ class PodList:
                 readings.pop(pod["metadata"].get("name"), None)
 
     def readings(self, pool: Identity) -> Collection[Reading]:
-        """Return the pods that were found of a pool."""
+        """Return the pods found for a pool."""
         return self._readings[pool].values()
 
 
 class PodCaches:
-    """The caches of all pools that share a watch: each gets everything, and keeps its own pods."""
+    """The caches of all pools that share a watch. Each receives all events, and keeps its own pods."""
 
     def __init__(self, is_spot: IsSpot = unknown) -> None:
         self._is_spot, self._lock = is_spot, threading.Lock()
         self._wakes: Mapping[PodCache, Callable[[], None]] = {}
-        """The function to call if a cache has news. Replaced, never changed: the watch reads it in its own thread."""
+        """Function to call if a cache changes. The mapping is replaced, never changed, because the watch's thread reads
+        it."""
 
     def __bool__(self) -> bool:
         return bool(self._wakes)
 
     def add(self, cache: PodCache, wake: Callable[[], None] = lambda: None) -> None:
-        """Give this cache everything from now on, and call ``wake`` if it has news."""
+        """Send all events to this cache from now on, and call ``wake`` if it changes."""
         self._wakes = {**self._wakes, cache: wake}
 
     def remove(self, cache: PodCache) -> None:
-        """Give this cache no more. Pools end at the same time."""
+        """Send no more events to this cache. The lock is needed because pools end at the same time."""
         with self._lock:
             self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
     def empty_list(self) -> PodList:
-        """An empty list of the pods of all pools."""
+        """Return an empty list for the pods of all pools."""
         return PodList((cache.identity for cache in self._wakes), self._is_spot)
 
     def replace(self, pods: PodList, version: str) -> None:
-        """Take a complete list of that version."""
+        """Replace all caches by a complete list of that version."""
         for cache, wake in self._wakes.items():
             cache.replace(pods.readings(cache.identity), version)
             wake()
 
     def apply(self, kind: str, pod: Pod) -> None:
-        """Take an event of the watch."""
+        """Apply an event of the watch."""
         is_spot = self._is_spot(node_of(pod))
         for cache, wake in self._wakes.items():
             if cache.apply(kind, pod, is_spot):
                 wake()
 
     def waiting(self, seconds: float) -> frozenset[Wait]:
-        """The pods of all pools that have waited for so long for the same."""
+        """Return the pods of all pools that have waited for ``seconds`` for the same thing."""
         return frozenset().union(*(cache.waiting(seconds) for cache in self._wakes))
 
     def explain(self, reasons: Mapping[Wait, Failure]) -> None:
-        """Take the reasons why pods wait."""
+        """Set the reasons why pods wait."""
         for cache, wake in self._wakes.items():
             if cache.explain(reasons):
                 wake()
 
     def advance(self, version: str) -> None:
-        """Take a bookmark of the watch."""
+        """Note a bookmark of the watch."""
         for cache in self._wakes:
             cache.advance(version)

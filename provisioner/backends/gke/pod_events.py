@@ -1,6 +1,6 @@
-"""Reads why pods wait, in the words of the cluster autoscaler and of kubelets, from Events while pods wait.
+"""Reasons why pods wait, read from Events of the cluster autoscaler and of kubelets while pods wait.
 
-Words, never state: whatever is lost, late or refused here changes no machine, only what people read of it.
+They are messages, never state. A lost, late or refused Event changes no machine, only what operators read about it.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ Event = Mapping[str, Any]
 
 NOT_TRIGGERED, TRIGGERED = "NotTriggerScaleUp", "TriggeredScaleUp"
 OF_NO_NODE = (NOT_TRIGGERED, TRIGGERED, FAILED)
-"""Reasons of the autoscaler's Events on pods that no node takes; of those of one second the later here counts. What
-FailedScheduling says stands in the pod's own condition."""
+"""Reasons of the autoscaler's Events on pods without a node. Of two Events in the same second the later reason here
+counts. A message of FailedScheduling is in the pod's own condition already."""
 
 OF_A_NODE = (
     *("FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedPrepareDynamicResources"),
     *("NetworkNotReady", "FailedCreatePodSandBox", "FailedCreatePodContainer"),
 )
-"""Reasons of Events, of kubelets and of the controller that attaches volumes, on pods that have a node."""
+"""Reasons of Events on pods that have a node, from kubelets and from the controller that attaches volumes."""
 
 SYMPTOM = "Unable to attach or mount volumes"
 """A message of FailedMount, repeated every two minutes, that names the missing volumes and no cause."""
 
 QUOTA = "quota exceeded"
-"""In GKE's FailedScaleUp: ``GCE quota exceeded``. Everything else (``GCE out of resources``, ``IP space exhausted``, a
-reservation that is used up) is a place without machines."""
+"""Words in GKE's FailedScaleUp (``GCE quota exceeded``). All other messages, such as ``GCE out of resources``,
+``IP space exhausted`` or a used-up reservation, mean a place without machines."""
 
 NO_ADDRESS = (
     *("no ip addresses available", "no available addresses", "no available ip", "no ips available"),
     *("no more free addresses", "ranges are exhausted", "range is full", "failed to assign an ip address"),
 )
-"""In FailedCreatePodSandBox, in small letters: how network plug-ins (host-local, Cilium, Calico, those of AWS and
-Azure) say that the node's addresses for pods are used up."""
+"""Words in FailedCreatePodSandBox, in lower case, by which network plug-ins (host-local, Cilium, Calico, those of AWS
+and Azure) report that the node has no free addresses for pods."""
 
 
 class PodEvents:
-    """Reads in the background what is said of the pods in these caches that wait."""
+    """A reader in the background for the Events on waiting pods in these caches."""
 
     def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
         self._api, self._caches = api, caches
@@ -59,19 +59,19 @@ class PodEvents:
         self._readings = Readings(f"events {self._path}")
 
     def observe(self) -> None:
-        """Begin to read if pods have waited long enough, and the last reading is past; returns at once."""
-        self._readings.begin(self._api.times.events, self._wanted)
+        """Begin to read if pods have waited long enough and the pause is over. Return at once."""
+        self._readings.begin(self._api.times.events, self._next_reading)
 
-    def _wanted(self) -> Callable[[], None] | None:
+    def _next_reading(self) -> Callable[[], None] | None:
         waiting = self._caches.waiting(self._api.times.waiting)
         return partial(self._read, waiting) if waiting else None
 
     def close(self) -> None:
-        """Wait a moment for a reading that is under way."""
+        """Wait up to ``CLOSE_SECONDS`` for a reading that is under way."""
         self._readings.close()
 
     def _read(self, waiting: Collection[Wait]) -> None:
-        """Tell the caches what is said of these pods."""
+        """Read the Events on these pods, and store their reasons in the caches."""
         stages = {wait.placed for wait in waiting}
         reasons = [*(OF_NO_NODE if False in stages else ()), *(OF_A_NODE if True in stages else ())]
         try:
@@ -84,7 +84,8 @@ class PodEvents:
         self._caches.explain(explained)
 
     def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
-        """The Events on pods with these reasons, page by page: a selector cannot name more than one."""
+        """Yield the Events on pods with these reasons. Each reason is a list of its own, because a selector names only
+        one."""
         for reason in reasons:
             selector = f"involvedObject.kind=Pod,reason={reason}"
             yield from self._api.items(self._path, {"fieldSelector": selector})
@@ -99,27 +100,27 @@ def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wai
         if wait in waiting and (wait.placed or reason in OF_NO_NODE):
             said.setdefault(wait, []).append(event)
     silent = {wait: NOT_PREPARED for wait in waiting if wait.placed}
-    return silent | {wait: _failure(_last_word(of_pod)) for wait, of_pod in said.items()}
+    return silent | {wait: _failure(_newest_event(of_pod)) for wait, of_pod in said.items()}
 
 
-def _last_word(events: Iterable[Event]) -> Event:
-    """The newest; but what says less than the one before never replaces it."""
+def _newest_event(events: Iterable[Event]) -> Event:
+    """Return the newest Event, unless it says less than the Event before."""
     word: Event = {}
-    for event in sorted(events, key=lambda event: (_when(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
+    for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
         symptom = str(event.get("message")).startswith(SYMPTOM)
         if not (word and symptom) and not (event["reason"] == NOT_TRIGGERED and word.get("reason") == FAILED):
             word = event
     return word
 
 
-def _when(event: Event) -> str:
-    """When it was said last, in the API's form, whose order is that of time; old and new Events say it differently."""
+def _last_time(event: Event) -> str:
+    """Return the last time of an Event in the API's sortable format. Old and new Events have it in different fields."""
     series = (event.get("series") or {}).get("lastObservedTime")
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or "")
 
 
 def _failure(event: Event) -> Failure:
-    """An Event as the reason why a pod does not run."""
+    """Return an Event as the reason why a pod does not run."""
     reason, message = str(event["reason"]), str(event.get("message") or "")
     return Failure(_error_class(reason, message.lower()), words(f"{reason}: {message}"))
 

@@ -1,4 +1,4 @@
-"""The reasons why a pod does not run, in the words of its JSON. Pure."""
+"""The reasons why a pod does not run, from its JSON. Pure."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ FAULTY_SPEC = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "SignatureValidationFailed"),
 )
-"""Reasons of a waiting container that another pod of the same spec would meet too."""
+"""Reasons of a waiting container that another pod of the same spec would have, too."""
 
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Reasons of a waiting container that only say that it is not there yet."""
+"""Reasons of a waiting container that is still starting."""
 
 NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and its network ready.")
-"""The reason of a pod that has a node and nothing else. It usually passes within seconds."""
+"""The reason of a pod that has a node and no other state yet. It usually passes within seconds."""
 
 
 def gates(pod: Pod) -> list[str]:
-    """Return the scheduling gates that hold a pod back, by name."""
+    """Return the scheduling gates that block a pod, by name."""
     return [str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
 
 
 def hindrance(metadata: Mapping[str, Any]) -> Failure | None:
-    """Return whose finalizers hold a terminating pod; None if only its kubelet has to finish."""
+    """Return a failure with the finalizers of a terminating pod; None if only its kubelet has to finish."""
     finalizers = ", ".join(metadata.get("finalizers") or ())
     return _shared(ErrorClass.OTHER, words(f"it waits for its finalizers: {finalizers}")) if finalizers else None
 
@@ -47,30 +47,30 @@ def failure(pod: Pod) -> Failure | None:
     """Return why a pod does not run, from the first cause to the last symptom; None while it is merely starting."""
     status = pod.get("status") or {}
     if has_ended(pod):
-        return _end(pod)
+        return _end_failure(pod)
     if disrupted := disruption(status):
-        return _say(ErrorClass.OTHER, disrupted)
+        return _make_failure(ErrorClass.OTHER, disrupted)
     scheduled, ready = condition(status, "PodScheduled"), condition(status, "Ready")
     if scheduled.get("status") == "False":
-        return _not_scheduled(scheduled, gates(pod))
-    if trouble := next(filter(None, map(_trouble, containers(status))), None):
+        return _scheduling_failure(scheduled, gates(pod))
+    if trouble := next(filter(None, map(_container_failure, containers(status))), None):
         return trouble
     if status.get("phase") == "Running":
         is_unready = ready.get("status") == "False"
-        return (_restarted(status) or _say(ErrorClass.OTHER, ready)) if is_unready else None
+        return (_restart_failure(status) or _make_failure(ErrorClass.OTHER, ready)) if is_unready else None
     is_prepared = condition(status, "PodReadyToStartContainers").get("status") == "True"
     return NOT_PREPARED if node_of(pod) and not is_prepared else None
 
 
-def _end(pod: Pod) -> Failure | None:
+def _end_failure(pod: Pod) -> Failure | None:
     """Return why a pod has ended: by who ended it, else by the container that failed first, or ended at all.
 
-    A sidecar (an init container that is always restarted) is stopped when the others have ended: that is no cause.
+    A sidecar (an init container that is always restarted) is no cause, because it is stopped after the others ended.
     """
     status = pod["status"]
     for witness in (status, disruption(status)):
         if witness.get("reason"):
-            return _say(ErrorClass.OTHER, witness)
+            return _make_failure(ErrorClass.OTHER, witness)
     inits = (pod.get("spec") or {}).get("initContainers") or ()
     sidecars = {init.get("name") for init in inits if init.get("restartPolicy") == "Always"}
     ends = [
@@ -79,42 +79,42 @@ def _end(pod: Pod) -> Failure | None:
         if container.get("name") not in sidecars and (ended := terminated(container))
     ]
     first = next((end for end in ends if end[0].get("exitCode")), ends[-1] if ends else None)
-    return _say(ErrorClass.OTHER, *first) if first else None
+    return _make_failure(ErrorClass.OTHER, *first) if first else None
 
 
-def _not_scheduled(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
-    """Return why the pod has no node: gates hold it back, or no node takes it. Lifted gates are no failure."""
+def _scheduling_failure(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
+    """Return why the pod has no node: gates block it, or no node accepts it. Removed gates are no failure."""
     reason = scheduled.get("reason")
     if reason == "SchedulingGated":
-        return _say(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
-    return _say(ErrorClass.STOCKOUT if reason == "Unschedulable" else ErrorClass.OTHER, scheduled)
+        return _make_failure(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
+    return _make_failure(ErrorClass.STOCKOUT if reason == "Unschedulable" else ErrorClass.OTHER, scheduled)
 
 
-def _trouble(container: Mapping[str, Any]) -> Failure | None:
-    """Return why a container does not run; None for one that runs, has ended well, or is about to start."""
+def _container_failure(container: Mapping[str, Any]) -> Failure | None:
+    """Return why a container does not run; None if it runs, has ended well, or is about to start."""
     ended = terminated(container)
     if ended.get("exitCode"):
-        return _say(ErrorClass.OTHER, ended, container)
+        return _make_failure(ErrorClass.OTHER, ended, container)
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason") or "")
     if reason in STARTING:
         return None
-    return _say(ErrorClass.INVALID if reason in FAULTY_SPEC else ErrorClass.OTHER, waiting, container)
+    return _make_failure(ErrorClass.INVALID if reason in FAULTY_SPEC else ErrorClass.OTHER, waiting, container)
 
 
-def _restarted(status: Mapping[str, Any]) -> Failure | None:
-    """Return how a container ended the last time that runs again and is not ready: as good a reason as there is."""
+def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
+    """Return the last end of a container that runs again and is not ready, which is the best reason there is."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):
-            return _say(ErrorClass.OTHER, last, container)
+            return _make_failure(ErrorClass.OTHER, last, container)
     return None
 
 
-def _say(
+def _make_failure(
     error: ErrorClass, source: Mapping[str, Any], container: Mapping[str, Any] | None = None, more: str = ""
 ) -> Failure:
-    """The server's words: container, reason, message, and of one that waits how it ended the last time."""
+    """Return a failure in the server's words: container, reason, message, and the last end of a waiting container."""
     container = container or {}
     parts = [container.get("name"), source.get("reason"), source.get("message"), more]
     ended = source if "exitCode" in source else terminated(container, "lastState")
@@ -124,4 +124,4 @@ def _say(
 
 
 _shared = lru_cache(RECENT)(Failure)
-"""Return a failure, the same one for all pods that wait for the same reason."""
+"""Return a failure, the same object for all pods with the same reason."""

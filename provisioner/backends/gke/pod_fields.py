@@ -1,6 +1,6 @@
-"""Which fields of a pod no API server knows, by the models of the official client. No I/O, no clock, no logger.
+"""Unknown fields of a pod, found by the models of the official client. No I/O, no clock, no logger.
 
-A server drops such a field without a word unless it is asked to be strict; one newer than the client may know it.
+A server drops an unknown field silently unless it validates strictly. A newer server than the client may know it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kubernetes.client import models
 from provisioner.schema.problems import suggestion
 
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(\w+)\]")
-"""How a model says that a field holds a list, or a mapping, of others."""
+"""Model's type of a field that contains a list or a mapping of objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,38 +23,38 @@ class UnknownField:
     """A field that a pod does not have."""
 
     path: str
-    """As an API server writes it: ``spec.containers[0].imag``."""
+    """Path as an API server writes it: ``spec.containers[0].imag``."""
     hint: str
-    """What it may have been meant to be, as the end of a sentence; may be empty."""
+    """Suggestion of the intended field as the end of a sentence; may be empty."""
     key: str
     holder: dict[str, Any]
-    """What has the field."""
+    """Object that has the field."""
 
 
 def unknown_fields(pod: object) -> Iterator[UnknownField]:
-    """The fields of a Pod manifest that are none, in the order in which they are written."""
-    return _of_type(pod, "V1Pod", "")
+    """Yield the unknown fields of a Pod manifest, in the order in which they are written."""
+    return _unknown_in_type(pod, "V1Pod", "")
 
 
-def _of_type(value: object, kind: str, path: str) -> Iterator[UnknownField]:
-    """The unknown fields within a value of which a model says that it is of this kind."""
+def _unknown_in_type(value: object, kind: str, path: str) -> Iterator[UnknownField]:
+    """Yield the unknown fields within a value of the model type ``kind``."""
     nested = NESTED.fullmatch(kind)
     if nested and nested[1] == "List" and isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _of_type(item, nested[2], f"{path}[{number}]")
+            yield from _unknown_in_type(item, nested[2], f"{path}[{number}]")
     elif nested and nested[1] == "Dict" and isinstance(value, dict):
         for key, item in value.items():
-            yield from _of_type(item, nested[2], f"{path}[{key}]")
+            yield from _unknown_in_type(item, nested[2], f"{path}[{key}]")
     elif (model := getattr(models, kind, None)) is not None and isinstance(value, dict):
-        yield from _of_model(value, model, path)
+        yield from _unknown_in_model(value, model, path)
 
 
-def _of_model(value: dict[str, Any], model: Any, path: str) -> Iterator[UnknownField]:
+def _unknown_in_model(value: dict[str, Any], model: Any, path: str) -> Iterator[UnknownField]:
     kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
     for key, item in value.items():
         where = f"{path}.{key}" if path else str(key)
         if key in kinds:
-            yield from _of_type(item, kinds[key], where)
+            yield from _unknown_in_type(item, kinds[key], where)
         else:
             hint = suggestion(str(key), kinds)
             yield UnknownField(where, hint if "did you mean" in hint else "", key, value)

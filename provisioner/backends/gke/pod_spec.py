@@ -1,10 +1,10 @@
 """The pod that a pool makes: read as YAML or JSON (a Pod manifest or only its ``spec``), completed for one slot.
 
-Nothing is changed but this:
+The pod changes only as follows:
 
 * ``metadata.name``, our labels and ``spec.hostname`` are set.
-* ``restartPolicy`` is ``Never`` unless the user chose one: a machine whose container ends is then seen as lost,
-  instead of coming back empty under the same name.
+* ``restartPolicy`` is ``Never`` unless the user chose another. A machine whose container ends is then seen as lost,
+  instead of restarting empty under the same name.
 * ``{{machine}}``, ``{{request}}`` and ``{{template}}`` in values of environment variables are replaced.
 """
 
@@ -29,7 +29,7 @@ from provisioner.model import Create, ErrorClass
 from provisioner.schema.problems import expected
 
 CONTAINERS = "hf-provisioner/containers"
-"""Annotation of a pod: the containers that its pod spec named, as others (a service mesh) may add some."""
+"""Annotation of a pod with its pod spec's containers, because others (a service mesh) may add containers."""
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +39,13 @@ AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)
 """A Kubernetes quantity, as far as processors and memory use them."""
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
 MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec"})
-"""Any of these at the top makes a document a manifest: a spec has no such fields."""
+"""Fields of which any makes a document a manifest, because a spec has none of them."""
 TEXT = "a text (in quotes)"
-"""YAML takes ``1`` and ``true`` for something else; the API server refuses them where it wants a text."""
+"""Expected type of a text. YAML reads ``1`` and ``true`` as other types, which the API server refuses as a text."""
 
 
 class PodSpecError(ValueError):
-    """The text is not a pod that can be made; says what is wrong."""
+    """The reason why a text describes no pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class PodSpec:
     """A pod that can be made many times."""
 
     text: str
-    """The Pod as JSON, without what is the slot's own."""
+    """The Pod as JSON, without the slot's own fields."""
     digest: str
-    """Changes when the text of the user changes."""
-    restarts: str
+    """Digest of the user's text."""
+    restart_policy: str
     """The pod's restartPolicy."""
 
     def body(self, create: Create, labels: Mapping[str, str]) -> bytes:
@@ -71,41 +71,41 @@ class PodSpec:
         return json.dumps(pod, separators=(",", ":")).encode()
 
     def pod(self) -> dict[str, Any]:
-        """Return the Pod, without what is the slot's own."""
+        """Return the Pod, without the slot's own fields."""
         pod: dict[str, Any] = json.loads(self.text)
         return pod
 
     def replaced(self, labels: Collection[str]) -> list[str]:
-        """Return the fields of the user's that each pod has otherwise, given the names of our labels."""
+        """Return the user's fields that are replaced in each pod, given the names of our labels."""
         pod = self.pod()
         theirs = [f"metadata.labels.{label}" for label in pod["metadata"].get("labels") or () if label in labels]
         return [*theirs, "spec.hostname"] if pod["spec"].get("hostname") else theirs
 
 
 class PodSpecFile:
-    """A pod spec as its file is now. One that is changed into something else is refused, the old one stays in force."""
+    """The current pod spec of a file. An invalid change is refused, and the old spec stays in force."""
 
     def __init__(self, path: Path, namespace: str) -> None:
-        """Reads it; BackendError says what is wrong with it."""
+        """Read the file. Raise BackendError with the problem of the file."""
         self._path, self._namespace = path, namespace
         self._lock = threading.Lock()
         self._signature: object = None
-        self._refused = ""
+        self._refused_message = ""
         self._spec = self._read()
 
     def current(self) -> PodSpec:
-        """The last good one. Thread-safe."""
+        """Return the last valid pod spec. Thread-safe."""
         with self._lock:
             try:
-                self._spec, self._refused = self._read(), ""
+                self._spec, self._refused_message = self._read(), ""
             except BackendError as error:
-                if error.failure.text != self._refused:
-                    self._refused = error.failure.text
+                if error.failure.text != self._refused_message:
+                    self._refused_message = error.failure.text
                     log.exception("Pod spec refused, the one before stays in force")
             return self._spec
 
     def _read(self) -> PodSpec:
-        """Read the file, unless it is the one that was read before."""
+        """Read the file, unless it has not changed."""
         try:
             now = signature([self._path])
             if now == self._signature:
@@ -118,19 +118,19 @@ class PodSpecFile:
 
 
 def read_pod_spec(path: Path, namespace: str) -> PodSpec:
-    """The pod that a file describes; OSError, PodSpecError, or another ValueError for what is no text."""
+    """Return the pod that a file describes. Raise OSError, PodSpecError, or another ValueError for a binary file."""
     return parse_pod_spec(read_text(path), namespace)
 
 
 def parse_pod_spec(text: str, namespace: str) -> PodSpec:
-    """The pod that ``text`` describes, to be made in ``namespace``; PodSpecError when it describes none."""
+    """Return the pod that ``text`` describes, for ``namespace``. Raise PodSpecError if it describes none."""
     try:
-        return _parsed(text, namespace)
-    except RecursionError as error:  # JSON has no limit of its own
+        return _parse(text, namespace)
+    except RecursionError as error:  # JSON has no limit of its own.
         raise PodSpecError(TOO_DEEP) from error
 
 
-def _parsed(text: str, namespace: str) -> PodSpec:
+def _parse(text: str, namespace: str) -> PodSpec:
     pod = _manifest(_document(text))
     metadata, spec = pod["metadata"], pod["spec"]
     for name in ("labels", "annotations"):
@@ -157,9 +157,9 @@ def _parsed(text: str, namespace: str) -> PodSpec:
 
 
 def _document(text: str) -> object:
-    """What the text holds. JSON is read as JSON: with tabs, or numbers such as 1e3, it is no YAML."""
+    """Return the document in the text. JSON is read as JSON, because with tabs or numbers such as 1e3 it is no YAML."""
     try:
-        return json.loads(text, object_pairs_hook=_distinct)
+        return json.loads(text, object_pairs_hook=_check_keys)
     except ValueError:
         pass
     try:
@@ -171,8 +171,8 @@ def _document(text: str) -> object:
     return document
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one with a key given twice is left to the YAML reader, which says where."""
+def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raise ValueError for a repeated key, whose position the YAML reader then finds."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise ValueError("a key is given twice")
@@ -180,7 +180,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _manifest(document: object) -> dict[str, Any]:
-    """A full Pod, whether the user wrote one or only its spec."""
+    """Return a full Pod from a Pod or from a spec alone."""
     if not isinstance(document, dict):
         raise PodSpecError(expected("a pod's spec or a Pod manifest", document))
     if MANIFEST.isdisjoint(document):
@@ -199,7 +199,7 @@ def _mapping(value: object, path: str) -> dict[str, Any]:
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every container, init containers first, with its place."""
+    """Yield every container with its path, init containers first."""
     for key in ("initContainers", "containers"):
         containers = spec.get(key) or []
         if not isinstance(containers, list):
@@ -226,15 +226,15 @@ def _check_text(value: object, path: str) -> None:
 
 
 def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The environment variables of all containers that have a value."""
+    """Yield the environment variables of all containers that have a value."""
     for _, container in _containers(spec):
         for variable in container.get("env") or ():
             if "value" in variable:
                 yield variable
 
 
-def requested(spec: Mapping[str, Any], resource: str) -> float:
-    """What the containers of a pod request together; a limit without a request is one."""
+def requested_amount(spec: Mapping[str, Any], resource: str) -> float:
+    """Return the sum of the requests of a pod's containers. A limit without a request counts as a request."""
     total = 0.0
     for container in spec["containers"]:
         resources = _mapping_or_empty(container.get("resources"))
@@ -244,12 +244,12 @@ def requested(spec: Mapping[str, Any], resource: str) -> float:
 
 
 def _mapping_or_empty(written: object) -> Mapping[str, Any]:
-    """Empty for what is no mapping: Kubernetes refuses it."""
+    """Return the mapping; empty for another type, which Kubernetes refuses."""
     return written if isinstance(written, dict) else {}
 
 
 def quantity(written: object) -> float:
-    """The number that a quantity such as ``500m`` or ``8Gi`` stands for; 0 for what is none: Kubernetes refuses it."""
+    """Return the number of a quantity such as ``500m`` or ``8Gi``; 0 for an invalid text, which Kubernetes refuses."""
     parts = AMOUNT.fullmatch(str(written))
     if parts is None:
         return 0.0

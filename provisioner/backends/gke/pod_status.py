@@ -1,4 +1,4 @@
-"""The life of a pod as its JSON says it: its phase, and when and why it ends. Pure."""
+"""The life of a pod as its JSON reports it: its phase, its end and the cause. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioner.model import LossCause, Phase
 Pod = Mapping[str, Any]
 
 DEFAULT_GRACE_SECONDS = 30
-"""Kubernetes' own default for terminationGracePeriodSeconds."""
+"""Kubernetes' default for terminationGracePeriodSeconds."""
 
 DISRUPTIONS: Mapping[str, LossCause] = {
     "PreemptionByScheduler": LossCause.PREEMPTED,
@@ -26,7 +26,7 @@ DISRUPTIONS: Mapping[str, LossCause] = {
 """Reasons of the DisruptionTarget condition. TerminationByKubelet is decided by its message."""
 
 KUBELET_ENDINGS: Mapping[str, LossCause] = {"shutdown": LossCause.NODE, "preempt": LossCause.PREEMPTED}
-"""Words of the message of TerminationByKubelet; without them the kubelet evicted the pod (memory, disk, pids)."""
+"""Words in the message of TerminationByKubelet. Without them the kubelet evicted the pod (memory, disk, pids)."""
 
 FAILED_REASONS: Mapping[str, LossCause] = {
     "Evicted": LossCause.EVICTED,
@@ -37,39 +37,40 @@ FAILED_REASONS: Mapping[str, LossCause] = {
     "NodeLost": LossCause.NODE,
     "DeadlineExceeded": LossCause.EXPIRES,
 }
-"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. DeadlineExceeded is the pod's own
+"""Values of ``status.reason`` of a failed pod, as kubelets and GKE write them. DeadlineExceeded comes from the pod's
+own
 ``activeDeadlineSeconds``."""
 
 REFUSED_BY_KUBELET = re.compile(
     r"OutOf.+|.*AffinityError|Node(Affinity|Name|Ports)|TaintToleration|UnexpectedAdmissionError|InvalidNodeInfo"
 )
-"""Reasons by which a kubelet refuses a pod, also one that runs when the kubelet begins anew: each plug-in of the
-scheduler and each resource may be one. Newer kubelets begin the message with ``REJECTED``, whatever the reason."""
+"""Reasons with which a kubelet refuses a pod, also a running pod when the kubelet restarts. Each plug-in of the
+scheduler and each resource may be a reason. Newer kubelets begin the message with ``REJECTED`` for every reason."""
 REJECTED = "Pod was rejected: "
 
 LOST_CONTAINER = "ContainerStatusUnknown"
-"""The reason of a container that its kubelet could not find any more: its node was restarted, it did not exit."""
+"""Reason of a container that its kubelet could not find any more, because its node restarted. It did not exit."""
 
 SPOT_TAINTS = frozenset({"cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible"})
 SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.google.com/gke-provisioning=spot"})
-"""Marks of GKE's Spot and preemptible nodes."""
+"""Taints and labels of GKE's Spot and preemptible nodes."""
 
 RECENT = 1024
-"""Values that many pods have in common, remembered to be kept in memory once."""
+"""Number of values shared by many pods that are remembered, so that each is in memory once."""
 
 
 def is_terminating(pod: Pod) -> bool:
-    """True once its deletion was asked for."""
+    """Return True once the pod's deletion was requested."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def node_of(pod: Pod) -> str:
-    """The node that the pod was bound to; empty before it was."""
+    """Return the node that the pod is bound to; empty before."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def phase_of(pod: Pod) -> Phase:
-    """Return the phase. A pod whose deletion was asked for is STOPPING also when its containers have ended."""
+    """Return the phase. A pod whose deletion was requested is STOPPING also after its containers have ended."""
     status = pod.get("status") or {}
     if is_terminating(pod):
         return Phase.STOPPING
@@ -80,7 +81,8 @@ def phase_of(pod: Pod) -> Phase:
 
 
 def has_ended(pod: Pod) -> bool:
-    """Return True if the pod never runs again, by its phase or as all containers of our spec have ended for good."""
+    """Return True if the pod never runs again, by its phase or because all containers of our spec have ended for
+    good."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
         return True
@@ -91,15 +93,15 @@ def has_ended(pod: Pod) -> bool:
     over = {
         name
         for name, one in named.items()
-        if (exited := ended.get(name)) and not _restarts(exited.get("exitCode") or 0, {**usual, **one})
+        if (exited := ended.get(name)) and not _is_restarted(exited.get("exitCode") or 0, {**usual, **one})
     }
-    # Others, such as a service mesh, may have added containers. A pod without our annotation has no others.
+    # Others, such as a service mesh, may have added containers. A pod without our annotation has only its own.
     annotated = (pod["metadata"].get("annotations") or {}).get(CONTAINERS)
     ours = set(annotated.split(",") if annotated else named)
     return bool(ours) and ours <= over
 
 
-def _restarts(exit_code: int, container: Mapping[str, Any]) -> bool:
+def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
     """Return True if the kubelet starts the ended container again, by its rules, else by its policy or the pod's."""
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
@@ -110,7 +112,7 @@ def _restarts(exit_code: int, container: Mapping[str, Any]) -> bool:
 
 
 def seconds_left(pod: Pod, phase: Phase) -> float | None:
-    """Return the seconds that a pod has left: those of its deletion, else of its mark for disruption; None without."""
+    """Return the seconds until a pod's end by its deletion, else by a disruption; None if no end is coming."""
     if phase is Phase.STOPPING:
         return seconds(0 if has_ended(pod) else pod["metadata"].get("deletionGracePeriodSeconds") or 0)
     if phase is not Phase.GONE and disruption(pod.get("status") or {}):
@@ -119,23 +121,23 @@ def seconds_left(pod: Pod, phase: Phase) -> float | None:
 
 
 def expiry(pod: Pod) -> float | None:
-    """Return the epoch at which ``activeDeadlineSeconds`` ends the pod; None without one, or before its start."""
+    """Return the epoch at which ``activeDeadlineSeconds`` ends the pod; None without a limit, or before its start."""
     longest, started = (pod.get("spec") or {}).get("activeDeadlineSeconds"), (pod.get("status") or {}).get("startTime")
     return None if longest is None or not started else epoch(started) + seconds(longest)
 
 
 def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
-    """Return why a pod ends or has ended; the loss of a node that Google may take away at any time is a preemption.
+    """Return why a pod ends or has ended. The loss of a node that Google may preempt counts as a preemption.
 
-    ``is_spot``: True for such a node; if that is unknown, what the pod's spec wants decides.
+    ``is_spot``: True for such a node. If None, the pod's spec decides.
     """
-    cause = _witnessed(pod)
-    is_preempted = cause is LossCause.NODE and (_wants_spot(pod) if is_spot is None else is_spot)
+    cause = _best_cause(pod)
+    is_preempted = cause is LossCause.NODE and (_is_for_spot(pod) if is_spot is None else is_spot)
     return LossCause.PREEMPTED if is_preempted else cause
 
 
-def _witnessed(pod: Pod) -> LossCause:
-    """Return the cause by the best witness there is: who disrupted it, its kubelet, who deleted it, its containers."""
+def _best_cause(pod: Pod) -> LossCause:
+    """Return the cause by the best source: the disruption, the kubelet, the deletion, or the containers."""
     status = pod.get("status") or {}
     disrupted = disruption(status)
     if disrupted.get("reason") == "TerminationByKubelet":
@@ -148,27 +150,27 @@ def _witnessed(pod: Pod) -> LossCause:
         return LossCause.NODE if refused else FAILED_REASONS.get(reason, LossCause.UNKNOWN)
     if is_terminating(pod):
         return LossCause.DELETED
-    return _exit(status)
+    return _exit_cause(status)
 
 
-def _exit(status: Mapping[str, Any]) -> LossCause:
-    """Return the cause for a pod that ended by itself: its containers exited, unless their kubelet lost them."""
+def _exit_cause(status: Mapping[str, Any]) -> LossCause:
+    """Return the cause for a pod that ended by itself. Its containers exited, unless their kubelet lost them."""
     ends = [ended for container in containers(status) if (ended := terminated(container))]
     if any(ended.get("reason") == LOST_CONTAINER for ended in ends):
         return LossCause.NODE
     return LossCause.EXITED if ends or status.get("phase") == "Succeeded" else LossCause.UNKNOWN
 
 
-def _wants_spot(pod: Pod) -> bool:
-    """True for a pod that asks for, or tolerates, nodes that Google takes away: the loss of one is a preemption."""
+def _is_for_spot(pod: Pod) -> bool:
+    """Return True for a pod that requests or tolerates nodes that Google may preempt."""
     spec = pod.get("spec") or {}
-    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()} | set(_affine(spec))
+    wanted = {f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()} | set(_required_labels(spec))
     tolerated = {str(toleration.get("key")) for toleration in spec.get("tolerations") or ()}
     return not wanted.isdisjoint(SPOT_SELECTORS) or not tolerated.isdisjoint(SPOT_TAINTS)
 
 
-def _affine(spec: Mapping[str, Any]) -> Iterator[str]:
-    """The labels of nodes that its affinity demands; of a label that only has to exist, its usual value."""
+def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the node labels that the pod's affinity requires. A label that only has to exist gets its usual value."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in demanded.get("nodeSelectorTerms") or ():
@@ -178,27 +180,27 @@ def _affine(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def disruption(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the condition of a pod that is being disrupted; empty for any other."""
+    """Return the condition of a pod that is being disrupted; empty for any other pod."""
     found = condition(status, "DisruptionTarget")
     return found if found.get("status") == "True" else {}
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition of this type; empty when the pod has none."""
+    """Return the condition of this type; empty if the pod has none."""
     return next((c for c in status.get("conditions") or () if c.get("type") == kind), {})
 
 
 def containers(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the status of each container, init containers first: they hold up the others."""
+    """Return the status of each container, init containers first, because they delay the others."""
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
 def terminated(container: Mapping[str, Any], state: str = "state") -> Mapping[str, Any]:
-    """Return how a container has ended; empty if it has not."""
+    """Return the end of a container; empty if it has not ended."""
     return (container.get(state) or {}).get("terminated") or {}
 
 
 @lru_cache(RECENT)
 def epoch(timestamp: str | None) -> int:
-    """Epoch seconds of an RFC 3339 time; 0 when there is none."""
+    """Return the epoch seconds of an RFC 3339 time; 0 without a time."""
     return int(datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0

@@ -1,4 +1,4 @@
-"""The machine that a pod is, and the labels and the name that make a pod ours. Pure.
+"""The machine of a pod, and the labels and the name that make a pod ours. Pure.
 
 Typed models would cost more than the request that fetched the pods.
 """
@@ -25,11 +25,11 @@ SLOT_LABEL = "hf-provisioner/slot"
 OWN_LABELS = frozenset({ID_LABEL, POOL_LABEL, REQUEST_LABEL, TEMPLATE_LABEL, SLOT_LABEL})
 
 MANAGER = 112
-"""Longest text of ours in the name of a field manager, which the server limits to 128 characters."""
+"""Longest part of ours in a field manager's name, which the server limits to 128 characters."""
 
 
 class Wait(NamedTuple):
-    """A pod that waits, and for what: for a node, or for what its node has to make ready."""
+    """A pod that waits for a node, or that waits until its node is ready for it."""
 
     uid: str
     placed: bool
@@ -42,11 +42,11 @@ class Ending:
 
     cause: LossCause
     seconds: float
-    """Seconds that the pod had left when this was said."""
+    """Seconds that the pod had left when its end was reported."""
 
 
 Reading = tuple[Machine, Ending | None]
-"""The machine that a pod is, without its notice (whose end is loop time), and how it will end if that was said."""
+"""The machine of a pod without its notice, whose end is loop time, and the coming end of the pod if known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Identity:
         return f"{ID_LABEL}={self.provisioner},{POOL_LABEL}={self.pool}"
 
     def labels(self, create: Create) -> dict[str, str]:
-        """The labels of the pod that fills a slot."""
+        """Return the labels of the pod that fills a slot."""
         return {
             ID_LABEL: self.provisioner,
             POOL_LABEL: self.pool,
@@ -73,25 +73,25 @@ class Identity:
 
     @property
     def manager(self) -> str:
-        """The field manager of our creates. The server notes it in the pod, where no policy takes it away."""
+        """The field manager of our creates. The server notes it in the pod, and no policy removes it."""
         name = f"{self.provisioner}:{self.pool}"
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """True for a pod of ours whatever its labels say: by the ``uid`` that is known of it, else by who made it."""
+        """Return True for a pod of ours whatever its labels, by the known ``uid``, else by its field manager."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers
 
     def read(self, pod: Pod, is_spot: bool | None = None) -> Reading | None:
-        """Return the machine that a pod is; None if the pod is not ours. Raises ``ODD_RESPONSES``."""
+        """Return the machine of a pod; None if the pod is not ours. Raise ``ODD_RESPONSES``."""
         return machine_of(pod, is_spot) if self.owns(pod) else None
 
     def owns(self, pod: Pod) -> bool:
-        """True for our pool's pods."""
+        """Return True for a pod of our pool."""
         return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """True for pods of any of our pools. One that merely copied our labels has another name than they spell."""
+        """Return True for a pod of any of our pools. A pod with copied labels has a name that does not fit them."""
         labels = _labels(pod)
         ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
         return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)
@@ -102,12 +102,12 @@ def _labels(pod: Pod) -> Mapping[str, str]:
 
 
 def label_value(text: str) -> str:
-    """``text`` as a label may hold it: at most 63 of ``[A-Za-z0-9._-]``, no sign at either end."""
+    """Return ``text`` as a valid label: at most 63 of ``[A-Za-z0-9._-]``, with a letter or digit at both ends."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:63].strip("._-")
 
 
 def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
-    """Return what a pod says of its machine; ``is_spot``: as ``cause_of``."""
+    """Return the machine of a pod, with its coming end. ``is_spot``: as in ``cause_of``."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     created = metadata.get("creationTimestamp")
     phase, ip = phase_of(pod), text(status.get("podIP") or "")
@@ -129,7 +129,7 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
 
 
 def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:
-    """The machine of a pod that was asked for by its name, at loop time ``now``; ``before``: as it was shown last."""
+    """Return the machine of a pod read by its name, at loop time ``now``. ``before``: the machine as shown last."""
     machine, ending = machine_of(pod)
     notice = before.notice if before else None
     if ending is None or notice is None or notice.cause is not ending.cause:
@@ -138,7 +138,7 @@ def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: boo
 
 
 def altered(asked: Pod, made: Pod) -> str:
-    """Return which fields of ``asked`` differ in the pod that was made, and how; an empty text if none does."""
+    """Return a message on the fields of ``asked`` that differ in the made pod; empty if none does."""
     parts = (
         ("metadata", asked["metadata"], made["metadata"]),
         ("metadata.labels", asked["metadata"]["labels"], _labels(made)),
@@ -150,15 +150,15 @@ def altered(asked: Pod, made: Pod) -> str:
         for key, value in ours.items()
         if key != "labels" and theirs.get(key) != value
     ]
-    what = "something in the cluster, such as an admission policy, changes pods that are asked for"
-    return f"{what}: {', '.join(changes)}" if changes else ""
+    cause = "something in the cluster, such as an admission policy, changes pods that are asked for"
+    return f"{cause}: {', '.join(changes)}" if changes else ""
 
 
 _shared = lru_cache(RECENT)(str)
-"""Return the text that was equal to this one before: thousands of pods are made in the same few seconds."""
+"""Return an equal text that is in memory already, because thousands of pods are made in the same few seconds."""
 
 
-def waits(machine: Machine) -> Wait | None:
+def get_wait(machine: Machine) -> Wait | None:
     """Return the wait of a pod if only Events explain it; None for any other pod."""
     if machine.phase is not Phase.PENDING or machine.failure is None:
         return None

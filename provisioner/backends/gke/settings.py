@@ -41,30 +41,31 @@ class GkePool(Pool):
     context: OptionalText = None
     """Context within the kubeconfig; default its current one."""
     gated_deadline_seconds: Duration = 3600.0
-    """Seconds from its create for which scheduling gates (those of Kueue, say) may hold a pod back; default 3600, as
-    long as a request waits. ``boot_deadline_seconds`` counts from when the gates were lifted."""
+    """Seconds from its create for which scheduling gates (those of Kueue, for example) may block a pod; default 3600,
+    as long as a request waits. ``boot_deadline_seconds`` counts from the removal of the gates."""
     endpoint: Endpoint = None
-    """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials open it, except
-    that an address with http:// (the embedded cloud) is sent none."""
+    """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials are used, except
+    that an address with http:// (the embedded cloud) gets none."""
     ca_file: OptionalFile = None
-    """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's, which knows a
-    GKE cluster's DNS endpoint."""
+    """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's, which includes the
+    authority of a GKE cluster's DNS endpoint."""
     credentials: OptionalFile = None
     """Key file of a service account, or configuration of a workload identity federation, for the endpoint; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None
     """Seconds after the end of its grace period until a pod that we delete and that still terminates is deleted by
-    force; default none: never. Its containers may still run on a node that is cut off: set it only where they may."""
+    force; default none: never. Its containers may still run on a node that is cut off. Set it only if that is
+    allowed."""
 
     loss_events: Switch = True
-    """True: an Event on each pod that ended by itself or never ran, with cause, request and template; default true. A
-    storm costs ten and one that counts the others. Needs the right to create events; where it is missing, that is
-    logged once and no other is tried."""
+    """True: write an Event on each pod that ended by itself or never ran, with cause, request and template; default
+    true. Many losses at once make ten Events and one that counts the others. Needs the right to create events. If the
+    right is missing, that is logged once and no further Event is tried."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials", "loss_events")
 
     def template_problem(self, template: str) -> str:
-        """The id becomes a label of pods."""
+        """Return the problem of a template's id that cannot be a label of pods; empty if it can."""
         return "" if LABEL_VALUE.fullmatch(template) else expected(words_of(Pool, "name"), template)
 
     @property
@@ -74,17 +75,17 @@ class GkePool(Pool):
 
     @property
     def where(self) -> str:
-        """The namespace in words: its cluster may get another address, and a context another name."""
+        """The namespace in words. Its cluster may get another address, and a context another name."""
         return f"namespace {self.namespace}"
 
     @property
     def cluster(self) -> tuple[str, ...]:
-        """What makes two pools live in the same cluster, with the same credentials."""
+        """Key that pools of the same cluster with the same credentials share."""
         if self.endpoint is not None:
             return (self.endpoint, str(self.ca_file or ""), str(self.credentials or ""))
         return (str(self.kubeconfig or ""), self.context or "")
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes two pools the same: here a namespace may hold several pools, each with its own pod spec."""
+        """Key that two equal pools share. A namespace may have several pools, each with its own pod spec."""
         return ("gke", *self.cluster, self.namespace, str(self.pod_spec))

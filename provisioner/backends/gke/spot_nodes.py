@@ -1,7 +1,7 @@
-"""The nodes that Google may take away at any time, by their labels: read if pods have come to unknown nodes.
+"""The nodes that Google may preempt, by their labels. The labels are read if pods run on unknown nodes.
 
-A compute class chooses Spot nodes without a word in the pod; the answer is shown as a cause of a
-machine's end, and is never state.
+A compute class chooses Spot nodes without a field in the pod. The result is shown as a cause of a machine's end, and is
+never state.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 PATH = "/api/v1/nodes"
 MOST = 20_000
-"""Nodes that are remembered, more than a cluster has; the oldest are forgotten, and known again by their next pod."""
+"""Nodes that are remembered, more than a cluster has. The oldest are forgotten, and read again with their next pod."""
 PAUSE_SECONDS = 30.0
-"""Pause between two readings: a Spot node that lives shorter is known by its pod alone."""
+"""Seconds between two readings. A Spot node with a shorter life is recognized only by its pod's spec."""
 
 
 class SpotNodes:
@@ -32,11 +32,12 @@ class SpotNodes:
         self._api = api
         self._lock = threading.Lock()
         self._nodes: dict[str, bool | None] = {}
-        """True for a node on Spot, by name, in the order in which they were met; None: not asked yet."""
+        """True for a Spot node, False for another, None for a node not read yet, by name in the order of first use."""
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
-        """Return what the node's labels said; None, and the next reading asks for the node, before they were read."""
+        """Return True for a Spot node, by its labels; None if they are not read yet, and the next reading reads
+        them."""
         if name and name not in self._nodes:
             with self._lock:
                 self._nodes.setdefault(name, None)
@@ -45,15 +46,15 @@ class SpotNodes:
         return self._nodes.get(name)
 
     def observe(self) -> None:
-        """Begin to read if a node is not known, and the last reading is past; returns at once."""
+        """Begin to read if a node is unknown and the pause is over. Return at once."""
         self._readings.begin(PAUSE_SECONDS, lambda: self._read if None in self._nodes.values() else None)
 
     def close(self) -> None:
-        """Wait a moment for a reading that is under way."""
+        """Wait up to ``CLOSE_SECONDS`` for a reading that is under way."""
         self._readings.close()
 
     def _read(self) -> None:
-        """Learn of each node that was met before this reading whether it is on Spot."""
+        """Read for each node that was met before this reading if it is a Spot node."""
         met = list(self._nodes)
         try:
             with understood():
@@ -62,7 +63,7 @@ class SpotNodes:
             refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
             self._readings.put_off(float("inf") if refused else error.retry_after or 0.0)
             if refused:
-                log.info("Spot nodes are not known: the pods alone tell a preemption", extra=error.failure.facts)
+                log.info("Spot nodes are not known: only the pods show a preemption", extra=error.failure.facts)
             else:
                 log.warning("Nodes could not be read", extra=error.failure.facts)
             return
@@ -73,7 +74,7 @@ class SpotNodes:
         log.debug("Nodes read", extra={"nodes": len(met), "spot": len(spot)})
 
     def _list(self) -> Iterator[str]:
-        """The names of all Spot nodes, page by page: a selector cannot name more than one label."""
+        """Yield the names of all Spot nodes. Each label is a list of its own, because a selector names only one."""
         for selector in sorted(SPOT_SELECTORS):
             nodes = self._api.items(PATH, {"labelSelector": selector}, accept=METADATA)
             yield from (str(node["metadata"]["name"]) for node in nodes)

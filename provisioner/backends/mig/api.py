@@ -1,7 +1,7 @@
-"""The calls to the Compute API of one project: raw JSON, lists with field masks, every page or an error.
+"""The calls to the Compute API of one project: raw JSON, and lists with field masks that are complete or fail.
 
-The typed client takes a second and 140 MB to import, and eighteen times the CPU for the same lists.
-Raises BackendError for an unreachable part, a page that fails, a body that is not what was asked for.
+The typed client takes a second and 140 MB to import, and eighteen times the CPU for the same lists. A call raises
+BackendError for an unreachable part, for a failed page, and for an unexpected body.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from provisioner.backends.connections import MOST_PAGES, PAGE
 from provisioner.backends.google_auth import bounded_session
 from provisioner.backends.mig.call_budget import CallBudget
 from provisioner.backends.mig.entries import Json
-from provisioner.backends.mig.errors import CALL_ERRORS, http_error, of_exception, raised
+from provisioner.backends.mig.errors import CALL_ERRORS, failed_call_error, http_error, raised
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.responses import json_object, smaller_page, text
 from provisioner.model import ErrorClass
 
-SAME_PAGE = 3
-"""How often a page may be empty and name itself as the next, before the observation is given up."""
+MOST_SAME_PAGES = 3
+"""Times that a page may be empty and name itself as the next page before the observation fails."""
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
@@ -40,7 +40,7 @@ MEMBER_FIELDS = (
     "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,"
     "lastAttempt(errors(errors(code,message))),scheduling/terminationTimestamp)"
 )
-"""Fields of the members; of an error only code and message, as its ``errorDetails`` are three times as long."""
+"""Fields of the members. An error has only code and message, because its ``errorDetails`` are three times as long."""
 
 INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
@@ -52,32 +52,31 @@ INSTANCE_FIELDS = (
 PREEMPTED = 'operationType="compute.instances.preempted"'
 OPERATION_FIELDS = "kind,items(targetId,targetLink)"
 OPERATION = "compute#operation"
-"""The kind of what answers a call that changes something."""
+"""``kind`` of the response to a call that changes something."""
 
 HARMLESS_WARNINGS = frozenset(
     {"NO_RESULTS_ON_PAGE", "DEPRECATED_RESOURCE_USED", "DEPRECATED_TYPE_USED", "EXPERIMENTAL_TYPE_USED"}
 )
-"""Warnings under which a list is complete all the same. Any other (UNREACHABLE, PARTIAL_SUCCESS,
-LIST_OVERHEAD_QUOTA_EXCEED: what the filter let through "can't be retrieved"; a new one) says that it may not be."""
+"""Warnings with which a list is still complete. After any other warning it may be incomplete: UNREACHABLE,
+PARTIAL_SUCCESS, LIST_OVERHEAD_QUOTA_EXCEED (filtered items "can't be retrieved"), or a new warning."""
 
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0
-"""Seconds between two waits for an operation: a wait may end at once when Compute is overloaded, or fail."""
+"""Seconds between two waits for an operation. A wait may fail, or end at once if Compute is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeTimes:
-    """How patient we are with Compute. Seconds."""
+    """Time limits of Compute's calls, in seconds."""
 
     call: float = 20.0
-    """How long a response may take: Compute answers within a second or two, and the next cycle asks again."""
+    """Longest wait for a response. Compute answers within a second or two, and the next cycle asks again."""
     observation: float = 60.0
-    """How long all calls of an observation may take: one that takes longer would be too old to act upon."""
+    """Longest time of all calls of an observation. A longer observation would be too old to act upon."""
     admission: float = 5.0
-    """How long a create's result is waited for (in practice it takes 0 to 4 s); a later one is asked for with the
-    looks."""
+    """Longest wait for a create's result, which usually takes 0 to 4 s. Observations ask for later results."""
     window: float = 60.0
-    """Compute's window of call quotas."""
+    """Length of Compute's window of call quotas."""
 
 
 USUAL_TIMES = ComputeTimes()
@@ -105,60 +104,61 @@ class ComputeApi:
         self.clock = PlaceClock()
 
     def groups(self, location: str, deadline: float) -> Mapping[str, Json]:
-        """Every group of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and below."""
+        """Return all groups of a zone or region (``zones/…``) by name. ``deadline`` is monotonic time, here and
+        below."""
         path = f"{self._project}/{location}/instanceGroupManagers"
         kind = "instanceGroupManagerList" if location.startswith("zones/") else "regionInstanceGroupManagerList"
         return _by_name(self._pages("GET", path, "items", GROUPS_FIELDS, deadline, f"compute#{kind}"))
 
     def group(self, group: MigPool, deadline: float) -> Json:
-        """One group."""
+        """Return one group."""
         return self._call("GET", group.path, {"fields": GROUP_FIELDS}, deadline, "compute#instanceGroupManager")
 
     def members(self, group: MigPool, deadline: float) -> list[Json]:
-        """Every managed instance. Without pages unless the group's listManagedInstancesResults is PAGINATED."""
+        """Return all managed instances. Pages exist only if the group's listManagedInstancesResults is PAGINATED."""
         return self._pages("POST", f"{group.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
     def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
-        """Every instance of the zone whose name begins so, members of a group or not, by name; default: as ours do."""
+        """Return all instances of the zone by name, members or not, whose names begin with ``begins`` or our prefix."""
         path = f"{self._project}/zones/{zone}/instances"
         kind = "compute#instanceList"
         named = f"name eq {begins or self._prefix}.*"
         return _by_name(self._pages("GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=named))
 
     def preemptions(self, zone: str, deadline: float) -> list[Json]:
-        """The newest operations of the zone by which Google took an instance away: one page, for all groups there."""
+        """Return the newest operations of a zone by which Google preempted an instance: one page, for all groups."""
         params = {"filter": PREEMPTED, "orderBy": "creationTimestamp desc", "maxResults": str(PAGE)}
         path = f"{self._project}/zones/{zone}/operations"
         page = self._call("GET", path, {"fields": OPERATION_FIELDS, **params}, deadline, "compute#operationList")
         return page.get("items") or []
 
     def resource(self, path: str, fields: str, deadline: float) -> Json:
-        """Whatever stands at a path below ``projects/``."""
+        """Return the resource at a path below ``projects/``."""
         return self._call("GET", path, {"fields": fields}, deadline)
 
     def permissions(self, group: MigPool, wanted: Sequence[str], deadline: float) -> frozenset[str]:
-        """Those of the wanted permissions that we have on the group; a question that only the beta API answers."""
+        """Return the wanted permissions that we have on the group. Only the beta API answers this question."""
         url = f"{self._beta}{group.path}/testIamPermissions"
-        self._budget.take(deadline)
+        self._budget.wait_for_read(deadline)
         return frozenset(self._send("POST", url, deadline, json={"permissions": wanted}).get("permissions") or ())
 
     def create(self, group: MigPool, names: Sequence[str], id_: str) -> Json:
-        """createInstances, with the request id; the operation."""
+        """Call createInstances with the request id. Return the operation."""
         return self._change(group, "create", {"instances": [{"name": name} for name in names]}, requestId=id_)
 
     def delete(self, group: MigPool, urls: Sequence[str]) -> Json:
-        """deleteInstances, of those that are still members by then; the operation."""
+        """Call deleteInstances, which skips names that are no members any more. Return the operation."""
         return self._change(group, "delete", {"instances": list(urls), "skipInstancesOnValidationError": True})
 
     def operation(self, location: str, name: str, deadline: float) -> Json | None:
-        """An operation as it is now; None when it cannot be read."""
+        """Return an operation; None if it cannot be read."""
         try:
             return self._call("GET", f"{self._project}/{location}/operations/{name}", {}, deadline)
         except BackendError:
-            return None  # the request was accepted: that its result cannot be read does not make it fail
+            return None  # The request was accepted. An unreadable result does not make the request fail.
 
     def finished(self, location: str, name: str) -> Json | None:
-        """The operation once it is DONE; None when it is not, or cannot be read, within the time for an admission."""
+        """Return the operation once it is DONE; None if it is not, or cannot be read, within ``times.admission``."""
         path = f"{self._project}/{location}/operations/{name}/wait"
         deadline = time.monotonic() + self.times.admission
         pause = FIRST_PAUSE
@@ -166,7 +166,7 @@ class ComputeApi:
             try:
                 operation = self._call("POST", path, {}, deadline)
             except BackendError:
-                operation = {}  # the request was accepted all the same
+                operation = {}  # The request was accepted all the same.
             if operation.get("status") == "DONE":
                 return operation
             if time.monotonic() + pause >= deadline:
@@ -189,24 +189,24 @@ class ComputeApi:
             except BackendError as error:
                 params["maxResults"] = str(smaller_page(int(params["maxResults"]), error))
                 continue
-            _refuse_partial(page)
+            _check_complete(page)
             entries.extend(page.get(items) or [])
             params["pageToken"] = token = text(page.get("nextPageToken") or "")
             if not token:
                 return entries
             tokens[token] += 1
-            if tokens[token] > SAME_PAGE:
+            if tokens[token] > MOST_SAME_PAGES:
                 raise BackendError(ErrorClass.OTHER, f"{path}: the pages do not go on after {token!r}")
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:
-        """One response, a JSON object of the ``kind`` that is expected."""
-        self._budget.take(deadline)
+        """Return a response, a JSON object of the expected ``kind``."""
+        self._budget.wait_for_read(deadline)
         return self._send(method, self._url + path, deadline, kind, params=params)
 
     def _change(self, group: MigPool, verb: str, body: Json, **params: str) -> Json:
         url = f"{self._url}{group.path}/{verb}Instances"
-        self._budget.count()
+        self._budget.count_change()
         return self._send("POST", url, math.inf, OPERATION, params=params, json=body)
 
     def _send(self, method: str, url: str, deadline: float, kind: str = "", **options: Any) -> Json:
@@ -219,8 +219,8 @@ class ComputeApi:
             response = self._session.request(method, url, timeout=left, **options)
         except CALL_ERRORS as error:
             self.clock.hear(None, time.monotonic() - began)
-            raise of_exception(error) from error
-        # A wait for an operation may take as long as it likes.
+            raise failed_call_error(error) from error
+        # A wait for an operation may be long without a slow server.
         self.clock.hear(response.headers.get("Date"), 0.0 if url.endswith("/wait") else time.monotonic() - began)
         content = response.content
         try:
@@ -228,8 +228,8 @@ class ComputeApi:
         except ValueError as error:
             body, odd = {}, f" ({error})"
         if response.status_code != 200:
-            said = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
-            refusal = raised(said, response.headers.get("Retry-After"))
+            reported = http_error(response.status_code, body, content[:PAGE].decode(errors="replace"))
+            refusal = raised(reported, response.headers.get("Retry-After"))
             self._budget.follow(refusal)
             raise refusal
         if odd or (kind and body.get("kind") != kind):
@@ -241,8 +241,8 @@ def _by_name(items: list[Json]) -> dict[str, Json]:
     return {text(item["name"]): item for item in items}
 
 
-def _refuse_partial(page: Json) -> None:
-    """A list that lacks a part is no list (law: a failed observation is not an empty observation)."""
+def _check_complete(page: Json) -> None:
+    """Raise BackendError for an incomplete list (law: a failed observation is not an empty observation)."""
     warning = page.get("warning")
     code = warning.get("code", "") if isinstance(warning, dict) else ""
     if warning and code not in HARMLESS_WARNINGS:

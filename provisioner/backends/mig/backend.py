@@ -1,18 +1,17 @@
-"""One managed instance group as a pool: creates and deletes instances by name, and sees what became of them.
+"""A managed instance group as a pool: creates and deletes instances by name, and observes them.
 
-Promises of the backend protocol, and how they are kept here:
+The promises of the backend protocol are kept as follows:
 
-* An observation costs a list of the location's groups and one of each zone's instances (a page per 500), which all
-  pools of
-  the project share; while the group changes, also a list of its members. It is complete or raises (``observer``).
-* A create is one call per 1,000 names plus usually one wait for the operation, which ends when the group has *accepted*
-  the names; one that does not end soon is asked for with the observations (``admissions``). What becomes of the names
-  is seen
-  by looking: the group itself would try for ever.
-* createInstances carries a request id made from its content, so that a repeat after a crash or a lost response is the
-  same request to Compute. It carries names alone: with a preservedState the group would become stateful.
-* A delete is one list of members, then one call per 1,000 of those that are there: Compute deletes by name, so we look
-  just before which instance has it. It needs no request id: to delete twice is harmless.
+* An observation costs a list of the location's groups and a list of each zone's instances (a page per 500). All pools
+  of the project share these lists. While the group changes, its members are listed, too. An observation is complete or
+  raises (``observer``).
+* A create is one call per 1,000 names, and usually one wait for the operation. The operation ends when the group has
+  *accepted* the names. Observations ask for an operation that does not end soon (``undecided_creates``). Only
+  observations show what becomes of the names, because the group itself would try for ever.
+* createInstances has a request id made from its content, so that a repetition after a crash or a lost response is the
+  same request for Compute. It has only names, because a preservedState would make the group stateful.
+* A delete is one list of members, and one call per 1,000 members found. Compute deletes by name, so the list just
+  before shows which instance has the name. A request id is not needed, because a second delete is harmless.
 """
 
 from __future__ import annotations
@@ -32,70 +31,69 @@ from provisioner.backends.mig.live_check import GroupInspection
 from provisioner.backends.mig.observer import GroupObserver
 from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
-from provisioner.backends.mig.undecided_creates import Admissions
+from provisioner.backends.mig.undecided_creates import UndecidedCreates
 from provisioner.backends.responses import understood
 from provisioner.model import Create, Delete, ErrorClass, Failure, Outcome, Snapshot
 
 CHUNK = 1000
-"""Compute takes so many instances in a request."""
+"""Largest number of instances that Compute accepts in a request."""
 
 WORKERS = 4
-"""Mutations under way at once. A group works through them one after the other anyway."""
+"""Creates and deletes under way at once. A group executes them one after the other anyway."""
 
-HASTE = 1 / 3
-"""Least part of the pace between two observations: hints may come by the thousand, and each observation costs lists."""
+LEAST_PACE_PART = 1 / 3
+"""Least part of the pace between two observations, because hints may come by the thousand and lists cost calls."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
-"""Namespace of our request ids. Any fixed value does; a new one only forgets requests under way."""
+"""Namespace of our request ids. Any fixed value works. A new value only forgets the requests under way."""
 
 REMEMBERED_FAILURES = 10_000
-"""Failed creates that are remembered: Compute forgets request ids, too, after an undocumented time."""
+"""Failed creates that are remembered. Compute forgets request ids, too, after an undocumented time."""
 
 T = TypeVar("T")
 
 
 class MigBackend(GroupInspection):
-    """Implements ``provisioner.backends.Backend`` for one managed instance group."""
+    """The backend of one managed instance group (``provisioner.backends.Backend``)."""
 
     def __init__(self, pool: MigPool, projects: Projects) -> None:
-        """Calls nothing yet. ``projects`` are shared by all pools of the provisioner."""
-        super().__init__(pool, projects.of(pool))
+        """Make no call yet. All pools of the provisioner share ``projects``."""
+        super().__init__(pool, projects.get_project(pool))
         self.pool = pool.name
         self.lag = pool.lag_seconds
         self.pace = pool.observe_seconds
         self._observer = GroupObserver(pool, self._project)
-        self._admissions = Admissions(pool.lag_seconds)
+        self._admissions = UndecidedCreates(pool.lag_seconds)
         self._ending = threading.Event()
-        self._next_observation = 0.0
+        self._next_observation_at = 0.0
         self._lock = threading.Lock()
-        self._failures: dict[uuid.UUID, int] = {}
-        """Failed operations by the key of their create."""
+        self._failed_creates: dict[uuid.UUID, int] = {}
+        """Number of failed operations by the key of their create."""
 
     def start(self, wake: Callable[[], None]) -> None:
-        """A group cannot be watched; Pub/Sub is what may say that something changed."""
+        """Do nothing, because a group cannot be watched. Pub/Sub may report changes."""
 
     @understood()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """The members of the group whose names have our shape, and those sought that the group has let go.
+        """Return the members whose names have our shape, and the sought instances that left the group.
 
-        Waits when the observation before began less than a part of the pace ago.
+        Wait if the previous observation began less than a part of the pace ago.
         """
-        self._ending.wait(max(0.0, self._next_observation - time.monotonic()))
-        self._next_observation = time.monotonic() + HASTE * self.pace
+        self._ending.wait(max(0.0, self._next_observation_at - time.monotonic()))
+        self._next_observation_at = time.monotonic() + LEAST_PACE_PART * self.pace
         api, location = self._project.api, self._settings.place
-        deadline = (
-            time.monotonic() + api.times.call
-        )  # for all operations together: they must not hold up the observation
+        # One deadline for all operations together, so that they do not delay the observation.
+        deadline = time.monotonic() + api.times.call
         members = self._observer.members
-        self._admissions.ask(lambda name: api.operation(location, name, deadline), members)
-        return self._observer.observe(now, dict(sought), self._admissions.refused(members))
+        self._admissions.read_operations(lambda name: api.operation(location, name, deadline), members)
+        return self._observer.observe(now, dict(sought), self._admissions.refused_machines(members))
 
     def ahead(self) -> float | None:
-        """By Compute Engine's clock."""
+        """Return the seconds by which Compute Engine's clock is ahead."""
         return self._project.api.clock.ahead()
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Ask the group for the names, by the thousand. Names it already has are a success without a call."""
+        """Ask the group for the names, by the thousand. Names that it already has are a success without a call."""
         members = self._observer.members
         outcomes = [Outcome(create) for create in creates if create.name in members]
         calls = [
@@ -105,11 +103,11 @@ class MigBackend(GroupInspection):
         return outcomes + run_calls(calls, workers=WORKERS, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Take the names out of the group, which deletes their instances and lowers its target size.
+        """Remove the names from the group, which deletes their instances and lowers its target size.
 
-        Success means that the group was asked, or that the group does not hold this instance, or already deletes it.
+        Success means that the group accepted the delete, does not have this instance, or already deletes it.
         """
-        # Only the shape of our names is touched, and what is adopted (law: nothing is deleted by count).
+        # Only names of our shape and adopted machines are deleted (law: nothing is deleted by count).
         ours = {delete.name: delete for delete in deletes if delete.adopted or self._project.is_ours(delete.name)}
         outcomes = [Outcome(delete) for delete in deletes if delete.name not in ours]
         if not ours or not may_start():
@@ -122,28 +120,29 @@ class MigBackend(GroupInspection):
         there = []
         for name, delete in ours.items():
             member, outside = members.get(name), self._observer.outside.get(name)
-            if member is not None and _holds(member, delete):
+            if member is not None and _has_instance(member, delete):
                 there.append((member.url, delete))
             elif outside is not None and outside.id == delete.uid:
-                outcomes.append(Outcome(delete, _strayed(outside)))
+                outcomes.append(Outcome(delete, _strayed_failure(outside)))
             else:
                 outcomes.append(Outcome(delete))
-        return outcomes + self._take_out(there, may_start)
+        return outcomes + self._delete_members(there, may_start)
 
-    def _take_out(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
-        """Ask for each delete with the address or name of its member: Compute takes not both in one request."""
+    def _delete_members(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
+        """Send the deletes, by address or by name of their members, because Compute does not accept both in one
+        request."""
         calls = [
             Call(tuple(delete for _, delete in chunk), partial(self._delete, [url for url, _ in chunk]))
             for addressed in (True, False)
             for chunk in _chunks([(url, delete) for url, delete in named if ("/" in url) is addressed])
         ]
         self._observer.expect_change([delete.name for _, delete in named])
-        # The list may have taken longer than calls may be begun: some begin all the same, or none ever would.
+        # The list may have used up the cycle's time. Some calls begin all the same, because otherwise none ever would.
         ready = iter(range(WORKERS))
         return run_calls(calls, workers=WORKERS, may_start=lambda: next(ready, None) is not None or may_start())
 
     def close(self) -> None:
-        """End an observation that waits; close the connections."""
+        """End an observation that waits, and close the connections."""
         self._ending.set()
         self._observer.close()
         self._project.close()
@@ -153,7 +152,7 @@ class MigBackend(GroupInspection):
 
     @understood(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
-        """One createInstances. Compute has taken it once it is answered; a late result is for the observations."""
+        """Send one createInstances. Compute has accepted it once it responds. Observations find late results."""
         api, key = self._project.api, request_key(self._settings.identity, names)
         self._observer.expect_change()
         try:
@@ -166,24 +165,25 @@ class MigBackend(GroupInspection):
                 self._note_failure(key)
                 raise raised(error)
         except AlreadyExists as error:
-            return self._observe_again(names, error.failure.text)
+            return self._find_missing(names, error.failure.text)
         return {}
 
     def _request_id(self, key: uuid.UUID) -> str:
         """Return the request id of a create: the same for the same names until Compute answers it with an error."""
-        return str(uuid.uuid5(key, str(self._failures.get(key, 0))))
+        return str(uuid.uuid5(key, str(self._failed_creates.get(key, 0))))
 
     def _note_failure(self, key: uuid.UUID) -> None:
-        """Take another id for the next try of a create: the last one would only bring back the failed operation."""
+        """Use another id for the next try of this create, because the old id would only return the failed operation."""
         with self._lock:
-            self._failures[key] = self._failures.pop(key, 0) + 1
-            if len(self._failures) > REMEMBERED_FAILURES:
-                del self._failures[next(iter(self._failures))]
+            self._failed_creates[key] = self._failed_creates.pop(key, 0) + 1
+            if len(self._failed_creates) > REMEMBERED_FAILURES:
+                del self._failed_creates[next(iter(self._failed_creates))]
 
-    def _observe_again(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """A name of the call is taken, and Compute does not say which: members with these names are ours, a success.
+    def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
+        """Return failures for the names that are no members. Names that are members are ours, and a success.
 
-        The others count as unanswered, so that they are asked for again without the names that are there.
+        Compute reports that a name of the call exists, but not which. The missing names count as unanswered, so that
+        the next cycle asks for them without the others.
         """
         try:
             members = self._members()
@@ -193,22 +193,23 @@ class MigBackend(GroupInspection):
 
     @understood(ErrorClass.UNAVAILABLE)
     def _delete(self, urls: Sequence[str]) -> Mapping[str, Failure]:
-        """One deleteInstances. Its operation is not waited for: the next observations show what it did."""
+        """Send one deleteInstances. Do not wait for its operation, because the next observations show its effect."""
         if error := operation_error(self._project.api.delete(self._settings, urls)):
             raise raised(error)
         return {}
 
 
-def _strayed(member: Member) -> Failure:
-    """Return the refusal to delete an abandoned instance: that right would reach all instances of the project."""
+def _strayed_failure(member: Member) -> Failure:
+    """Return the refusal to delete an abandoned instance, because that right would cover all instances of the
+    project."""
     line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
-    return Failure(ErrorClass.DENIED, f"somebody took the instance out of its group, where it runs on until: {line}")
+    return Failure(ErrorClass.DENIED, f"the instance was taken out of its group, and runs on until: {line}")
 
 
-def _holds(member: Member, delete: Delete) -> bool:
-    """Whether the group still holds the instance that is meant, and does not delete it already.
+def _has_instance(member: Member, delete: Delete) -> bool:
+    """Return True if the group has the instance to delete, and does not delete it already.
 
-    A member without instance (its id is empty) has to be deleted as well: it counts, and the group may fill it.
+    A member without an instance (its id is empty) must be deleted as well, because it counts and may get an instance.
     """
     is_leaving = member.action in ("DELETING", "ABANDONING")
     return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)
@@ -220,5 +221,5 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
 
 
 def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:
-    """Return the same for the same content: Compute takes the second of two requests with one id for the first."""
+    """Return a key of a request's content. Compute takes a second request with the same id for the first."""
     return uuid.uuid5(REQUEST_IDS, "|".join((*group, *sorted(names))))

@@ -1,7 +1,7 @@
-"""Keeps the calls to one Google Cloud project below a number in any 60 s, and quiet after Compute said "too many".
+"""A limit on the calls to one Google Cloud project in any 60 s, and a pause after Compute said "too many".
 
-Compute counts calls in fixed windows of 60 s whose beginning nobody knows, and refuses what is above with 403
-``rateLimitExceeded`` until the next one begins.
+Compute counts calls in fixed windows of 60 s that begin at unknown times. It refuses calls above its quota with 403
+``rateLimitExceeded`` until the next window begins.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from provisioner.model import ErrorClass
 
 
 class CallBudget:
-    """At most ``calls`` reads begin within any ``window`` seconds. Used by several threads at once."""
+    """A limit by which at most ``calls`` reads begin within any ``window`` seconds. Used by several threads at once."""
 
     def __init__(self, calls: int, window: float) -> None:
         self._calls, self._window = calls, window
-        self._begun: deque[float] = deque()
+        self._began_at: deque[float] = deque()
         self._quiet_until = 0.0
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def take(self, deadline: float) -> None:
-        """Wait for the turn of a read; THROTTLED when it does not come before ``deadline`` (monotonic time).
+    def wait_for_read(self, deadline: float) -> None:
+        """Wait until a read may begin. Raise THROTTLED if it may not begin before ``deadline`` (monotonic time).
 
-        UNAVAILABLE once it is closed.
+        Raise UNAVAILABLE once the budget is closed.
         """
         while not self._closed.is_set():
             with self._lock:
                 self._check_quiet()
                 now = time.monotonic()
-                while self._begun and self._begun[0] <= now - self._window:
-                    self._begun.popleft()
-                if len(self._begun) < self._calls:
-                    self._begun.append(now)
+                while self._began_at and self._began_at[0] <= now - self._window:
+                    self._began_at.popleft()
+                if len(self._began_at) < self._calls:
+                    self._began_at.append(now)
                     return
-                turn = self._begun[len(self._begun) - self._calls] + self._window
+                turn = self._began_at[len(self._began_at) - self._calls] + self._window
             if turn > deadline:
                 raise BackendError(ErrorClass.THROTTLED, f"our own limit of {self._calls} calls a minute is used up")
             self._closed.wait(turn - now)
         raise BackendError(ErrorClass.UNAVAILABLE, "the provisioner ends")
 
-    def count(self) -> None:
-        """Note a mutation. It does not wait: there are few of them, and what they do is awaited."""
+    def count_change(self) -> None:
+        """Count a call that changes something. It does not wait, because such calls are few and urgent."""
         with self._lock:
             self._check_quiet()
-            self._begun.append(time.monotonic())
+            self._began_at.append(time.monotonic())
 
     def follow(self, error: BackendError) -> None:
-        """Begin no call before the time for which a refused one asked.
+        """Begin no call before the time that a refused call asked for.
 
-        Of a window that is used up: before another one has begun for certain.
+        If Compute's window is used up, wait until another window has certainly begun.
         """
         wait = max(error.retry_after or 0.0, self._window if isinstance(error, TooManyCalls) else 0.0)
         with self._lock:
             self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
-        """End every wait; let no more reads begin: an observation of many pages would hold up the end of the
+        """End all waits and allow no more reads, because an observation of many pages would delay the end of the
         process."""
         self._closed.set()
 

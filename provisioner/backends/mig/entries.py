@@ -1,4 +1,4 @@
-"""Compute's JSON: what is read of a group, of its members and of the instances of a zone. Pure."""
+"""Compute's JSON: the fields read from a group, from its members and from the instances of a zone. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Entries = Mapping[str, Mapping[str, Json]]
 """The instances of an observation, by zone and name."""
 
 ATTEMPT_STATUSES = frozenset({"", "PROVISIONING", "STAGING"})
-"""The last attempt's error means something only until the instance is up (the rule of Kubernetes' autoscaler), and
-again while it is deleted."""
+"""Instance statuses in which the last attempt's error counts (the rule of Kubernetes' autoscaler). It also counts while
+the instance is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class Member:
 
     name: str
     id: str
-    """Empty while there is no instance."""
+    """Id of the instance; empty while there is none."""
     zone: str
-    """Empty while the group has not chosen one."""
+    """Zone; empty while the group has not chosen one."""
     status: str
     action: str
     attempt: Failure | None
-    """The failure of the last attempt to create or delete the instance."""
+    """Failure of the last attempt to create or delete the instance."""
     expires: float | None = None
-    """Epoch seconds at which Compute ends it; None: unknown to the group."""
+    """Epoch seconds at which Compute ends the instance; None if unknown to the group."""
 
     @property
     def hindrance(self) -> Failure | None:
@@ -45,36 +45,36 @@ class Member:
 
     @property
     def url(self) -> str:
-        """The instance's name in a call: relative, as other hosts are refused; without zone, its bare name."""
+        """The instance's address in a call: relative, because other hosts are refused; only its name without a zone."""
         return instance_url(self.zone, self.name) if self.zone else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An entry of instances.list; by its defaults, that of no instance."""
+    """An entry of instances.list. The defaults stand for a missing instance."""
 
     id: str = ""
     status: str = ""
     created: str = ""
     started: str = ""
     ip: str = ""
-    """Empty where it has none that may be used."""
+    """Address; empty if the instance has no usable address."""
     ipv6: str = ""
     public_ip: str = ""
     spot: bool = False
     grace: float = SPOT_GRACE_SECONDS
-    """Seconds that it has when Compute takes it away."""
+    """Seconds between the preemption notice and the end."""
     expires: float | None = None
-    """Epoch seconds at which Compute ends it; None: as long as it likes."""
+    """Epoch seconds at which Compute ends the instance; None for no limit."""
 
 
 def instance_url(zone: str, name: str) -> str:
-    """The shortest address of an instance that Compute takes."""
+    """Return the shortest address of an instance that Compute accepts."""
     return f"zones/{zone}/instances/{name}"
 
 
 def read_member(item: Json, zone: str) -> Member:
-    """A member; ``zone`` is that of a zonal group, empty for a regional one."""
+    """Return a member. ``zone`` is that of a zonal group, empty for a regional group."""
     url = text(item.get("instance", ""))
     status = text(item.get("instanceStatus", ""))
     action = text(item.get("currentAction", "NONE"))
@@ -91,7 +91,7 @@ def read_member(item: Json, zone: str) -> Member:
 
 
 def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
-    """An instance, with what of it the mask lets through; its address may be an IPv6 one where ``ipv6`` allows it."""
+    """Return an instance from the masked fields. Its address may be an IPv6 address if ``ipv6`` allows it."""
     network = (item.get("networkInterfaces") or [{}])[0]
     access = (network.get("accessConfigs") or [{}])[0]
     outside = (network.get("ipv6AccessConfigs") or [{}])[0]
@@ -108,58 +108,58 @@ def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
         public_ip=text(access.get("natIP", "")),
         spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
         grace=SPOT_GRACE_SECONDS if notice is None else seconds(notice),
-        expires=_end(item),
+        expires=_expiry(item),
     )
 
 
 def _termination(item: Json) -> float | None:
-    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None without one."""
+    """Return the epoch of ``terminationTimestamp`` in the schedule of ``item``; None without a timestamp."""
     return epoch((item.get("scheduling") or {}).get("terminationTimestamp", "")) or None
 
 
-def _end(item: Json) -> float | None:
+def _expiry(item: Json) -> float | None:
     """Return the epoch at which Compute ends an instance, by its own timestamp, else by the instance's scheduling."""
     scheduling = item.get("scheduling") or {}
-    told = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
+    scheduled_end = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
     longest, started = (
         (scheduling.get("maxRunDuration") or {}).get("seconds"),
         epoch(item.get("lastStartTimestamp", "")),
     )
-    return told or (started + seconds(longest) if longest is not None and started else None)
+    return scheduled_end or (started + seconds(longest) if longest is not None and started else None)
 
 
 def epoch(timestamp: str) -> int:
-    """Epoch seconds of an RFC 3339 time; 0 when there is none."""
+    """Return the epoch seconds of an RFC 3339 time; 0 without a valid time."""
     try:
         return int(datetime.fromisoformat(timestamp).timestamp())
     except ValueError:
         return 0
 
 
-def counted(group: Json) -> int:
-    """Return the number of members that the group itself counts, whatever it does with them."""
+def count_members(group: Json) -> int:
+    """Return the number of members that the group counts, whatever their current actions."""
     return sum(value for value in (group.get("currentActions") or {}).values() if isinstance(value, int))
 
 
-def resting(group: Json) -> int:
-    """Return the number of members that the group has made and does nothing with: those that run."""
+def count_resting(group: Json) -> int:
+    """Return the number of members without a current action, which are those that run."""
     return int((group.get("currentActions") or {}).get("none", 0))
 
 
 def spec(group: Json) -> str:
-    """The instance templates in use; they cannot be changed, only replaced, so their names say all."""
+    """Return the instance templates in use. Templates cannot be changed, only replaced, so that their names suffice."""
     urls = [text(version.get("instanceTemplate", "")) for version in group.get("versions") or []]
     urls = urls or [text(group.get("instanceTemplate", ""))]
     return ",".join(url.partition("/projects/")[2] or url for url in urls)
 
 
-def settled(group: Json, members: int) -> bool:
-    """The group does nothing with any of its members, and has and wants exactly so many."""
-    return (resting(group), counted(group), group.get("targetSize", 0)) == (members, members, members)
+def is_settled(group: Json, members: int) -> bool:
+    """Return True if the group has and wants exactly ``members`` members, all without a current action."""
+    return (count_resting(group), count_members(group), group.get("targetSize", 0)) == (members, members, members)
 
 
 def zones(group: Json, zone: str) -> frozenset[str]:
-    """Return the zones of the group's instances; ``zone`` is that of a zonal group, empty for a regional one."""
+    """Return the zones of the group's instances. ``zone`` is that of a zonal group, empty for a regional group."""
     if zone:
         return frozenset({zone})
     policy = group.get("distributionPolicy") or {}

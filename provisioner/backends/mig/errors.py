@@ -1,7 +1,7 @@
-"""What Compute Engine says when something goes wrong, as our few classes.
+"""Compute Engine's errors as our few error classes.
 
-An error reaches us in three forms: an HTTP status with a body, the ``error`` of an operation, and the last attempt of
-a managed instance; and through two families of exceptions (those of Google's login and of ``requests``). No I/O.
+An error comes as an HTTP status with a body, as the ``error`` of an operation, as the last attempt of a managed
+instance, or as an exception of Google's login or of ``requests``. No I/O.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from provisioner.backends.responses import class_of_status
 from provisioner.model import ErrorClass, Failure
 
 CALL_ERRORS = (auth_errors.GoogleAuthError, request_errors.RequestException, connection_errors.HTTPError)
-"""Everything that a call to Compute raises."""
+"""All exceptions that a call to Compute raises."""
 
 TEXT_LIMIT = 500
-"""Characters kept of Compute's words: they are stored with each slot and shown to people."""
+"""Characters kept of Compute's messages, which are stored with each slot and shown to operators."""
 
 
 SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
-    # In small letters, codes without underscores: bodies spell it rateLimitExceeded, operations RATE_LIMIT_EXCEEDED.
-    # Texts are of errors whose code is missing, or general (CONDITION_NOT_MET).
+    # Lower case, codes without underscores: bodies have rateLimitExceeded, operations RATE_LIMIT_EXCEEDED.
+    # Texts identify errors whose code is missing or general (CONDITION_NOT_MET).
     # Order matters: a rate limit also says "quota exceeded", and an exhausted reservation is a condition not met.
     (
         ErrorClass.THROTTLED,
         ("ratelimitexceeded", "operationrateexceeded", "concurrentoperationsquotaexceeded"),
         ("rate limit exceeded", "operation rate exceeded", "per minute", "per 100 seconds"),
     ),
-    # A Spot instance that was preempted while it started says nothing about the zone's stock.
+    # A Spot instance preempted during its start does not show that the zone is out of stock.
     (ErrorClass.OTHER, ("preempted",), ("was preempted", "due to preemption")),
     (
         ErrorClass.STOCKOUT,
         ("resourcepoolexhausted", "insufficientcapacity", "resourceavailability", "vmmincountnotreached"),
         (
-            # The first two are said of zones, regions and reservations, the others of reservations alone.
+            # The first two texts concern zones, regions and reservations, the others only reservations.
             "sufficient capacity for the requested",
             "does not have enough resources available",
             "does not have available resources for the request",
             "no available resources in specified reservation",
         ),
     ),
-    # Only an operator can change it: a right, the organization's policy, a perimeter, the project's account.
+    # Only an operator can fix these: a right, the organization's policy, a perimeter, the project's account.
     (
         ErrorClass.DENIED,
         (
@@ -59,50 +59,51 @@ SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
         ("constraint constraints/", "prohibited by organization's policy", "vpcservicecontrols"),
     ),
     (ErrorClass.QUOTA, ("quotaexceeded", "ipspaceexhausted", "limitexceeded"), ()),
-    # What it needs is being made or changed: the same call is taken a little later.
+    # A resource that the call needs is being made or changed. The same call succeeds a little later.
     (ErrorClass.UNAVAILABLE, ("resourcenotready",), ("requires reservation to be in ready state",)),
     (ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation"), ()),
     (ErrorClass.NOT_FOUND, ("notfound",), ()),
 )
-"""Classes with the parts of codes and of texts by which they are known whatever the status says; the first that fit
-decide. They are Google's, from its papers and as Kubernetes' autoscaler knows them."""
+"""Error classes with the parts of codes and of texts that identify them, whatever the HTTP status. The first match
+decides. The parts come from Google's documentation and from Kubernetes' autoscaler."""
 
-OWN = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
-"""Classes of HTTP statuses in Compute's sense."""
+OWN_STATUSES = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
+"""Error classes of HTTP statuses with a meaning of Compute's own."""
 
-OF_A_RESOURCE = ("operationrateexceeded", "operation rate exceeded")
-"""Signs of a rate of operations on one resource: it says nothing about the calls of the project."""
+RESOURCE_RATE_SIGNS = ("operationrateexceeded", "operation rate exceeded")
+"""Signs of a rate limit of operations on one resource, which does not concern the project's other calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeError:
-    """One error in Compute's words. Status 0: none was given."""
+    """An error as Compute reports it. Status 0 means that no status was given."""
 
     status: int
     code: str
     text: str
 
     def failure(self) -> Failure:
-        """The error's class, and its words with their code in front."""
+        """Return the error's class and its text, preceded by its code."""
         words = self.text if not self.code or self.code in self.text else f"{self.code}: {self.text}".rstrip(": ")
         return Failure(classify(self), words[:TEXT_LIMIT] or f"HTTP {self.status}")
 
 
 class AlreadyExists(BackendError):
-    """A name of the call is taken. Compute does not say which, nor whether the rest was done: look again."""
+    """A name of the call exists already. Compute does not say which, nor if the rest was done: list the members
+    again."""
 
 
 class TooManyCalls(BackendError):
-    """Compute takes no more calls of the project until its next window of call quotas."""
+    """Compute accepts no more calls of the project until its next window of call quotas."""
 
 
 def classify(error: ComputeError) -> ErrorClass:
-    """The class of an error: by its code and text, else by its HTTP status."""
+    """Return the class of an error: by its code and text, else by its HTTP status."""
     code, text = _plain(error.code), error.text.lower()
     for known, codes, texts in SIGNS:
         if any(part in code for part in codes) or any(part in text for part in texts):
             return known
-    return class_of_status(error.status, OWN)
+    return class_of_status(error.status, OWN_STATUSES)
 
 
 def _plain(code: str) -> str:
@@ -110,27 +111,27 @@ def _plain(code: str) -> str:
 
 
 def raised(error: ComputeError, retry_after: str | None = None) -> BackendError:
-    """The error as an exception; ``retry_after``: the header of its response."""
+    """Return the error as an exception. ``retry_after``: the header of its response."""
     failure = error.failure()
     kind = BackendError
     if error.status == 409 or "alreadyexists" in _plain(error.code):
         kind = AlreadyExists
     elif failure.error is ErrorClass.THROTTLED:
         words = _plain(error.code), error.text.lower()
-        kind = BackendError if any(sign in text for sign in OF_A_RESOURCE for text in words) else TooManyCalls
+        kind = BackendError if any(sign in text for sign in RESOURCE_RATE_SIGNS for text in words) else TooManyCalls
     return kind(failure.error, failure.text, seconds_until(retry_after))
 
 
 def http_error(status: int, body: object, text: str) -> ComputeError:
-    """The error of an HTTP response: ``body`` is its JSON (None when it has none), ``text`` its plain content."""
+    """Return the error of an HTTP response. ``body`` is its JSON (None without any), ``text`` its plain content."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ComputeError(status, "", f"HTTP {status}: {text.strip()[:TEXT_LIMIT]}")
-    return ComputeError(status, _reason(error), str(error.get("message", "")))
+    return ComputeError(status, _reason_code(error), str(error.get("message", "")))
 
 
-def _reason(error: Mapping[str, Any]) -> str:
-    """Why, in one word: that of the first error, else of what newer responses have instead, an ErrorInfo."""
+def _reason_code(error: Mapping[str, Any]) -> str:
+    """Return the reason code of the first error, or of the ErrorInfo that newer responses have instead."""
     listed = (error.get(key) for key in ("errors", "details"))
     parts = (part for parts in listed if isinstance(parts, list) for part in parts if isinstance(part, Mapping))
     return next((str(part["reason"]) for part in parts if part.get("reason")), "")
@@ -151,14 +152,14 @@ def attempt_error(managed_instance: Mapping[str, Any]) -> ComputeError | None:
 
 
 def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeError | None:
-    """Return the first error that has a class of its own, else the first."""
+    """Return the first error that has a class of its own, else the first error."""
     items = (holder or {}).get("errors") or []
     errors = [ComputeError(status, str(item.get("code", "")), str(item.get("message", ""))) for item in items]
     return next((error for error in errors if classify(error) is not ErrorClass.OTHER), errors[0] if errors else None)
 
 
-def of_exception(error: BaseException) -> BackendError:
-    """Return what a call raised (one of ``CALL_ERRORS``), as ours. A call that did not end may have been applied."""
+def failed_call_error(error: BaseException) -> BackendError:
+    """Return the BackendError for an exception in ``CALL_ERRORS``. A call that did not end may have been applied."""
     kind = ErrorClass.UNAVAILABLE
     if isinstance(error, request_errors.Timeout | connection_errors.TimeoutError):
         kind = ErrorClass.TIMEOUT

@@ -1,4 +1,4 @@
-"""What is wrong with a group, as sentences for people that say what to do: its settings, and what others did to it."""
+"""Problems of a group, as sentences for operators with the way to fix them: its settings, and changes by others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from provisioner.names import REQUEST_ID_LENGTH, SLOT_DIGITS
 log = logging.getLogger(__name__)
 
 ZONAL_LIMIT, REGIONAL_LIMIT = 1000, 2000
-"""Instances that a group holds unless Google raised the limit (a regional one up to 4,000); no call tells which."""
+"""Instances that a group holds unless Google raised the limit (regional: up to 4,000). No call shows the real limit."""
 
 ANY_SHAPE = re.compile(rf"(?P<prefix>[a-z][-a-z0-9]*)-[a-z0-9]{{{REQUEST_ID_LENGTH}}}-[0-9]{{{SLOT_DIGITS}}}")
-"""The machine names of any provisioner."""
+"""Shape of the machine names of any provisioner."""
 
 
 NEEDED = ("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.update")
-"""Permissions on the group: to see it, and to have instances made and deleted."""
+"""Permissions on the group: to read it, and to create and delete instances."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -33,32 +33,32 @@ NO_PROJECT = re.compile(
 NO_LOCATION = re.compile(
     r"resource 'projects/[^/']+/(zones|regions)/[^/']+' was not found|unknown (zone|region)", re.IGNORECASE
 )
-"""Compute's words for what is not there. Its status does not tell: it was 400, 403 and 404 for the same mistake."""
+"""Compute's texts for a missing project, zone or region. The status varies (400, 403, 404)."""
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
     """Return the findings on the group, above all on settings by which the group ends machines itself."""
     update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
     texts = (
-        (Severity.ERROR, _update_policy(pool, update)),
-        (Severity.ERROR, _redistribution(pool, group, update)),
-        (Severity.ERROR, _healing(pool, group, lifecycle)),
-        (Severity.WARNING, _repair(pool, lifecycle)),
-        (Severity.WARNING, _size(pool)),
+        (Severity.ERROR, _update_policy_message(pool, update)),
+        (Severity.ERROR, _redistribution_message(pool, group, update)),
+        (Severity.ERROR, _healing_message(pool, group, lifecycle)),
+        (Severity.WARNING, _repair_message(pool, lifecycle)),
+        (Severity.WARNING, _size_message(pool)),
     )
     return [Finding(pool.name, severity, text) for severity, text in texts if text]
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
-    """What its autoscaler says; an autoscaler chooses its victims itself."""
+    """Yield the finding on an active autoscaler, because an autoscaler chooses itself which machines it deletes."""
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
     if mode != "OFF":
         text = f"an autoscaler works on it (mode {mode}) and would delete machines in use:"
-        yield Finding(pool.name, Severity.ERROR, f"{text} {_gcloud(pool, 'stop-autoscaling')}")
+        yield Finding(pool.name, Severity.ERROR, f"{text} {_gcloud_command(pool, 'stop-autoscaling')}")
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Return what is wrong in the instance template: no labels (no call adds any), or too short a life."""
+    """Yield the problems of the instance template: no labels (calls cannot add any), or too short a life."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:
@@ -68,42 +68,44 @@ def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
         )
         yield Finding(pool.name, Severity.ERROR, text)
     if not properties.get("labels"):
-        text = "the instance template has no labels, so bills cannot be told apart: make a template with --labels, then"
-        then = _gcloud(pool, "set-instance-template", "--template=NEW_TEMPLATE")
+        text = "the instance template has no labels, so bills cannot be separated: make a template with --labels, then"
+        then = _gcloud_command(pool, "set-instance-template", "--template=NEW_TEMPLATE")
         yield Finding(pool.name, Severity.WARNING, f"{text} {then}")
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Machines of another provisioner in the group, whose prefix begins with ours or the other way round."""
+    """Return findings on machines of another provisioner in the group, if one prefix begins with the other."""
     prefixes = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
     return [
         Finding(
             pool.name,
             Severity.REFUSED,
             f"the group holds machines of a provisioner with name_prefix {other!r}, which ours, {prefix!r}, cannot be"
-            " told from: give one of them another name_prefix, of which neither is the beginning of the other, or a"
-            " group of its own",
+            " distinguished from: give one of them another name_prefix, of which neither is the beginning of the other,"
+            " or a group of its own",
         )
         for other in sorted(prefixes - {prefix})
-        if covers(prefix, other) or covers(other, prefix)
+        if is_prefix_of(prefix, other) or is_prefix_of(other, prefix)
     ]
 
 
-def foreign_text(names: Sequence[str]) -> str:
-    """The sentence about members that are not ours."""
+def format_foreign_message(names: Sequence[str]) -> str:
+    """Return the sentence about members that are not ours."""
     return f"{len(names)} members are not ours, e.g. {min(names)}: someone else resizes or uses the group"
 
 
-def missing(pool: MigPool) -> Finding:
-    """There is no such group: it was deleted, or its name in the configuration is wrong."""
-    line = _gcloud(pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing")
+def missing_group_finding(pool: MigPool) -> Finding:
+    """Return the finding that there is no such group: it was deleted, or its configured name is wrong."""
+    line = _gcloud_command(
+        pool, "create", "--template=TEMPLATE", "--size=0", "--default-action-on-vm-failure=do-nothing"
+    )
     where = f"zone {pool.zone}" if pool.zone else f"region {pool.region}"
     group = f"there is no group {pool.group} in {where} of project {pool.project}"
     return Finding(pool.name, Severity.ERROR, f"{group}: correct pools.{pool.name}, or make the group: {line}")
 
 
-def missing_place(pool: MigPool, failure: Failure) -> str:
-    """Why there is not even a place where the group could be, with what to do; empty where Compute says nothing so."""
+def missing_place_message(pool: MigPool, failure: Failure) -> str:
+    """Return a message with advice if project, zone or region are missing; empty for any other failure."""
     where, name = ("zone", pool.zone) if pool.zone else ("region", pool.region)
     if NO_PROJECT.search(failure.text):
         return (
@@ -116,8 +118,8 @@ def missing_place(pool: MigPool, failure: Failure) -> str:
     return ""
 
 
-def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
-    """What we may not do with the group, of what the loop does with it."""
+def permission_findings(pool: MigPool, granted: Collection[str]) -> list[Finding]:
+    """Return a finding on missing permissions for the group that the loop needs."""
     if not (missing := [permission for permission in NEEDED if permission not in granted]):
         return []
     text = (
@@ -128,28 +130,28 @@ def lacking(pool: MigPool, granted: Collection[str]) -> list[Finding]:
     return [Finding(pool.name, Severity.ERROR, text)]
 
 
-def covers(prefix: str, other: str) -> bool:
-    """Names that begin with ``other`` also begin with ``prefix``."""
+def is_prefix_of(prefix: str, other: str) -> bool:
+    """Return True if all names that begin with ``other`` also begin with ``prefix``."""
     return f"{other}-".startswith(f"{prefix}-")
 
 
-def _update_policy(pool: MigPool, update: Json) -> str:
+def _update_policy_message(pool: MigPool, update: Json) -> str:
     if update.get("type") != "PROACTIVE":
         return ""
     method = update.get("replacementMethod", "SUBSTITUTE")
     effect = (
         "every create will be refused (CONDITION_NOT_MET)"
         if method == "SUBSTITUTE"
-        else "all its machines are made anew, whatever runs on them, once somebody gives it another template"
+        else "all its machines are made anew, whatever runs on them, once the group gets another template"
     )
     return (
         f"its updatePolicy is PROACTIVE with replacementMethod {method}, so {effect}:"
-        f" {_gcloud(pool, 'update', '--update-policy-type=opportunistic')}"
+        f" {_gcloud_command(pool, 'update', '--update-policy-type=opportunistic')}"
     )
 
 
-def _redistribution(pool: MigPool, group: Json, update: Json) -> str:
-    """Google's defaults for a regional group are PROACTIVE and EVEN. Groups of other shapes are not redistributed."""
+def _redistribution_message(pool: MigPool, group: Json, update: Json) -> str:
+    """Return the message on redistribution, which only regional groups of shape EVEN do (PROACTIVE by default)."""
     kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":
@@ -157,11 +159,11 @@ def _redistribution(pool: MigPool, group: Json, update: Json) -> str:
     return (
         f"its instanceRedistributionType is {kind}, so it deletes running machines in one zone and makes others in"
         " another once returns have made its zones uneven:"
-        f" {_gcloud(pool, 'update', '--instance-redistribution-type=none')}"
+        f" {_gcloud_command(pool, 'update', '--instance-redistribution-type=none')}"
     )
 
 
-def _healing(pool: MigPool, group: Json, lifecycle: Json) -> str:
+def _healing_message(pool: MigPool, group: Json, lifecycle: Json) -> str:
     own = lifecycle.get("onFailedHealthCheck", "DEFAULT_ACTION")
     action = lifecycle.get("defaultActionOnFailure", "REPAIR") if own == "DEFAULT_ACTION" else own
     checks = [str(policy.get("healthCheck")).rpartition("/")[2] for policy in group.get("autoHealingPolicies") or ()]
@@ -169,20 +171,21 @@ def _healing(pool: MigPool, group: Json, lifecycle: Json) -> str:
         return ""
     return (
         f"its health check {', '.join(checks)} makes each running machine anew that does not answer it, whatever runs"
-        f" on it (onFailedHealthCheck {own}): {_gcloud(pool, 'update', '--clear-autohealing')}"
+        f" on it (onFailedHealthCheck {own}): {_gcloud_command(pool, 'update', '--clear-autohealing')}"
     )
 
 
-def _repair(pool: MigPool, lifecycle: Json) -> str:
+def _repair_message(pool: MigPool, lifecycle: Json) -> str:
     if lifecycle.get("defaultActionOnFailure", "REPAIR") == "DO_NOTHING":
         return ""
+    command = _gcloud_command(pool, "update", "--default-action-on-vm-failure=do-nothing")
     return (
         "its defaultActionOnFailure is REPAIR, so the group makes lost machines again under their old names, and they"
-        f" are deleted when they are seen: {_gcloud(pool, 'update', '--default-action-on-vm-failure=do-nothing')}"
+        f" are deleted when they are seen: {command}"
     )
 
 
-def _size(pool: MigPool) -> str:
+def _size_message(pool: MigPool) -> str:
     limit = ZONAL_LIMIT if pool.zone else REGIONAL_LIMIT
     if pool.max_machines is None or pool.max_machines <= limit:
         return ""
@@ -192,55 +195,55 @@ def _size(pool: MigPool) -> str:
     )
 
 
-def _gcloud(pool: MigPool, verb: str, *flags: str) -> str:
+def _gcloud_command(pool: MigPool, verb: str, *flags: str) -> str:
     where = f"--zone={pool.zone}" if pool.zone else f"--region={pool.region}"
     words = ("gcloud compute instance-groups managed", verb, pool.group, where, f"--project={pool.project}", *flags)
     return " ".join(words)
 
 
 class Problems:
-    """Remembers between looks at one group what others did, and what was said of it."""
+    """Changes by others to one group, kept between observations, and the problems last logged."""
 
     def __init__(self, pool: MigPool) -> None:
         self._pool = pool
-        self._taken: set[str] = set()
-        """Members that someone else had deleted while they ran."""
-        self._strays: set[str] = set()
-        """Former members that run on."""
+        self._deleted_by_others: set[str] = set()
+        """Members that others had deleted while they ran."""
+        self._strayed_names: set[str] = set()
+        """Former members that still run."""
         self.texts: tuple[str, ...] = ()
-        """The sentences as they were said last."""
+        """The sentences of the last observation."""
 
-    def compare(
+    def note_changes(
         self, before: Mapping[str, Observed], members: Mapping[str, Member], entries: Entries, asked: Collection[str]
     ) -> None:
-        """Notice what someone else did since the observation ``before``; ``asked``: members whose deletion we asked
-        for."""
+        """Note changes by others since the observation ``before``. ``asked``: members that we asked the group to
+        delete."""
         for name, seen in before.items():
             member, was = members.get(name), seen.member.action
             if member is None and (was == "ABANDONING" or was not in LEAVING_ACTIONS):
-                self._strays.add(name)
+                self._strayed_names.add(name)
             elif member is not None and member.action == "DELETING" and seen.machine.phase is Phase.RUNNING:
-                self._taken.add(name)
-        self._strays = {
+                self._deleted_by_others.add(name)
+        self._strayed_names = {
             name
-            for name in self._strays - members.keys()
+            for name in self._strayed_names - members.keys()
             if any(instances.get(name, {}).get("status") == "RUNNING" for instances in entries.values())
         }
-        self._taken = (self._taken & members.keys()).difference(asked)
+        self._deleted_by_others = (self._deleted_by_others & members.keys()).difference(asked)
 
-    def say(self, group: Json | None, foreign: Sequence[str]) -> None:
-        """Remember the group's problems, and log what is new among them; ``foreign`` are members that are not ours."""
+    def report(self, group: Json | None, foreign: Sequence[str]) -> None:
+        """Remember the group's problems and log new ones. ``foreign`` are members that are not ours."""
         texts = [f"the group was deleted: {self._pool.path}"]
         if group is not None:
             texts = [finding.text for finding in group_findings(self._pool, group)]
         if foreign:
-            texts.append(foreign_text(foreign))
-        if self._taken:
-            words = f"e.g. {min(self._taken)}: someone else shrinks the group"
-            texts.append(f"{len(self._taken)} members that ran are being deleted, not by us, {words}")
-        if self._strays:
-            words = f"e.g. {min(self._strays)}: nobody deletes them"
-            texts.append(f"{len(self._strays)} members were taken out of the group and run on, {words}")
+            texts.append(format_foreign_message(foreign))
+        if self._deleted_by_others:
+            words = f"e.g. {min(self._deleted_by_others)}: someone else shrinks the group"
+            texts.append(f"{len(self._deleted_by_others)} members that ran are being deleted, not by us, {words}")
+        if self._strayed_names:
+            words = f"e.g. {min(self._strayed_names)}: the provisioner cannot delete them"
+            texts.append(f"{len(self._strayed_names)} members were taken out of the group and run on, {words}")
         for problem in texts:
             if problem not in self.texts:
                 log.warning("The group has a problem", extra={"pool": self._pool.name, "problem": problem})

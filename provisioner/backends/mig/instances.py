@@ -1,10 +1,10 @@
-"""Compute's JSON as our machines: what a group's member entry and its instance entry say, judged together. Pure.
+"""Machines read from a group's member entry and an instance entry together. Pure.
 
-The lists are read one after the other and each may be late: a machine runs only when both say so, and ends when either
-does.
+The lists are read one after the other, and each may be late. A machine runs only if both entries say so, and ends if
+either does.
 
-``member entry`` (listManagedInstances): what the group does with the machine.
-``instance entry`` (instances.list): how it is reached.
+``member entry`` (listManagedInstances): the group's action on the machine.
+``instance entry`` (instances.list): its state and addresses.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from provisioner.backends.mig.entries import Instance, Json, Member, epoch, read
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 GRACE_SECONDS = 120.0
-"""An instance that is not preempted gets so long, whoever stops or deletes it (Scheduling in the API's reference)."""
+"""Seconds of a stop or delete without a preemption, whoever asked for it (Scheduling in the API's reference)."""
 
 PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
 
 IPV6_ONLY = "The instance runs, and has an IPv6 address alone: set the pool's ipv6 to true, or give its subnet IPv4."
 
 WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING", "REFRESHING", "STARTING", "RESUMING"})
-"""Actions by which the group works towards a running instance."""
+"""Actions by which the group makes an instance run."""
 
 LEAVING_ACTIONS = frozenset({"DELETING", "STOPPING", "SUSPENDING", "RESTARTING"})
-"""Actions by which the group ends what the instance does now. After RESTARTING it is another machine: its memory is
-lost."""
+"""Actions by which the group ends the instance's present work. After RESTARTING it counts as another machine, because
+its memory is lost."""
 
 STAYING_ACTIONS = frozenset({"NONE", "ABANDONING"})
-"""Actions under which the instance goes on with what it does; an abandoned one does so outside of the group."""
+"""Actions with which the instance continues its work; an abandoned instance does so outside the group."""
 
 WAITING_STATUSES = frozenset({"PENDING", "PROVISIONING", "STAGING", "RUNNING"})
 ENDING_STATUSES = frozenset({"STOPPING", "SUSPENDING", "PENDING_STOP", "DEPROVISIONING"})
@@ -42,20 +42,20 @@ class Observed:
 
     member: Member
     entry: Json
-    """Empty while no list shows the instance."""
+    """Instance entry; empty while no list shows the instance."""
     machine: Machine
 
     @property
     def may_be_spot(self) -> bool:
-        """False only if its entry says that it is no Spot instance."""
+        """False only if the entry says that the instance is no Spot instance."""
         return not self.entry or read_instance(self.entry).spot
 
 
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
-    """What the two entries say of one machine; ``before`` itself when that is what was known.
+    """Return the machine of the two entries; the object ``before`` itself if the machine is unchanged.
 
     ``began``: the loop time of the observation.
-    ``instance``: not used where its id is not the member's: it is another incarnation, or outside the group.
+    ``instance``: ignored if its id is not the member's, because then it is an older or unrelated instance.
     """
     if instance.id != member.id:
         instance = Instance()
@@ -82,10 +82,10 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
 
 
 def _phase(member: Member, instance: Instance) -> Phase:
-    """The states least likely to be outdated are tested first, so that no end is taken back."""
+    """Return the phase. The states least likely to be outdated are tested first, so that an end is never revoked."""
     statuses = _statuses(member, instance)
     if member.action == "RECREATING":
-        return Phase.GONE  # what comes back under the name is another machine
+        return Phase.GONE  # The instance that gets this name next is another machine.
     if member.action in LEAVING_ACTIONS:
         return Phase.STOPPING
     if statuses & ENDED_STATUSES or (member.action == "NONE" and not statuses):
@@ -98,7 +98,7 @@ def _phase(member: Member, instance: Instance) -> Phase:
 
 
 def _state(member: Member, phase: Phase) -> str:
-    """Return Compute's word for the state of a member that does not run; an empty text for any other."""
+    """Return Compute's words for the state of a pending member; empty for any other phase."""
     return "/".join(sorted({member.status, member.action} - {"", "NONE"})) if phase is Phase.PENDING else ""
 
 
@@ -107,7 +107,7 @@ def _statuses(member: Member, instance: Instance) -> set[str]:
 
 
 def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCause:
-    """Why it ends. What was known stays: the last entry of a preempted instance says less than the first."""
+    """Return the cause of the end. A known cause stays, because the last entry of a preempted instance says less."""
     if before and before.cause:
         return before.cause
     if member.action == "DELETING" or not _statuses(member, instance):
@@ -118,7 +118,7 @@ def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCa
 
 
 def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
-    """What tells it from another of its name. Its start counts once it runs: until then it may be started again."""
+    """Return the fingerprint, with the start of a running instance only, because others may be started again."""
     started = instance.started if instance.status == "RUNNING" else ""
     return Fingerprint(uid=member.id, created=instance.created, started=started, ip=instance.ip)
 
@@ -126,11 +126,11 @@ def _fingerprint(member: Member, instance: Instance) -> Fingerprint:
 def _failure(
     member: Member, instance: Instance, phase: Phase, cause: LossCause | None, before: Machine | None
 ) -> Failure | None:
-    """Why it does not run, as far as that is known. A reason with a class of its own outlives one without."""
+    """Return why the machine does not run, if known. A specific reason stays if a general one follows."""
     if phase is Phase.RUNNING:
         return None
     if phase is Phase.PENDING:
-        new = member.attempt or _unusual(member, instance)
+        new = member.attempt or _unusual_failure(member, instance)
         old = before.failure if before is not None and before.phase is Phase.PENDING else None
         return old if old is not None and new is not None and new.error is ErrorClass.OTHER else new
     if cause is LossCause.PREEMPTED:
@@ -139,8 +139,8 @@ def _failure(
     return Failure(ErrorClass.OTHER, f"The instance is {status}, the group's action {member.action}.")
 
 
-def _unusual(member: Member, instance: Instance) -> Failure | None:
-    """A word that Compute learned after us, or REPAIRING: it does not run, and nobody can say until when."""
+def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
+    """Return a failure for a state unknown to this version, or for REPAIRING, which lasts for an unknown time."""
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         return Failure(ErrorClass.OTHER, IPV6_ONLY if instance.ipv6 else "The instance runs, and has no address.")
     if member.action == "VERIFYING":
@@ -152,7 +152,7 @@ def _unusual(member: Member, instance: Instance) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
-    """An instance that stops will be gone soon, or may hang while it stops; the end does not move from look to look."""
+    """Return the expected end of a stopping instance, which may hang. The end is the same in all observations."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:

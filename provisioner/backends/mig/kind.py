@@ -1,4 +1,4 @@
-"""Managed instance groups as a kind of place: how its settings are read, and what is wrong with them."""
+"""The kind ``mig``: settings of managed instance groups, and their checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioner.schema.pool import Site
 from provisioner.schema.problems import Problem
 
 COMPUTE_ENDPOINT = "PROVISIONER_COMPUTE_ENDPOINT"
-"""Environment variable: the Compute API of every group that names no endpoint of its own."""
+"""Environment variable with the Compute API of all groups that set no endpoint."""
 
 
 class Mig(Kind[MigPool]):
@@ -25,7 +25,7 @@ class Mig(Kind[MigPool]):
     pool = MigPool
     distribution = extra("mig")
     longest_call = 45.0
-    """A group's create (20 s), the wait for its result (5 s), and the look for names that are taken (20 s)."""
+    """Seconds of a group's create (20 s), the wait for its result (5 s), and the list for existing names (20 s)."""
     template_field = "gcp_instance_group"
     template_words = "gcp_instance_group with gcp_zone or gcp_region"
     template_fields: ClassVar = {
@@ -36,7 +36,8 @@ class Mig(Kind[MigPool]):
     }
 
     def factory(self, site: Site) -> Callable[[MigPool], Backend]:
-        """Pools of one project share its connections, its budget of calls, and the lists of its zones."""
+        """Return a function that makes backends. Pools of a project share connections, call budget and lists of
+        zones."""
         from provisioner.backends.mig.backend import MigBackend
         from provisioner.backends.mig.shared_lists import Projects
 
@@ -44,7 +45,7 @@ class Mig(Kind[MigPool]):
         return partial(MigBackend, projects=projects)
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Project and credentials of HF's provider config, and the environment's endpoint."""
+        """Return project and credentials of HF's provider config, and the environment's endpoint."""
         config = around.config
         return {
             "project": config.gcp_project_id,
@@ -53,14 +54,14 @@ class Mig(Kind[MigPool]):
         }
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """What is wrong with a group's location: it is zonal or regional."""
+        """Return the problem of a group that has both zone and region, or neither."""
         if (body.get("zone") is None) != (body.get("region") is None):
             return []
         both_or_neither = "neither" if body.get("zone") is None else "both"
         return [Problem("", "zone", f"expected either zone or region, got {both_or_neither}")]
 
     def warnings(self, pool: MigPool) -> list[str]:
-        """Timings of a demonstration on a real cloud."""
+        """Return a warning on timings of a demonstration that are used with a real cloud."""
         least = MigPool.model_fields["lag_seconds"].default
         if pool.lag_seconds >= least or pool.address.startswith("http://"):
             return []
@@ -70,7 +71,7 @@ class Mig(Kind[MigPool]):
         ]
 
     def implicit(self, template: Template) -> Mapping[str, object]:
-        """The group that the template names."""
+        """Return the settings of the group that the template names."""
         body = {"zone": template.gcp_zone, "region": template.gcp_region, "group": template.gcp_instance_group}
         return {name: value for name, value in body.items() if value}
 

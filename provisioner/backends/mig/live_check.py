@@ -1,4 +1,4 @@
-"""Asks Compute whether a managed instance group is as it should be, and how big its instances are. Changes nothing."""
+"""Checks of a managed instance group at Compute: settings, our rights, size of its instances. Changes nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from provisioner.backends.mig.entries import Json, zones
 from provisioner.backends.mig.group_checks import (
     NEEDED,
     autoscaler_findings,
-    foreign_text,
+    format_foreign_message,
     group_findings,
-    lacking,
-    missing,
-    missing_place,
+    missing_group_finding,
+    missing_place_message,
     name_findings,
+    permission_findings,
     template_findings,
 )
 from provisioner.backends.mig.settings import MigPool
@@ -25,16 +25,17 @@ from provisioner.backends.responses import understood
 from provisioner.model import ErrorClass
 
 CHECK_FIELDS = "name,autoscalingPolicy/mode,properties(labels,scheduling/maxRunDuration/seconds)"
-"""Fields that are read of an autoscaler and of an instance template."""
+"""Fields that are read from an autoscaler and from an instance template."""
 
 TYPE_FIELDS = "properties/machineType"
 
 CUSTOM_TYPE = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
-"""``custom-4-8192``, ``n2-custom-4-8192-ext``: the name says it all (the E2 types with shared cores are looked up)."""
+"""Custom types, such as ``custom-4-8192`` or ``n2-custom-4-8192-ext``, whose names contain their size. E2 types with
+shared cores do not match."""
 
 
 class GroupInspection:
-    """The questions about one group. Each takes so many seconds at most, and raises BackendError without a response."""
+    """Checks of one group. Each raises BackendError without a response within its time."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._settings, self._project = pool, project
@@ -46,35 +47,35 @@ class GroupInspection:
         try:
             group = self._project.api.group(self._settings, deadline)
         except BackendError as error:
-            if text := missing_place(self._settings, error.failure):
+            if text := missing_place_message(self._settings, error.failure):
                 return [Finding(self._settings.name, Severity.ERROR, text)]
             if error.failure.error is ErrorClass.NOT_FOUND:
-                return [missing(self._settings)]
+                return [missing_group_finding(self._settings)]
             raise
         members = self._project.members(self._settings, deadline)
         foreign = self._project.foreign(members)
         return [
             *group_findings(self._settings, group),
-            *self._of_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
-            *self._of_resource(template_findings, group.get("instanceTemplate"), deadline),
+            *self._check_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline),
+            *self._check_resource(template_findings, group.get("instanceTemplate"), deadline),
             *name_findings(self._settings, self._project.prefix, members),
-            *([Finding(self._settings.name, Severity.WARNING, foreign_text(foreign))] if foreign else []),
+            *([Finding(self._settings.name, Severity.WARNING, format_foreign_message(foreign))] if foreign else []),
         ]
 
     def rehearse(self, template: str) -> list[Finding]:
-        """Ask for the rights that the loop needs: of a create Compute makes no trial."""
+        """Return findings on missing rights. Only rights are checked, because Compute has no dry run of a create."""
         try:
             with understood():
                 deadline = time.monotonic() + self._project.api.times.call
                 granted = self._project.api.permissions(self._settings, NEEDED, deadline)
         except BackendError as error:
-            text = f"which rights the pool's account has cannot be asked: {error.failure.text}"
+            text = f"the rights of the pool's account cannot be checked: {error.failure.text}"
             return [Finding(self._settings.name, Severity.WARNING, text)]
-        return lacking(self._settings, granted)
+        return permission_findings(self._settings, granted)
 
     @understood()
     def size(self, seconds: float) -> MachineSize | None:
-        """What the machine type in the group's instance template has; None where the template names none."""
+        """Return the size of the machine type in the group's instance template; None if the template names no type."""
         deadline = time.monotonic() + seconds
         group = self._project.api.group(self._settings, deadline)
         template = group.get("instanceTemplate", "").partition("/projects/")[2]
@@ -86,7 +87,7 @@ class GroupInspection:
         return MachineSize(f"machine type {kind}", *size)
 
     def _type_size(self, kind: str, zones: Collection[str], deadline: float) -> tuple[int, int]:
-        """Processors and memory of one of Google's machine types, as the first zone says that has it."""
+        """Return processors and memory of a predefined machine type, from the first zone that has the type."""
         unknown = BackendError(ErrorClass.NOT_FOUND, "the group names no zone")
         for zone in sorted(zones):
             path = f"projects/{self._settings.project}/zones/{zone}/machineTypes/{kind}"
@@ -98,10 +99,10 @@ class GroupInspection:
                 return int(response["guestCpus"]), int(response["memoryMb"])
         raise unknown
 
-    def _of_resource(
+    def _check_resource(
         self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float
     ) -> list[Finding]:
-        """What is found in a resource that the group names, if it names one."""
+        """Return the findings in a resource that the group names, if it names one."""
         if not url:
             return []
         path = "projects/" + url.partition("/projects/")[2]
@@ -113,6 +114,6 @@ class GroupInspection:
 
 
 def custom_size(machine_type: str) -> tuple[int, int] | None:
-    """Processors and memory (in 2^20 bytes) that a custom machine type names; None for one of Google's own."""
+    """Return processors and memory (in 2^20 bytes) that a custom machine type names; None for a predefined type."""
     amounts = CUSTOM_TYPE.fullmatch(machine_type)
     return (int(amounts[1]), int(amounts[2])) if amounts else None

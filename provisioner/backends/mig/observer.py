@@ -1,7 +1,7 @@
-"""Makes snapshots of one managed instance group, from the groups of its location and the instances of its zones.
+"""Snapshots of one managed instance group, made from the groups of its location and the instances of its zones.
 
-Only when those lists, which all pools of the project share, do not prove that nothing changed are the group's members
-listed: they say what it does with each.
+All pools of the project share these lists. The group's members, with the group's action on each, are listed only if
+the shared lists do not prove that nothing has changed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from provisioner.backends.mig.entries import (
     Entries,
     Json,
     Member,
-    counted,
+    count_members,
+    count_resting,
+    is_settled,
     read_instance,
-    resting,
-    settled,
     spec,
     zones,
 )
-from provisioner.backends.mig.group_checks import Problems, missing, missing_place
+from provisioner.backends.mig.group_checks import Problems, missing_group_finding, missing_place_message
 from provisioner.backends.mig.instances import LEAVING_ACTIONS, Observed, machine
 from provisioner.backends.mig.preemptions import Preemptions
 from provisioner.backends.mig.settings import MigPool
@@ -35,50 +35,50 @@ from provisioner.model import ErrorClass, Failure, Machine, Phase, Snapshot
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
 MEMBERS_SECONDS = 300.0
-"""A quiet group's members are listed so often all the same: one may leave just as another comes."""
+"""Seconds after which a quiet group's members are listed anyway, because one may leave just as another joins."""
 
 
 class GroupObserver:
-    """Looks at one group, and remembers the observation before. One look at a time."""
+    """The observer of one group, with its previous observation. Makes one observation at a time."""
 
     def __init__(self, pool: MigPool, project: Project) -> None:
         self._pool, self._project = pool, project
         self._resolver = Resolver() if pool.require_dns else None
-        """With one, a machine runs only once its name resolves."""
+        """If not None, a machine runs only once its name resolves."""
         self._seen: Mapping[str, Observed] = {}
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
         self._spec = ""
-        self._had: Set[str] = frozenset()
-        """Names of ours that were members when they were listed last."""
-        self._listed = float("-inf")
+        self._last_member_names: Set[str] = frozenset()
+        """Names of ours that were members in the last list."""
+        self._listed_at = float("-inf")
         self._restless_until = float("-inf")
-        self._asked: set[str] = set()
-        """Members that we asked the group to delete: what becomes of them is no news."""
+        self._asked_to_delete: set[str] = set()
+        """Members that we asked the group to delete, whose end is expected."""
         self._problems = Problems(pool)
         self._preemptions = Preemptions(pool.name, project.api.preemptions)
         self.members: Mapping[str, Member] = {}
-        """The members as they were listed last, whatever their names."""
+        """The members of the last list, whatever their names."""
         self._leaving: Set[str] = frozenset()
-        """Members that were on their way out when they were listed last, until no list shows their instances."""
+        """Members that were leaving in the last list, until no list shows their instances."""
         self.outside: Mapping[str, Member] = {}
-        """Our instances among the sought names that the group has let go, as members that leave the group."""
+        """Our sought instances that left the group, as members with the action ABANDONING."""
 
     def expect_change(self, deleted: Collection[str] = ()) -> None:
-        """List the members until the lists must show what the group was asked to do."""
-        self._asked.update(deleted)
+        """List the members until the lists must show the effect of a call to the group."""
+        self._asked_to_delete.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
     def close(self) -> None:
-        """Look no name up any more."""
+        """Stop resolving names."""
         if self._resolver:
             self._resolver.close()
 
     @understood()
     def observe(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
-        """A complete snapshot, begun at ``now`` or when a list that is shared was; BackendError otherwise.
+        """Return a complete snapshot, begun at ``now`` or when a shared list was. Raise BackendError otherwise.
 
-        ``refused`` are machines that no list will ever show.
+        ``refused`` are machines that will never be in a list.
         """
         ipv6 = self._pool.ipv6
         deadline, wall = time.monotonic() + self._project.api.times.observation, self._project.api.clock.now()
@@ -88,8 +88,8 @@ class GroupObserver:
         lists = self._instances(now, deadline)
         entries = {zone: listed.items for zone, listed in lists.items()}
         standing: Set[str] = set().union(*entries.values())
-        self._follow(group, entries, standing, now, deadline)
-        self.outside = _let_go(sought, self.members.keys() | self._leaving, entries)
+        self._update(group, entries, standing, now, deadline)
+        self.outside = _abandoned_members(sought, self.members.keys() | self._leaving, entries)
         strayed = {
             name: machine(member, read_instance(_entry(entries, member), ipv6=ipv6), self._machines.get(name), now)
             for name, member in self.outside.items()
@@ -99,7 +99,7 @@ class GroupObserver:
             pool=self._pool.name,
             began=began,
             wall=wall and wall - (now - began),
-            machines=self._published({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
+            machines=self._publish({name: seen.machine for name, seen in self._seen.items()} | strayed, refused),
             foreign=frozenset(name for name in sought if name in self.members and name not in self._seen),
             name_collisions=self._name_collisions(
                 sought.keys() - self.outside.keys() - self.members.keys(), standing, deadline
@@ -110,33 +110,33 @@ class GroupObserver:
             problems=(*self._project.api.clock.slowness(), *self._problems.texts),
         )
 
-    def _follow(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
-        """Bring what is remembered in line with the lists."""
-        if group is not None and self._quiet(group, entries):
+    def _update(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
+        """Update the remembered observation from the lists."""
+        if group is not None and self._is_unchanged(group, entries):
             return
-        if group is None and (not self._had or self._had & standing):
-            raise self._absent()  # it was deleted if all instances that it had are gone; else the observation has failed
+        if group is None and (not self._last_member_names or self._last_member_names & standing):
+            raise self._missing_group_error()  # The group was deleted only if all its instances are gone.
         members = self._list_members(group, deadline) if group is not None else {}
         seen = {
-            name: self._observed(member, _entry(entries, member), now)
+            name: self._read_machine(member, _entry(entries, member), now)
             for name, member in members.items()
             if self._project.is_ours(name)
         }
-        self._problems.compare(self._seen, members, entries, self._asked)
-        self._problems.say(group, self._project.foreign(members))
-        self._seen = self._preemptions.explain(self._seen, seen, self._asked, self._zones)
-        self._asked &= members.keys()
-        self.members, self._leaving = members, on_their_way(self._leaving, members, standing)
-        self._listed = float("-inf")
+        self._problems.note_changes(self._seen, members, entries, self._asked_to_delete)
+        self._problems.report(group, self._project.foreign(members))
+        self._seen = self._preemptions.explain(self._seen, seen, self._asked_to_delete, self._zones)
+        self._asked_to_delete &= members.keys()
+        self.members, self._leaving = members, leaving_names(self._leaving, members, standing)
+        self._listed_at = float("-inf")
         if group is not None:
-            self._had, self._spec, self._listed = self._seen.keys(), spec(group), time.monotonic()
+            self._last_member_names, self._spec, self._listed_at = self._seen.keys(), spec(group), time.monotonic()
 
-    def _quiet(self, group: Json, entries: Entries) -> bool:
-        """The shared lists prove that every machine is as it was: the group is done, the instances run unchanged."""
+    def _is_unchanged(self, group: Json, entries: Entries) -> bool:
+        """Return True if the shared lists prove that the group has no actions and all instances run unchanged."""
         return (
             time.monotonic() > self._restless_until
-            and time.monotonic() < self._listed + MEMBERS_SECONDS
-            and settled(group, len(self.members))
+            and time.monotonic() < self._listed_at + MEMBERS_SECONDS
+            and is_settled(group, len(self.members))
             and spec(group) == self._spec
             and all(
                 seen.machine.phase is Phase.RUNNING and _entry(entries, seen.member) == seen.entry
@@ -148,19 +148,20 @@ class GroupObserver:
         return shared.newer(self._pool.name, now, pace=self._pool.observe_seconds, deadline=deadline)
 
     def _groups(self, now: float, deadline: float) -> ListResult:
-        """The groups of the location. If its project, zone or region is missing, only an operator can fix it."""
+        """Return the groups of the location. If its project, zone or region is missing, only an operator can fix it."""
         try:
             return self._newer(self._project.groups(self._pool.place), now, deadline)
         except BackendError as error:
-            if text := missing_place(self._pool, error.failure):
-                raise self._absent(text) from error
+            if text := missing_place_message(self._pool, error.failure):
+                raise self._missing_group_error(text) from error
             raise
 
     def _instances(self, now: float, deadline: float) -> Mapping[str, ListResult]:
-        """The instances by zone, of all zones at the same time; the first zone that fails fails them all."""
+        """Return the instances by zone, read from all zones at the same time. The first zone that fails fails them
+        all."""
         lists = {zone: self._project.instances(zone) for zone in sorted(self._zones)}
         if not lists:
-            raise self._absent()
+            raise self._missing_group_error()
         if len(lists) == 1:
             return {zone: self._newer(shared, now, deadline) for zone, shared in lists.items()}
         with ThreadPoolExecutor(len(lists), thread_name_prefix="zone") as pool:
@@ -168,49 +169,53 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Strangers that are no members, but instances: of another group, or of none. Of other names nobody knows."""
+        """Return the sought names of instances that are no members, but belong to another group or to none."""
         there = others & standing
-        for begins in self._project.adopt_prefixes:
-            if any(name.startswith(begins) for name in others):
+        for prefix in self._project.adopt_prefixes:
+            if any(name.startswith(prefix) for name in others):
                 for zone in sorted(self._zones):
-                    there |= others & self._project.api.instances(zone, deadline, begins).keys()
+                    there |= others & self._project.api.instances(zone, deadline, prefix).keys()
         return frozenset(there)
 
-    def _absent(self, text: str = "") -> BackendError:
-        text = f"{text or missing(self._pool).text}. Until it is seen, none of its machines counts as lost."
+    def _missing_group_error(self, text: str = "") -> BackendError:
+        text = (
+            f"{text or missing_group_finding(self._pool).text}. Until it is seen, none of its machines counts as lost."
+        )
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
-        """The members; BackendError when the list lacks some that the group counted before it and counts after it."""
+        """Return the members. Raise BackendError if the list has fewer members than the group counted before and
+        after."""
         members = self._project.members(self._pool, deadline)
-        if self._lacking(members, group):
+        if self._incomplete_count(members, group):
             group = self._project.api.group(self._pool, deadline)
-            if count := self._lacking(members, group):
+            if count := self._incomplete_count(members, group):
                 raise BackendError(ErrorClass.OTHER, f"{len(members)} members are listed, but the group counts {count}")
         self._zones |= {member.zone for member in members.values()} - {""}
         return members
 
-    def _lacking(self, members: Mapping[str, Member], group: Json) -> int:
-        """Return the number that the group counts if the list lacks some of them; else 0.
+    def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
+        """Return the group's number of members if the list lacks some of them; else 0.
 
-        A complete list has all that run, and is not empty where members were listed before and the group counts any.
+        A complete list has all members that run. It is not empty if members were listed before and the group counts
+        any.
         """
-        count = counted(group) if self.members and not members else resting(group)
+        count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
 
-    def _observed(self, member: Member, entry: Json, now: float) -> Observed:
-        """Return what the two entries say; the very same as before if neither changed."""
+    def _read_machine(self, member: Member, entry: Json, now: float) -> Observed:
+        """Return the machine with its two entries; the same object as before if neither entry changed."""
         before = self._seen.get(member.name)
         if before is not None and before.member == member and before.entry == entry:
             return before
         instance = read_instance(entry, ipv6=self._pool.ipv6)
         return Observed(member, entry, machine(member, instance, before.machine if before else None, now))
 
-    def _published(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
-        """Our machines by name; the very mapping of the observation before when nothing changed."""
+    def _publish(self, machines: dict[str, Machine], refused: Mapping[str, Machine]) -> Mapping[str, Machine]:
+        """Return our machines by name; the same mapping as in the previous observation if nothing changed."""
         before = self._machines
         if self._resolver is not None:
-            machines = {name: self._resolved(self._resolver, machine) for name, machine in machines.items()}
+            machines = {name: self._check_name(self._resolver, machine) for name, machine in machines.items()}
             for name in before.keys() - machines.keys():
                 self._resolver.forget(name)
         machines |= refused
@@ -218,22 +223,23 @@ class GroupObserver:
         self._machines = before if same else machines
         return self._machines
 
-    def _resolved(self, resolver: Resolver, machine: Machine) -> Machine:
-        """The machine, pending while its name does not resolve."""
-        if machine.phase is not Phase.RUNNING or resolver.resolves(machine.name):
+    def _check_name(self, resolver: Resolver, machine: Machine) -> Machine:
+        """Return the machine, pending while its name does not resolve."""
+        if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, nameless=True)
         before = self._machines.get(machine.name)
         return before if before == waiting and before is not None else waiting
 
 
-def on_their_way(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
-    """The members that leave, and those that left and whose instances a list, which may be late, still shows."""
+def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
+    """Return the members that leave, and those that left while a list, which may be late, still shows their
+    instances."""
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
     return leaving | (before & standing - members.keys())
 
 
-def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
+def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
     """Return the sought instances (by uid) that are no members any more, as members that leave the group."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)
@@ -244,6 +250,6 @@ def _let_go(sought: Mapping[str, str], members: Collection[str], entries: Entrie
 
 
 def _entry(entries: Entries, member: Member) -> Json:
-    """A member's own instance, or empty. Names are unique in a zone only: another may have one of this name."""
+    """Return a member's own instance, or empty. Names are unique only in a zone, so that another zone may have one."""
     where = [member.zone] if member.zone else [*entries]
     return next((entries[zone][member.name] for zone in where if member.name in entries.get(zone, {})), {})

@@ -1,6 +1,6 @@
-"""Which machines Google took away although no list says so: asked of a zone's operations, and only for such an end.
+"""Preemptions that no list shows, read from a zone's operations if a machine ended without a known cause.
 
-The answer is a cause and never a state: an observation does not fail because operations cannot be read.
+The operations give a cause and never a state, so that an observation does not fail if they cannot be read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 Seen = Mapping[str, Observed]
 """Machines as they were observed, by name."""
 Read = Callable[[str, float], Iterable[Json]]
-"""The newest preemptions of a zone, until so much monotonic time."""
+"""A function that returns the newest preemptions of a zone, until a monotonic time."""
 
 READ_SECONDS = 5.0
-"""How long a zone's operations are waited for: an observation must not wait for a cause."""
+"""Seconds to wait for a zone's operations, because an observation must not wait for a cause."""
 
 
-def unexplained(before: Machine | None, after: Machine | None) -> bool:
-    """Whether a machine is first seen to have ended, or to be another one now, and neither look says who did it."""
+def is_unexplained(before: Machine | None, after: Machine | None) -> bool:
+    """Return True if a machine has just ended or been replaced, and neither observation shows the cause."""
     if before is not None and before.cause is not None:
         return False
     if after is not None and after.phase is Phase.GONE:
@@ -39,38 +39,39 @@ def unexplained(before: Machine | None, after: Machine | None) -> bool:
 
 
 class Preemptions:
-    """Remembers which machines of one group were preempted and are in no list any more."""
+    """The machines of one group that were preempted and are no longer in a list."""
 
     def __init__(self, pool: str, read: Read) -> None:
         self._pool, self._read = pool, read
-        self._gone: dict[str, float] = {}
-        """Names, and the monotonic time at which that was found."""
+        self._gone_at: dict[str, float] = {}
+        """Names, and the monotonic time at which the preemption was found."""
 
     def explain(self, before: Seen, after: Seen, expected: Collection[str], zones: Collection[str]) -> Seen:
-        """Return ``after``, with the cause of those ends since ``before`` that only a zone's operations show.
+        """Return ``after`` with the causes of those ends since ``before`` that only a zone's operations show.
 
-        ``zones`` are asked for an end whose zone is unknown; ``expected`` were deleted by us, and need no cause.
+        If an end's zone is unknown, the operations of ``zones`` are read. Ends of ``expected`` need no cause, because
+        we deleted them.
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
-        taken = [one for zone in sorted(asked) for one in self._of(zone)]
+        taken = [one for zone in sorted(asked) for one in self._read_zone(zone)]
         ids, names = {id_ for id_, _ in taken}, {name for _, name in taken}
         preempted = {
             end.member.name
             for end in ends
             if (uid in ids if (uid := end.machine.fingerprint.uid) else end.member.name in names)
         }
-        self._gone |= dict.fromkeys(preempted - after.keys(), time.monotonic())
-        return {**after, **{name: _preempted(after[name]) for name in preempted & after.keys()}}
+        self._gone_at |= dict.fromkeys(preempted - after.keys(), time.monotonic())
+        return {**after, **{name: _mark_preempted(after[name]) for name in preempted & after.keys()}}
 
     def causes(self) -> Mapping[str, LossCause]:
-        """The preempted machines that left the lists lately."""
+        """Return the preempted machines that left the lists recently."""
         since = time.monotonic() - CAUSE_SECONDS
-        self._gone = {name: at for name, at in self._gone.items() if at >= since}
-        return dict.fromkeys(self._gone, LossCause.PREEMPTED)
+        self._gone_at = {name: at for name, at in self._gone_at.items() if at >= since}
+        return dict.fromkeys(self._gone_at, LossCause.PREEMPTED)
 
-    def _of(self, zone: str) -> Iterable[tuple[str, str]]:
-        """The id and the name of each instance that was preempted in a zone lately."""
+    def _read_zone(self, zone: str) -> Iterable[tuple[str, str]]:
+        """Return the id and the name of each instance that was recently preempted in a zone."""
         try:
             with understood():
                 return [
@@ -78,21 +79,21 @@ class Preemptions:
                     for operation in self._read(zone, time.monotonic() + READ_SECONDS)
                 ]
         except BackendError as error:
-            facts = {"pool": self._pool, "zone": zone, "text": error.failure.text}
-            log.warning("Why instances ended could not be read", extra=facts)
+            details = {"pool": self._pool, "zone": zone, "text": error.failure.text}
+            log.warning("The causes of instances' ends could not be read", extra=details)
             return ()
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
-    """Yield what ended between two observations if Google may have ended it, and if neither look says so."""
+    """Yield the machines that ended between two observations, perhaps by Google, and without a cause in either."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         machines = (seen.machine if seen else None for seen in (old, new))
-        if old is not new and unexplained(*machines) and (seen := old or after[name]).may_be_spot:
+        if old is not new and is_unexplained(*machines) and (seen := old or after[name]).may_be_spot:
             yield seen
 
 
-def _preempted(seen: Observed) -> Observed:
-    """Return the machine, ended by a preemption; one that runs again under its name is another, and does not fail."""
+def _mark_preempted(seen: Observed) -> Observed:
+    """Return the machine with a preemption as its cause. A machine that runs again under the name has no failure."""
     failure = PREEMPTION if seen.machine.phase is Phase.GONE else seen.machine.failure
     return replace(seen, machine=replace(seen.machine, cause=LossCause.PREEMPTED, failure=failure))

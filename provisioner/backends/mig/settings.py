@@ -36,8 +36,8 @@ class MigPool(Pool):
     endpoint: Endpoint = None
     """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own."""
     ipv6: Switch = False
-    """True: an instance whose network has IPv6 alone runs at its IPv6 address; default false: HF knows addresses of
-    IPv4 by its documentation."""
+    """True: an instance whose network has IPv6 alone runs at its IPv6 address; default false, because HF's
+    documentation names only IPv4 addresses."""
     credentials: OptionalFile = None
     """Key file of a service account, or configuration of a workload identity federation; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
@@ -77,5 +77,5 @@ class MigPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes two pools the same: a group belongs to one pool, for its members are known by name alone."""
+        """Key that two equal pools share. A group belongs to one pool, because its members are known by name alone."""
         return ("mig", self.address, self.project, self.location, self.group)

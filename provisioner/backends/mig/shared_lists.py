@@ -1,7 +1,7 @@
-"""What the pools of one Google Cloud project share: connections, the budget of calls, and the lists all of them read.
+"""Connections, call budget and lists that the pools of one Google Cloud project share.
 
-An ``instances.list`` of a zone holds the instances of every group there, so it is read once for all pools that look at
-about the same time: the number of calls follows the number of instances, not that of groups.
+An ``instances.list`` of a zone has the instances of all its groups. Pools that observe at about the same time share
+one list, so that the number of calls follows the number of instances and not of groups.
 """
 
 from __future__ import annotations
@@ -23,63 +23,66 @@ from provisioner.backends.responses import understood
 from provisioner.names import name_pattern
 from provisioner.schema.pool import Compute
 
-FRESH = 0.5
-"""Part of the pace for which a list serves other pools, too: pools that observation out of step cost one more list at
-most."""
+SHARED_PACE_PART = 0.5
+"""Part of the pace for which a list also serves other pools, so that pools out of step cost at most one more list."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """One complete reading of a list."""
+    """A complete list."""
 
     began: float
-    """When the reading began, in loop time."""
+    """Loop time at which the list began."""
     items: Mapping[str, Json]
     """The entries of the list by name."""
 
 
 class SharedList:
-    """A list that several pools need. Whoever asks while it is being read waits for that reading."""
+    """A list for several pools. A pool that asks while the list is read waits for this list."""
 
     def __init__(self, read: Callable[[float], Mapping[str, Json]]) -> None:
         self._read = read
         self._lock = threading.Lock()
         self._newest: Future[ListResult] | None = None
-        self._began = 0.0
-        """When the newest reading began, by the monotonic clock."""
-        self._had: dict[str, Future[ListResult]] = {}
-        """The reading that each pool was given last."""
+        self._began_at = 0.0
+        """Monotonic time at which the newest list began."""
+        self._last_results: dict[str, Future[ListResult]] = {}
+        """The list that each pool received last."""
 
     @understood()
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult:
-        """A reading that ``pool`` has not had yet, complete; BackendError otherwise.
+        """Return a complete list that ``pool`` has not had yet. Raise BackendError otherwise.
 
-        It begins at ``now``, unless another pool began one less than half a ``pace`` before this call: then that one
-        serves, however long it takes.
+        The list begins at ``now``. If another pool's list began less than half a ``pace`` before this call, that list
+        is returned instead, however long it takes.
         """
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         with self._lock:
             newest = self._newest
-            if newest is None or self._had.get(pool) is newest or asked > self._began + FRESH * pace:
-                self._began = time.monotonic()
+            if (
+                newest is None
+                or self._last_results.get(pool) is newest
+                or asked_at > self._began_at + SHARED_PACE_PART * pace
+            ):
+                self._began_at = time.monotonic()
                 newest = Future()
                 try:
                     newest.set_result(ListResult(now, self._read(deadline)))
-                except Exception as error:  # noqa: BLE001 - shared: else each pool would wait for a server that is silent
+                except Exception as error:  # noqa: BLE001 - shared, so that only one pool waits for a silent server
                     newest.set_exception(error)
                 self._newest = newest
-            self._had[pool] = newest
+            self._last_results[pool] = newest
         try:
             return newest.result()
-        except BackendError as error:  # without Retry-After, which the budget of calls follows for all pools
+        except BackendError as error:  # Without Retry-After: the call budget applies it to all pools.
             raise BackendError(error.failure.error, error.failure.text) from error
 
 
 class Project:
-    """One project, as one set of credentials sees it, and our names in it. Calls nothing by itself."""
+    """A project with one set of credentials, and our names in it. Makes no call by itself."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
-        """``pool``: any of the project's pools with these credentials."""
+        """Connect to the project. ``pool``: any of the project's pools with these credentials."""
         self.prefix, self.adopt_prefixes = projects.prefix, projects.adopt_prefixes
         self._shape = name_pattern(self.prefix)
         self.budget = budget
@@ -105,21 +108,21 @@ class Project:
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
     def groups(self, location: str) -> SharedList:
-        """The groups of a zone or region (``zones/…``)."""
+        """Return the groups of a zone or region (``zones/…``)."""
         return self._shared(location, self.api.groups)
 
     def instances(self, zone: str) -> SharedList:
-        """The instances of a zone whose names begin with our prefix."""
+        """Return the instances of a zone whose names begin with our prefix."""
         return self._shared(zone, self.api.instances)
 
     @understood()
     def members(self, group: MigPool, deadline: float) -> dict[str, Member]:
-        """Return the members of a group by name, or raise BackendError. ``deadline`` is monotonic time."""
+        """Return the members of a group by name. Raise BackendError otherwise. ``deadline`` is monotonic time."""
         items = self.api.members(group, deadline)
         return {member.name: member for member in (read_member(item, group.zone or "") for item in items)}
 
     def close(self) -> None:
-        """End what waits; close the connections."""
+        """End all waits, and close the connections."""
         self.budget.close()
         self.api.close()
 
@@ -129,7 +132,7 @@ class Project:
 
 
 class Projects:
-    """Every project of one provisioner."""
+    """All projects of one provisioner."""
 
     def __init__(
         self,
@@ -139,18 +142,18 @@ class Projects:
         calls_per_minute: int = Compute().calls_per_minute,
         times: ComputeTimes = USUAL_TIMES,
     ) -> None:
-        """Members whose names begin with one of ``adopt_prefixes`` are expected beside ours."""
+        """Make no call yet. Expect members whose names begin with one of ``adopt_prefixes`` next to our own."""
         self.prefix, self.adopt_prefixes, self.times = prefix, adopt_prefixes, times
-        self._calls = calls_per_minute
+        self._calls_per_minute = calls_per_minute
         self._projects: dict[tuple[str, ...], Project] = {}
         self._budgets: dict[tuple[str, str], CallBudget] = {}
-        """By address and project: Compute counts all of a project's calls, whoever makes them."""
+        """Call budgets by address and project, because Compute counts all calls of a project together."""
 
-    def of(self, pool: MigPool) -> Project:
-        """The project of a pool, the same for all pools that reach it the same way."""
-        counted = pool.address, pool.project
-        key = (*counted, str(pool.credentials))
+    def get_project(self, pool: MigPool) -> Project:
+        """Return the project of a pool, the same for all pools with the same address and credentials."""
+        quota_key = pool.address, pool.project
+        key = (*quota_key, str(pool.credentials))
         if key not in self._projects:
-            budget = self._budgets.setdefault(counted, CallBudget(self._calls, self.times.window))
+            budget = self._budgets.setdefault(quota_key, CallBudget(self._calls_per_minute, self.times.window))
             self._projects[key] = Project(pool, self, budget)
         return self._projects[key]

@@ -1,8 +1,8 @@
-"""Creates that Compute took and has not decided on: asked for again with the observations, so that none holds up its
+"""Creates that Compute accepted but has not decided. Observations ask for them again, so that no create delays its
 pool.
 
-An operation says only whether the group accepted the names; one that is refused late is shown as machines that are
-gone, with Compute's words, until they are deleted.
+An operation only says if the group accepted the names. Names refused late are shown as machines that are gone, with
+Compute's message, until they are deleted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any
 from provisioner.backends.mig.errors import AlreadyExists, operation_error, raised
 from provisioner.model import Machine, Phase
 
-GIVE_UP = 1800.0
-"""Seconds after which an undecided operation is no longer asked for: its slots' own deadlines have passed."""
+GIVE_UP_SECONDS = 1800.0
+"""Seconds after which an undecided operation is no longer read, because its slots' own deadlines have passed."""
 
 MOST = 10
-"""Operations that are asked for with one observation: it must not use up the calls that all observations of a project
-share."""
+"""Operations read with one observation. More could use up the calls that all observations of a project share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,11 @@ class _Undecided:
     until: float
 
 
-class Admissions:
+class UndecidedCreates:
     """The undecided creates of one group. Used by several threads at once."""
 
     def __init__(self, lag: float) -> None:
-        """``lag``: seconds that the group's lists may be late."""
+        """Begin without creates. ``lag``: seconds that the group's lists may be late."""
         self._lag = lag
         self._lock = threading.Lock()
         self._undecided: dict[str, _Undecided] = {}
@@ -43,14 +42,14 @@ class Admissions:
         """Refused names as machines, each with the monotonic time from which it is shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
-        """Ask for this operation from the next observation on."""
+        """Read this operation from the next observation on."""
         with self._lock:
-            self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP)
+            self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
-    def ask(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
-        """Ask for some that are undecided, in turn; ``read`` gives an operation, or None when it cannot.
+    def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
+        """Read some of the undecided operations, in turn. ``read`` returns an operation, or None if it cannot be read.
 
-        One whose names are all among ``members`` was accepted, and is not asked for.
+        An operation whose names are all among ``members`` was accepted, and is not read.
         """
         with self._lock:
             self._undecided = {
@@ -62,32 +61,32 @@ class Admissions:
         for name, waiting in undecided.items():
             operation = read(name)
             if operation is not None and operation.get("status") == "DONE":
-                self._decided(name, waiting, operation)
+                self._note_decision(name, waiting, operation)
             elif time.monotonic() > waiting.until:
-                self._decided(name, waiting, {})
-            else:  # after the others
+                self._note_decision(name, waiting, {})
+            else:  # Move the operation behind the others.
                 with self._lock:
                     self._undecided[name] = self._undecided.pop(name)
 
-    def refused(self, members: Collection[str]) -> Mapping[str, Machine]:
-        """The names that were refused, as machines. One that is a member all the same was asked for twice."""
+    def refused_machines(self, members: Collection[str]) -> Mapping[str, Machine]:
+        """Return the refused names as machines. A refused name that is a member was requested twice and is left out."""
         now = time.monotonic()
         with self._lock:
             return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}
 
     def forget(self, names: Collection[str]) -> None:
-        """The group was asked to delete these names: show them no more."""
+        """Forget these refused names, because the group was asked to delete them."""
         with self._lock:
             for name in names:
                 self._refused.pop(name, None)
 
-    def _decided(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
+    def _note_decision(self, name: str, waiting: _Undecided, operation: Mapping[str, Any]) -> None:
         with self._lock:
-            self._undecided.pop(name, None)  # also an operation that is not understood: it would fail each observation
+            self._undecided.pop(name, None)  # Also if the operation cannot be parsed: it would fail each observation.
             error = operation_error(operation)
             if error is not None:
                 refusal = raised(error)
-                # Some of the names are taken; which, the lists will show.
+                # Some of the names exist already. The lists will show which.
                 since = time.monotonic() + (self._lag if isinstance(refusal, AlreadyExists) else 0.0)
                 for one in waiting.names:
                     self._refused[one] = since, Machine(one, Phase.GONE, failure=refusal.failure)

@@ -1,4 +1,4 @@
-"""A batch of calls: bounded, ordered, no call stops another except by rule, none is sent too late."""
+"""Batches of calls: bounded, in order, stopped only by rule, and never sent too late."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_outcomes_come_in_the_order_of_the_calls_although_they_end_in_another() 
 
 
 class Sends:
-    """A send that succeeds after ``pause`` and counts how many run at once."""
+    """A send that succeeds after ``pause`` and counts the sends under way."""
 
     def __init__(self, pause: Callable[[], object]) -> None:
         self._pause = pause
@@ -200,7 +200,7 @@ def test_batches_that_share_a_flow_share_its_limit_and_each_goes_on() -> None:
         batch.join()
     assert [errors(result) for result in results] == [[None] * 5] * 3
     assert FIRST // 2 <= sends.most <= FIRST // 2 + 2, "one of each batch at least"
-    assert flow.room() == FIRST // 2, "nobody counts as under way"
+    assert flow.room() == FIRST // 2, "no caller counts as under way"
 
 
 def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -> None:
@@ -211,7 +211,7 @@ def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -
 
 
 def test_one_refused_create_that_asks_for_time_holds_up_no_delete() -> None:
-    """As an admission webhook's denial with ``retryAfterSeconds``."""
+    """An admission webhook's denial with ``retryAfterSeconds`` is such a refusal."""
     flow = Flow()
     denied = call(create(1), throttle(300, ErrorClass.DENIED))
     delete = Delete("m1", "pool", DeleteReason.RETURNED)

@@ -1,4 +1,4 @@
-"""How many calls may be under way at a server: what makes it more, what makes it fewer, and when none may begin."""
+"""The limit of calls under way at a server: its growth, its fall, and pauses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from provisioner.backends.concurrency import (
     LEAST,
     MOST,
     QUICK_SECONDS,
-    SLOW_TIMES,
-    USUAL_WAIT,
+    SLOW_MULTIPLE,
+    USUAL_WAIT_SECONDS,
     Flow,
 )
 
@@ -21,14 +21,14 @@ NOW = 1000.0
 
 
 def round_of(flow: Flow, seconds: float, began: float = NOW, kind: str = "create") -> Flow:
-    """One whole round of calls of one kind that began together and took so long."""
+    """Answer a whole round of calls of one kind that began together and took ``seconds``."""
     for _ in range(flow.limit):
         flow.answered(kind, began, began + seconds)
     return flow
 
 
 def refusing(*refusals: tuple[float, float, float | None]) -> Flow:
-    """A flow to a server that has refused calls."""
+    """Return a flow to a server that has refused calls."""
     flow = Flow()
     for refusal in refusals:
         flow.refused(*refusal)
@@ -36,7 +36,7 @@ def refusing(*refusals: tuple[float, float, float | None]) -> Flow:
 
 
 def unloaded(**seconds: float) -> Flow:
-    """A flow to a server whose quickest responses are known, by kind of call."""
+    """Return a flow with known quickest responses, by kind of call."""
     flow = Flow()
     flow._unloaded = seconds
     return flow
@@ -64,8 +64,8 @@ def test_before_a_round_is_over_nothing_changes() -> None:
     [
         pytest.param(0.005, QUICK_SECONDS, False, id="far slower than unloaded, and still quick"),
         pytest.param(0.005, QUICK_SECONDS * 1.1, True, id="not quick, and far slower than unloaded"),
-        pytest.param(0.3, 0.3 * SLOW_TIMES * 0.9, False, id="a server that is never quick"),
-        pytest.param(0.3, 0.3 * SLOW_TIMES * 1.2, True, id="a server that is never quick, slower still"),
+        pytest.param(0.3, 0.3 * SLOW_MULTIPLE * 0.9, False, id="a server that is never quick"),
+        pytest.param(0.3, 0.3 * SLOW_MULTIPLE * 1.2, True, id="a server that is never quick, slower still"),
     ],
 )
 def test_slow_responses_halve_it(quickest: float, seconds: float, slow: bool) -> None:
@@ -130,10 +130,10 @@ def test_responses_to_calls_of_the_round_before_say_nothing_of_this_one() -> Non
     flow = refusing((NOW, NOW + 1, 1.0))
     for _ in range(100):
         flow.answered("create", NOW, NOW + 1.5)
-    assert (flow.limit, flow._taken) == (FIRST // 2, [])
+    assert (flow.limit, flow._round_responses) == (FIRST // 2, [])
 
 
-@pytest.mark.parametrize(("wait", "seconds"), [(7.0, 7.0), (0.0, 0.0), (None, USUAL_WAIT)])
+@pytest.mark.parametrize(("wait", "seconds"), [(7.0, 7.0), (0.0, 0.0), (None, USUAL_WAIT_SECONDS)])
 def test_no_call_begins_before_the_server_wants_one(wait: float | None, seconds: float) -> None:
     assert Flow().open(NOW)
     flow = refusing((NOW, NOW, wait))

@@ -1,4 +1,4 @@
-"""Connecting: several addresses within the time of one call."""
+"""Connections to several addresses within the time of one call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALL = 12.0
 
 
 class Network:
-    """Addresses that do not answer, but for one, and a clock that waiting for them moves on."""
+    """Addresses of which only one answers, and a clock that waits advance."""
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int = 10, answers: int | None = None) -> None:
         self.now, self.tried = 100.0, dict[str, float]()

@@ -1,4 +1,4 @@
-"""Names are looked up in the background, asked again while they do not resolve, and never after they did."""
+"""Name resolution in the background, repeated until a name resolves, and never afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 class Names:
-    """A name server that a test holds, with a clock that it moves."""
+    """A name server and a clock that the test controls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -42,39 +42,39 @@ def resolver(names: Names) -> Iterator[Resolver]:
 
 def test_a_response_is_never_waited_for(names: Names, resolver: Resolver) -> None:
     names.answering.clear()
-    assert not resolver.resolves("a")
-    assert not resolver.resolves("a")
+    assert not resolver.is_resolved("a")
+    assert not resolver.is_resolved("a")
     names.resolvable.add("a")
     names.answering.set()
-    until(lambda: resolver.resolves("a"), 30)
+    until(lambda: resolver.is_resolved("a"), 30)
     assert names.asked == ["a"]
 
 
 def test_a_name_that_does_not_resolve_is_asked_again_only_after_a_while(names: Names, resolver: Resolver) -> None:
-    resolver.resolves("a")
+    resolver.is_resolved("a")
     until(lambda: names.asked, 30)
-    until(lambda: resolver._next["a"] == RETRY_SECONDS, 30)
-    resolver.resolves("a")
+    until(lambda: resolver._next_attempt_at["a"] == RETRY_SECONDS, 30)
+    resolver.is_resolved("a")
     assert names.asked == ["a"]
     names.now, names.resolvable = RETRY_SECONDS, {"a"}
-    assert not resolver.resolves("a")
-    until(lambda: resolver.resolves("a"), 30)
+    assert not resolver.is_resolved("a")
+    until(lambda: resolver.is_resolved("a"), 30)
     assert names.asked == ["a", "a"]
 
 
 def test_a_name_that_resolved_once_is_not_asked_about_again(names: Names, resolver: Resolver) -> None:
     names.resolvable.add("a")
-    until(lambda: resolver.resolves("a"), 30)
+    until(lambda: resolver.is_resolved("a"), 30)
     names.resolvable.clear()
     names.now += 1000.0
-    assert resolver.resolves("a")
+    assert resolver.is_resolved("a")
     assert names.asked == ["a"]
 
 
 def test_a_response_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names: Names, resolver: Resolver) -> None:
     names.resolvable.add("a")
     names.answering.clear()
-    resolver.resolves("a")
+    resolver.is_resolved("a")
     resolver.forget("a")
     names.answering.set()
     resolver._workers.shutdown()
@@ -84,9 +84,9 @@ def test_a_response_about_a_name_that_was_forgotten_meanwhile_is_not_kept(names:
 
 def test_a_forgotten_name_is_asked_about_anew(names: Names, resolver: Resolver) -> None:
     names.resolvable.add("a")
-    until(lambda: resolver.resolves("a"), 30)
+    until(lambda: resolver.is_resolved("a"), 30)
     resolver.forget("a")
-    assert not resolver.resolves("a")
+    assert not resolver.is_resolved("a")
 
 
 def test_the_system_knows_localhost_and_no_invalid_name() -> None:

@@ -1,4 +1,4 @@
-"""What an audit log entry is worth, and that every message is judged once. The entries are real ones, renamed."""
+"""The use of audit log entries, each judged once. The entries are real entries with other names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "hf-abcde01234-000007"
 
 
 def preempted(name: str = NAME) -> dict[str, Any]:
-    """Log ``system_event``: one entry that is first and last; there is no ``response``."""
+    """Return an entry of the log ``system_event``, which is first and last and has no ``response``."""
     return {
         "protoPayload": {
             "@type": "type.googleapis.com/google.cloud.audit.AuditLog",
@@ -51,7 +51,7 @@ def preempted(name: str = NAME) -> dict[str, Any]:
 
 
 def inserted(*, first: bool, failed: bool = False, insert_id: str = "a1") -> dict[str, Any]:
-    """Log ``activity``: one of the two entries of a long operation; the last one carries hardly anything."""
+    """Return one of the two ``activity`` entries of a long operation. The last entry has few fields."""
     payload: dict[str, Any] = {
         "methodName": "v1.compute.instances.insert",
         "resourceName": f"projects/123456/zones/us-central1-a/instances/{NAME}",
@@ -80,7 +80,7 @@ def inserted(*, first: bool, failed: bool = False, insert_id: str = "a1") -> dic
 
 
 def refused() -> dict[str, Any]:
-    """An immediate error of the API: neither operation nor operationType."""
+    """Return an immediate error of the API, which has neither operation nor operationType."""
     return {
         "protoPayload": {
             "methodName": "v1.compute.instances.delete",
@@ -197,7 +197,7 @@ def test_first_and_last_of_one_operation_are_two_hints() -> None:
     ],
     ids=["at once", "just in time", "an hour late", "published before it happened", "unknown"],
 )
-def test_what_a_preempted_machine_has_left_is_told_by_the_clouds_own_clocks(
+def test_the_time_a_preempted_machine_has_left_follows_from_the_clouds_clocks(
     published: str | None, delay: float, grace: float | None
 ) -> None:
     hint = parse(data(preempted()), datetime.fromisoformat(published) if published else None)
@@ -227,9 +227,9 @@ def test_each_message_is_worth_something_else() -> None:
     sieve = Sieve("hf")
     judged = [
         sieve.judge(data(preempted())),
-        sieve.judge(data(preempted())),  # the same insertId: published twice
+        sieve.judge(data(preempted())),  # the same insertId, published twice
         sieve.judge(data(inserted(first=False))),
-        sieve.judge(data(preempted("somebody-elses-vm"))),
+        sieve.judge(data(preempted("foreign-vm"))),
         sieve.judge(data(preempted(NAME + "9"))),
         sieve.judge(data(with_method("v1.compute.instances.setLabels"))),
         sieve.judge(b"not json"),
@@ -253,7 +253,7 @@ def test_only_so_many_entries_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Message:
-    """A message as the library hands it over."""
+    """A message as the library passes it to the callback."""
 
     publish_time = datetime(2023, 9, 16, 10, 42, 32, tzinfo=UTC)
 
@@ -310,8 +310,8 @@ def test_a_message_is_printed_as_a_line_or_a_document() -> None:
     assert "JSONDecodeError" in lines[2]
 
 
-def test_listening_ends_when_nobody_reads_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``provisioner events | head`` would take the loop's messages for ever."""
+def test_listening_ends_when_its_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise ``provisioner events | head`` would take the loop's messages for ever."""
 
     class Stream:
         def __init__(self, *_: object, taken: Callable[[Judged], None], broke: object, prefix: str) -> None:
@@ -350,7 +350,7 @@ def test_a_stream_that_breaks_is_opened_again_after_pauses_that_grow(monkeypatch
     assert reasons == ["no such subscription"] * 10
 
 
-def test_a_stream_that_was_never_begun_can_be_closed() -> None:
-    told: list[object] = []
-    EventStream("p", "s", prefix="hf", taken=told.append, broke=told.append).close()
-    assert told == []
+def test_a_stream_that_was_never_started_can_be_closed() -> None:
+    calls: list[object] = []
+    EventStream("p", "s", prefix="hf", taken=calls.append, broke=calls.append).close()
+    assert calls == []

@@ -1,4 +1,4 @@
-"""Which proxies and authorities are taken, and what is said of those that cannot be."""
+"""Usable proxies and authorities, and the messages on unusable ones."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from types import SimpleNamespace
 import pytest
 
 from provisioner.backends import BackendError, network
-from provisioner.backends.network import MOST_WAIT, prepare, seconds_until
+from provisioner.backends.network import LONGEST_WAIT_SECONDS, prepare, seconds_until
 from tests.support.network.authority import Authority
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An environment of its own, empty."""
+    """Set an empty environment."""
     made: dict[str, str] = {}
     monkeypatch.setattr(os, "environ", made)
     return made
 
 
 def refusal(ca_bundle: Path | None = None) -> str:
-    """What is said of a proxy or a bundle that cannot be used."""
+    """Return the message on an unusable proxy or bundle."""
     with pytest.raises(BackendError) as caught:
         prepare(ca_bundle)
     return caught.value.failure.text
@@ -57,7 +57,7 @@ def test_a_proxys_address_is_one_with_a_scheme_or_empty(
 def test_an_address_that_clients_would_read_differently_is_refused(
     named_by: str, address: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Without its words: they may hold a password."""
+    """The message omits the address, which may contain a password."""
     file = tmp_path / "proxy"
     file.write_text(f"{address}\n")
     of_file = named_by == "HTTPS_PROXY_FILE"
@@ -89,7 +89,7 @@ def test_a_bundle_that_cannot_be_used_is_named(tmp_path: Path, bundle: str, word
 
 
 def test_what_we_run_gets_the_way_out_that_we_have(environment: dict[str, str], tmp_path: Path) -> None:
-    """As a plug-in of a kubeconfig, by the variables that it reads; what is here is never behind the proxy."""
+    """A kubeconfig's plug-in reads the proxy from its variables. Local hosts are never behind the proxy."""
     bundle = str(Authority(tmp_path).file)
     environment |= {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".bank.example", "REQUESTS_CA_BUNDLE": bundle}
     environment["GCE_METADATA_HOST"] = "127.0.0.2:8080"
@@ -110,14 +110,14 @@ def test_what_we_run_gets_the_way_out_that_we_have(environment: dict[str, str], 
     [
         ("7", 7.0),
         ("0", 0.0),
-        ("86400", MOST_WAIT),
+        ("86400", LONGEST_WAIT_SECONDS),
         (None, None),
         ("", None),
         ("-1", None),
         ("soon", None),
         ("Wed, 21 Oct 2026 07:28:00 GMT", 40.0),
         ("Wed, 21 Oct 2026 07:27:00 GMT", 0.0),
-        ("Wed, 21 Oct 2026 09:28:00 GMT", MOST_WAIT),
+        ("Wed, 21 Oct 2026 09:28:00 GMT", LONGEST_WAIT_SECONDS),
     ],
 )
 def test_the_time_that_a_server_asks_for_is_known_in_seconds(

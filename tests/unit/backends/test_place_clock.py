@@ -1,4 +1,4 @@
-"""The message about a place whose calls are slow."""
+"""The message on a place with slow calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `check --live` says of the Pub/Sub subscription."""
+"""Findings of `check --live` on the Pub/Sub subscription."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "projects/p/subscriptions/hints"
 
 
 class Service:
-    """Answers as Pub/Sub does."""
+    """A service that answers as Pub/Sub does."""
 
     def __init__(self, subscription: object, granted: object = (CONSUME,)) -> None:
         self._subscription, self._granted = subscription, granted
@@ -33,7 +33,7 @@ class Service:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Close no connection: there is none."""
+        """Do nothing, because there is no connection."""
 
     def get_subscription(self, *, request: dict[str, Any], timeout: float, retry: None) -> object:
         assert (request, timeout) == ({"subscription": PATH}, 3.0)
@@ -74,19 +74,23 @@ GOOD = subscription()
         pytest.param(Service(subscription(detached=True)), ["it was detached"], id="detached"),
         pytest.param(
             Service(subscription(push_config={"push_endpoint": "https://x.example"})),
-            ["it hands its messages to https://x.example"],
+            ["it delivers its messages to https://x.example"],
             id="pushed",
         ),
         pytest.param(
-            Service(subscription(bigquery_config={"table": "p.d.t"})), ["it hands its messages to p.d.t"], id="stored"
+            Service(subscription(bigquery_config={"table": "p.d.t"})),
+            ["it delivers its messages to p.d.t"],
+            id="stored",
         ),
         pytest.param(
             Service(pubsub_v1.types.Subscription(topic="t", state=State.RESOURCE_ERROR)),
-            ["it is out of order"],
+            ["it cannot deliver its messages"],
             id="broken",
         ),
         pytest.param(Service(exceptions.ServiceUnavailable("down")), ["cannot be asked: 503 down"], id="no answer"),
-        pytest.param(Service(DefaultCredentialsError("no credentials")), ["cannot be asked: no cred"], id="nobody"),
+        pytest.param(
+            Service(DefaultCredentialsError("no credentials")), ["cannot be asked: no cred"], id="no credentials"
+        ),
     ],
 )
 def test_what_is_said_of_a_subscription(monkeypatch: pytest.MonkeyPatch, service: Service, words: list[str]) -> None:
@@ -98,11 +102,11 @@ def test_what_is_said_of_a_subscription(monkeypatch: pytest.MonkeyPatch, service
         assert finding.text.startswith(f"subscription {PATH}: {part}")
 
 
-def test_a_configuration_without_events_asks_nobody(tmp_path: Path) -> None:
+def test_a_configuration_without_events_makes_no_call(tmp_path: Path) -> None:
     assert event_findings(small_site(tmp_path).load(), {}) == []
 
 
-def test_it_is_told_apart_from_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_subscription_is_distinguished_from_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pubsub_v1, "SubscriberClient", Service(GOOD, ()))
     listed = findings_document(subscription_findings("p", "hints", 3.0))
     document = {"id": "demo", "name_prefix": "hf", "pools": {}, "templates": {}, "warnings": [], "findings": listed}

@@ -1,4 +1,4 @@
-"""What is taken of a response, and what is not."""
+"""Accepted and refused parts of responses."""
 
 from __future__ import annotations
 

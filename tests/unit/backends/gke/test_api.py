@@ -1,4 +1,4 @@
-"""Refusals of an API server: one class each, in the server's words."""
+"""Refusals of an API server, each with its class and the server's words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import urllib3
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke.api import MAX_WORDS, parse, refusal, unanswered
+from provisioner.backends.gke.api import MAX_CHARACTERS, parse, refusal, unanswered_error
 from provisioner.backends.network import ANOTHER_LOGIN
 from provisioner.model import ErrorClass, Failure
 
@@ -84,7 +84,7 @@ def test_a_response_that_is_no_status_is_quoted(body: bytes) -> None:
 
 
 def test_long_words_are_cut() -> None:
-    assert len(refusal(500, status("x" * 9999), None).failure.text) == MAX_WORDS
+    assert len(refusal(500, status("x" * 9999), None).failure.text) == MAX_CHARACTERS
 
 
 @pytest.mark.parametrize("body", [b'{"items": [', b"", b"[]", b"null"])
@@ -94,16 +94,16 @@ def test_half_a_response_is_no_response(body: bytes) -> None:
     assert caught.value.failure.error is ErrorClass.UNAVAILABLE
 
 
-def test_a_proxy_that_does_not_know_us_needs_a_person() -> None:
-    """Proxies say the reason in words of their own."""
+def test_a_proxy_that_refuses_our_login_needs_an_operator() -> None:
+    """Each proxy has its own text for the reason."""
     tunnel = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 407 authenticationrequired"))
     other = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 503 Service Unavailable"))
 
-    assert unanswered(tunnel).failure == Failure(ErrorClass.DENIED, ANOTHER_LOGIN)
-    assert unanswered(other).failure.error is ErrorClass.UNAVAILABLE
+    assert unanswered_error(tunnel).failure == Failure(ErrorClass.DENIED, ANOTHER_LOGIN)
+    assert unanswered_error(other).failure.error is ErrorClass.UNAVAILABLE
 
 
 def test_only_a_silent_server_is_a_timeout() -> None:
     pool = urllib3.HTTPConnectionPool("127.0.0.1")
-    assert unanswered(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow")).failure.error is ErrorClass.TIMEOUT
-    assert unanswered(urllib3.exceptions.ProtocolError("closed")).failure.error is ErrorClass.UNAVAILABLE
+    assert unanswered_error(urllib3.exceptions.ReadTimeoutError(pool, "/", "slow")).failure.error is ErrorClass.TIMEOUT
+    assert unanswered_error(urllib3.exceptions.ProtocolError("closed")).failure.error is ErrorClass.UNAVAILABLE

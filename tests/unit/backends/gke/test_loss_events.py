@@ -1,4 +1,4 @@
-"""Losses are sent one after the other, and no more once the server refuses them."""
+"""Events on losses: sent one after the other, and no more after the server refused them."""
 
 from __future__ import annotations
 

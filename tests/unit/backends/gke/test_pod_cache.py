@@ -1,4 +1,4 @@
-"""The cache behind a watch: in the server's order, and never without what we created ourselves."""
+"""The cache behind a watch: in the server's order, and always with our own creates."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_mapping_is_the_same_object_until_something_changes(cache: PodCache)
     assert second[name(2)] is first[name(2)]
 
 
-def test_a_change_and_its_opposite_between_two_looks_are_no_change(cache: PodCache) -> None:
+def test_a_change_and_its_opposite_between_two_observations_are_no_change(cache: PodCache) -> None:
     cache.replace(readings(pod(1, 5)), "9")
     first = cache.machines(0.0)
     cache.apply("MODIFIED", pod(1, 10, "Running"))
@@ -96,7 +96,7 @@ def test_a_pod_that_lost_our_labels_is_not_ours_any_more(cache: PodCache) -> Non
     assert cache.machines(0.0) == {}
 
 
-def test_the_end_of_a_namesake_does_not_remove_its_successor(cache: PodCache) -> None:
+def test_the_end_of_a_predecessor_does_not_remove_its_successor(cache: PodCache) -> None:
     cache.replace(readings(pod(1, 2, uid="new")), "2")
     first = cache.machines(0.0)
     assert not cache.apply("DELETED", pod(1, 3, uid="old"))
@@ -135,7 +135,7 @@ def test_a_bookmark_removes_nothing_that_the_watch_has_shown(cache: PodCache) ->
     assert sorted(cache.machines(0.0)) == [name(1), name(2)]
 
 
-def test_a_response_that_comes_after_the_watch_told_the_end_brings_nothing_back(cache: PodCache) -> None:
+def test_a_response_after_the_watch_reported_the_end_brings_nothing_back(cache: PodCache) -> None:
     cache.replace([], "10")
     cache.apply("ADDED", pod(1, 11))
     cache.apply("DELETED", pod(1, 12))
@@ -212,12 +212,12 @@ def test_a_server_whose_versions_are_no_numbers_is_followed_by_its_events_alone(
     assert name(1) in cache.machines(0.0)
 
 
-# --- pods that went -------------------------------------------------------------------------------------------------
+# --- ended pods -------------------------------------------------------------------------------------------------------
 
 GARBAGE = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
 
 
-def test_why_a_pod_went_is_known_although_no_look_saw_it_end(cache: PodCache, clock: Watch) -> None:
+def test_the_cause_of_an_end_is_known_although_no_observation_saw_it(cache: PodCache, clock: Watch) -> None:
     cache.replace(readings(pod(1, 5, "Running"), pod(2, 6, "Running"), pod(3, 7, "Running")), "9")
     assert cache.causes() == {}
     dead = {**pod(1, 10), "status": {"phase": "Failed", "conditions": [GARBAGE]}}
@@ -234,7 +234,7 @@ def test_why_a_pod_went_is_known_although_no_look_saw_it_end(cache: PodCache, cl
     assert cache.causes() == {name(3): LossCause.UNKNOWN}, "not for ever"
 
 
-def test_what_a_later_list_or_bookmark_lacks_has_gone_nobody_knows_why(cache: PodCache) -> None:
+def test_a_pod_that_a_later_list_or_bookmark_lacks_is_gone_without_a_cause(cache: PodCache) -> None:
     cache.replace(readings(pod(1, 5), pod(2, 6)), "9")
     cache.replace(readings(pod(2, 6)), "11")
     assert cache.causes() == {name(1): LossCause.UNKNOWN}
@@ -264,13 +264,13 @@ def test_a_pod_whose_labels_came_back_has_not_gone(cache: PodCache) -> None:
     assert cache.causes() == {}
 
 
-def test_a_namesakes_end_says_nothing(cache: PodCache) -> None:
+def test_the_end_of_another_uid_changes_no_cause(cache: PodCache) -> None:
     cache.replace(readings(pod(1, 5, uid="new")), "9")
     cache.apply("DELETED", pod(1, 4, uid="old"))
     assert cache.causes() == {}
 
 
-# --- pods that no node takes ------------------------------------------------------------------------------------------
+# --- pods without a node ----------------------------------------------------------------------------------------------
 
 SAID = Failure(ErrorClass.QUOTA, "FailedScaleUp: GCE quota exceeded.")
 
@@ -281,7 +281,7 @@ def unplaced(number: int, version: int) -> Pod:
 
 
 def placed(number: int, version: int) -> Pod:
-    """A pod that has a node, which prepares it."""
+    """Return a pod whose node is preparing it."""
     return {**pod(number, version), "spec": {"nodeName": "node-1"}, "status": {"phase": "Pending"}}
 
 
@@ -314,7 +314,7 @@ def test_a_pod_waits_anew_on_the_node_that_it_got(cache: PodCache, clock: Watch)
 @pytest.mark.parametrize(
     ("error", "no_room"), [(ErrorClass.OTHER, False), (ErrorClass.STOCKOUT, True)], ids=["a volume", "no addresses"]
 )
-def test_why_a_node_does_not_prepare_a_pod_is_said_once_somebody_says_it(
+def test_the_reason_why_a_node_does_not_prepare_a_pod_is_shown_once_known(
     cache: PodCache, error: ErrorClass, no_room: bool
 ) -> None:
     cache.replace(readings(placed(1, 5)), "9")
@@ -361,7 +361,7 @@ def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cach
 
 
 def test_the_end_of_a_pod_that_strayed_does_not_move(cache: PodCache) -> None:
-    """Or it would never be stuck, and each observation would be news."""
+    """Otherwise the pod would never count as stuck, and each observation would differ."""
     ending = {**pod(1, 5, deletionTimestamp="2025-01-01T01:00:30Z", deletionGracePeriodSeconds=30)}
     ending["metadata"]["labels"] = {}
     first = cache.with_strayed({name(1): ending}, {name(1): "u1"}, 100.0)
@@ -369,7 +369,7 @@ def test_the_end_of_a_pod_that_strayed_does_not_move(cache: PodCache) -> None:
     assert cache.with_strayed({name(1): ending}, {name(1): "u1"}, 160.0) is first
 
 
-def test_of_many_names_a_look_asks_for_so_many_those_first_that_strayed_and_none_whose_end_is_known(
+def test_an_observation_asks_for_a_limited_number_of_names_strayed_first_and_no_known_ends(
     cache: PodCache,
 ) -> None:
     cache.replace(readings(pod(1, 5)), "9")

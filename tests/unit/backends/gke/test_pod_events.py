@@ -47,13 +47,13 @@ def event(reason: str, message: str, second: int = 0, uid: str = "u1", **more: A
             [event("FailedScaleUp", QUOTA, 1), event("NotTriggerScaleUp", NOT_TRIED, 2)],
             ErrorClass.QUOTA,
             QUOTA,
-            id="that no other try was made does not hide why one failed",
+            id="a missing second try does not hide the failure",
         ),
         pytest.param(
             [event("FailedScaleUp", QUOTA, 1), event("TriggeredScaleUp", TRIED, 2)],
             ErrorClass.STOCKOUT,
             TRIED,
-            id="another try ends what the one before said",
+            id="another try replaces the message of the one before",
         ),
         pytest.param(
             [event("FailedScaleUp", STOCKOUT, 2), event("FailedScaleUp", QUOTA, 1)],
@@ -79,9 +79,9 @@ def event(reason: str, message: str, second: int = 0, uid: str = "u1", **more: A
     ],
 )
 def test_the_last_word(events: list[dict[str, Any]], error: ErrorClass, text: str) -> None:
-    told = explanations(events, {WAITS})[WAITS]
-    assert told.error is error
-    assert text in told.text
+    expected = explanations(events, {WAITS})[WAITS]
+    assert expected.error is error
+    assert text in expected.text
 
 
 def test_only_the_pods_asked_about_are_explained_each_by_its_own_events() -> None:
@@ -105,10 +105,10 @@ SANDBOX = 'Failed to create pod sandbox: plugin type="ptp" failed (add): failed 
 
 
 @pytest.mark.parametrize(
-    ("events", "told"),
+    ("events", "expected"),
     [
-        pytest.param([], NOT_PREPARED, id="nobody says anything"),
-        pytest.param([event("FailedScaleUp", STOCKOUT, 9)], NOT_PREPARED, id="of the time before it had a node"),
+        pytest.param([], NOT_PREPARED, id="without an Event"),
+        pytest.param([event("FailedScaleUp", STOCKOUT, 9)], NOT_PREPARED, id="from before it had a node"),
         pytest.param([event("Unhealthy", "probe failed")], NOT_PREPARED, id="of another kind"),
         *(
             pytest.param([event(reason, "words")], Failure(ErrorClass.OTHER, f"{reason}: words"), id=reason)
@@ -117,12 +117,12 @@ SANDBOX = 'Failed to create pod sandbox: plugin type="ptp" failed (add): failed 
         pytest.param(
             [event("FailedMount", NO_SECRET, 1), event("FailedMount", MISSING, 2)],
             Failure(ErrorClass.OTHER, f"FailedMount: {NO_SECRET}"),
-            id="which volumes are missing does not hide why",
+            id="missing volumes do not hide the cause",
         ),
         pytest.param(
             [event("FailedMount", MISSING, 1)],
             Failure(ErrorClass.OTHER, f"FailedMount: {MISSING}"),
-            id="if alone, it is told",
+            id="alone it counts",
         ),
         pytest.param(
             [event("FailedMount", NO_SECRET, 1), event("NetworkNotReady", "cni config uninitialized", 2)],
@@ -131,8 +131,8 @@ SANDBOX = 'Failed to create pod sandbox: plugin type="ptp" failed (add): failed 
         ),
     ],
 )
-def test_the_last_word_of_a_node(events: list[dict[str, Any]], told: Failure) -> None:
-    assert explanations(events, {PLACED}) == {PLACED: told}
+def test_the_last_word_of_a_node(events: list[dict[str, Any]], expected: Failure) -> None:
+    assert explanations(events, {PLACED}) == {PLACED: expected}
 
 
 @pytest.mark.parametrize("sign", NO_ADDRESS)

@@ -1,4 +1,4 @@
-"""The pod that a pool makes: whatever form the user chose, nothing he wrote is lost, and ours is added."""
+"""The pod that a pool makes from any form of pod spec: the user's fields are kept, and ours are added."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ CONTAINERS = st.lists(
 
 
 def by_hand(document: dict[str, Any], create: Create, labels: dict[str, str]) -> dict[str, Any]:
-    """The pod of a manifest, made the slow and obvious way."""
+    """Return the pod of a manifest, made in the slow and obvious way."""
     pod = json.loads(json.dumps(document))
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["name"] = spec["hostname"] = create.name

@@ -1,4 +1,4 @@
-"""What a pod's JSON says about its machine, by the server's own fields."""
+"""The machine of a pod, read from the server's own fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioner.backends import BackendError
 from provisioner.backends.gke.pod_failures import NOT_PREPARED
 from provisioner.backends.gke.pod_spec import CONTAINERS
 from provisioner.backends.gke.pod_status import DEFAULT_GRACE_SECONDS, Pod
-from provisioner.backends.gke.pods import Ending, Identity, Wait, label_value, machine_of, waits
+from provisioner.backends.gke.pods import Ending, Identity, Wait, get_wait, label_value, machine_of
 from provisioner.backends.responses import understood
 from provisioner.model import Create, ErrorClass, Failure, Fingerprint, LossCause, Phase
 
@@ -47,7 +47,7 @@ def terminated(reason: str, code: int, **more: Any) -> dict[str, Any]:
 
 
 def affine(key: str, operator: str, *values: str) -> dict[str, Any]:
-    """The spec of a pod that demands nodes with such a label."""
+    """Return the spec of a pod that requires nodes with such a label."""
     terms = [{"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}]
     demanded = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return {"affinity": {"nodeAffinity": demanded}}
@@ -79,7 +79,7 @@ def test_phase(seen: Pod, phase: Phase) -> None:
 @pytest.mark.parametrize(
     ("seen", "hindrance"),
     [
-        pytest.param(pod(finalizers=["example.com/a"]), None, id="nobody deletes it"),
+        pytest.param(pod(finalizers=["example.com/a"]), None, id="it is not deleted"),
         pytest.param(terminating({"phase": "Running"}), None, id="its kubelet ends it"),
         pytest.param(
             terminating({"phase": "Running"}, finalizers=["example.com/a", "example.com/b"]),
@@ -347,7 +347,7 @@ def test_a_gated_pod_is_held_back_and_says_by_what() -> None:
     assert machine.failure == Failure(ErrorClass.OTHER, text)
 
 
-def test_a_pod_whose_gates_were_just_lifted_is_starting() -> None:
+def test_a_pod_whose_gates_were_just_removed_is_starting() -> None:
     machine = machine_of(pod({"phase": "Pending", "conditions": [GATED]}))[0]
     assert (machine.gated, machine.failure) == (False, None)
 
@@ -362,7 +362,7 @@ def test_a_pod_whose_gates_were_just_lifted_is_starting() -> None:
     ],
 )
 def test_unplaced(status: dict[str, Any], unplaced: bool) -> None:
-    assert waits(machine_of(pod(status))[0]) == (Wait("u1", placed=False) if unplaced else None)
+    assert get_wait(machine_of(pod(status))[0]) == (Wait("u1", placed=False) if unplaced else None)
 
 
 def ready_to_start(status: str) -> dict[str, Any]:
@@ -387,7 +387,7 @@ CREATING = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}
 def test_unprepared(status: dict[str, Any], node: str, unprepared: bool) -> None:
     machine = machine_of(pod(status, {"nodeName": node}))[0]
     assert (machine.failure == NOT_PREPARED) is unprepared
-    assert (waits(machine) == Wait("u1", placed=True)) is unprepared
+    assert (get_wait(machine) == Wait("u1", placed=True)) is unprepared
 
 
 def test_what_is_merely_slow_never_stops_a_pool_at_once() -> None:
@@ -449,8 +449,8 @@ def test_a_label_names_the_slot() -> None:
         pod({"conditions": [None]}),
     ],
 )
-def test_a_pod_that_cannot_be_read_is_a_failed_look(broken: Pod) -> None:
-    """``understood`` is about each observation, list and watch."""
+def test_a_pod_that_cannot_be_read_is_a_failed_observation(broken: Pod) -> None:
+    """Each observation, list and watch is inside ``understood``."""
     with pytest.raises(BackendError), understood():
         IDENTITY.read(broken)
 
@@ -496,7 +496,7 @@ TWO = [{"name": "worker"}, {"name": "logs"}]
         pytest.param("Never", [ended("worker", 0), MESH], "worker", True, id="another was added to its spec"),
         pytest.param("Never", [ended("worker", 0), ended("logs", 0)], None, True, id="of a pod of before: all"),
         pytest.param("Never", [ended("worker", 0), MESH], "worker,logs", False, id="one of ours runs on"),
-        pytest.param("Never", [ended("worker", 0)], None, False, id="of one nothing is told yet"),
+        pytest.param("Never", [ended("worker", 0)], None, False, id="one has no status yet"),
         pytest.param("OnFailure", [ended("worker", 0), ended("logs", 0)], None, True, id="ended well"),
         pytest.param("OnFailure", [ended("worker", 0), ended("logs", 1)], None, False, id="one is started again"),
         pytest.param("Always", [ended("worker", 0), ended("logs", 0)], None, False, id="both are started again"),
@@ -531,7 +531,7 @@ def test_who_makes_a_pod_is_named_within_the_servers_limit(length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 50, 63])
 def test_our_creates_have_a_manager_that_every_server_takes_and_no_other_pool_has(length: int) -> None:
-    """A server refuses a ``fieldManager`` of more than 128 characters."""
+    """Fit into 128 characters, because a server refuses a longer ``fieldManager``."""
     pools = [Identity("p" * length, one * length) for one in "ab"]
     managers = {one.manager for one in pools}
     assert len(managers) == 2

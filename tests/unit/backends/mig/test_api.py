@@ -1,4 +1,4 @@
-"""Reads of Compute whose responses ask for something beside what they hold."""
+"""Reads of Compute whose responses ask for a pause or for other connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP = MigPool(
 
 
 class Busy(BaseAdapter):
-    """Answers every request so."""
+    """A transport that gives every request the same response."""
 
     def __init__(self, status: int, **headers: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Busy(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Close no connection: there is none."""
+        """Do nothing, because there is no connection."""
 
 
 def reading(server: Busy) -> ComputeApi:

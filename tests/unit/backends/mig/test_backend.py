@@ -1,4 +1,4 @@
-"""What the MIG backend asks a group for: request ids, and which members a delete names."""
+"""Calls of the MIG backend: their request ids, and the members that a delete names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch:
 def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The group would make another under its name."""
+    """Otherwise the group would make another instance under its name."""
     backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
     sent: list[str] = []
     members = {
@@ -66,7 +66,7 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
 def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A regional group may not have chosen one yet. Compute refuses addresses and bare names in one request."""
+    """A regional group may not have chosen a zone yet. Compute refuses addresses and bare names in one request."""
     backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), Projects("hf"))
     zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
@@ -85,9 +85,9 @@ def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkey
     backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), Projects("hf"))
     monkeypatch.setattr(migs, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(backend._ending, "wait", waits.append)
-    monkeypatch.setattr(backend._observer, "look", lambda *_: None)
+    monkeypatch.setattr(backend._observer, "observe", lambda *_: None)
     for seconds in (4.0, 100.0, 0.0):
         backend.observe(1.0, {})
         now[0] += seconds
-    assert waits == [0.0, migs.HASTE * 30.0 - 4.0, 0.0]
+    assert waits == [0.0, migs.LEAST_PACE_PART * 30.0 - 4.0, 0.0]
     backend.close()

@@ -1,4 +1,4 @@
-"""Compute's errors as classes: codes and texts as Google's API and the field reports show them."""
+"""Classes of Compute's errors, with codes and texts from Google's API and from field reports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from provisioner.backends.mig.errors import (
     TooManyCalls,
     attempt_error,
     classify,
+    failed_call_error,
     http_error,
-    of_exception,
     operation_error,
     raised,
 )
@@ -123,7 +123,7 @@ def test_class_of_an_error(status: int, code: str, text: str, expected: ErrorCla
 
 
 def test_a_server_that_fails_leaves_open_what_it_did() -> None:
-    """A 5xx or a broken connection may come after the mutation was applied: its create is repeated by name."""
+    """A 5xx or a broken connection may follow an applied create, which is then repeated by name."""
     for status in (500, 502, 503, 504):
         assert classify(ComputeError(status, "", "")).is_ambiguous
     assert classify(ComputeError(503, "insufficientCapacity", "")).stops_batch
@@ -144,7 +144,7 @@ def test_an_error_keeps_googles_words(error: ComputeError, text: str) -> None:
 
 
 def test_of_long_words_the_beginning_is_kept() -> None:
-    """They are stored with each slot."""
+    """The words are stored with each slot."""
     assert ComputeError(0, "CODE", "w" * 10_000).failure().text == "CODE: " + "w" * (TEXT_LIMIT - 6)
     assert len(http_error(502, None, "<p>" * 10_000).text) <= TEXT_LIMIT + len("HTTP 502: ")
 
@@ -159,7 +159,7 @@ def test_of_long_words_the_beginning_is_kept() -> None:
         (ComputeError(503, "", ""), False),
     ],
 )
-def test_a_name_that_is_taken_asks_for_another_look(error: ComputeError, taken: bool) -> None:
+def test_a_name_that_exists_asks_for_another_list(error: ComputeError, taken: bool) -> None:
     assert isinstance(raised(error), AlreadyExists) is taken
 
 
@@ -271,7 +271,7 @@ def test_no_error_of_the_last_attempt(entry: dict[str, Any]) -> None:
 )
 def test_both_families_of_exceptions_have_a_class(error: Exception, expected: ErrorClass) -> None:
     assert isinstance(error, CALL_ERRORS)
-    assert of_exception(error).failure.error is expected
+    assert failed_call_error(error).failure.error is expected
 
 
 @pytest.mark.parametrize(
@@ -295,5 +295,5 @@ def test_a_refusal_has_a_class_by_its_reason_or_its_status(
     assert raised(http_error(status, {"error": error}, "")).failure.error is expected
 
 
-def test_a_conflict_asks_for_another_look() -> None:
+def test_a_conflict_asks_for_another_list() -> None:
     assert isinstance(raised(http_error(409, {"error": {"message": "taken"}}, "")), AlreadyExists)

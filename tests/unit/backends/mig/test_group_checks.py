@@ -1,4 +1,4 @@
-"""What is said of a group whose settings will go wrong, and what to do about it."""
+"""Findings on a group's settings, with advice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from provisioner.backends import Finding, Severity
 from provisioner.backends.mig.group_checks import (
     autoscaler_findings,
-    covers,
     group_findings,
-    missing,
+    is_prefix_of,
+    missing_group_finding,
     name_findings,
     template_findings,
 )
@@ -45,7 +45,7 @@ HEALTH = [{"healthCheck": "projects/p/global/healthChecks/grid", "initialDelaySe
             id="a new template would cost all machines",
         ),
         pytest.param({"updatePolicy": {"type": "OPPORTUNISTIC"}}, None, "", id="a zonal group has nothing to even out"),
-        pytest.param({"autoHealingPolicies": HEALTH}, None, "", id="a health check that nothing follows from"),
+        pytest.param({"autoHealingPolicies": HEALTH}, None, "", id="a health check without a consequence"),
         pytest.param(
             {"autoHealingPolicies": HEALTH, "instanceLifecyclePolicy": NOTHING | {"onFailedHealthCheck": "REPAIR"}},
             Severity.ERROR,
@@ -133,7 +133,10 @@ def test_a_template_without_labels_is_a_warning() -> None:
 
 
 def test_a_group_that_is_missing_can_be_made_with_one_line() -> None:
-    assert f"{GCLOUD} create g --region=us-central1 --project=p --template=TEMPLATE --size=0" in missing(REGIONAL).text
+    assert (
+        f"{GCLOUD} create g --region=us-central1 --project=p --template=TEMPLATE --size=0"
+        in missing_group_finding(REGIONAL).text
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_a_group_that_is_missing_can_be_made_with_one_line() -> None:
     ],
 )
 def test_prefixes_that_cover_one_another(ours: str, theirs: str, covered: bool) -> None:
-    assert (covers(ours, theirs) or covers(theirs, ours)) is covered
+    assert (is_prefix_of(ours, theirs) or is_prefix_of(theirs, ours)) is covered
     findings = name_findings(ZONAL, ours, [f"{theirs}-abcde01234-000001", "g-x1y2", f"{ours}-abcde01234-000007"])
     refused = covered and ours != theirs
     assert [finding.severity for finding in findings] == [Severity.REFUSED] * refused
@@ -155,8 +158,8 @@ def test_prefixes_that_cover_one_another(ours: str, theirs: str, covered: bool) 
 
 
 def test_a_finding_names_its_pool() -> None:
-    assert isinstance(missing(ZONAL), Finding)
-    assert missing(ZONAL).pool == "mig-a"
+    assert isinstance(missing_group_finding(ZONAL), Finding)
+    assert missing_group_finding(ZONAL).pool == "mig-a"
 
 
 @pytest.mark.parametrize(

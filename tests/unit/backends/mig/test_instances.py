@@ -1,4 +1,4 @@
-"""What Compute's two lists say of a machine: decision tables over member and instance entries."""
+"""Machines from Compute's two lists: decision tables over member and instance entries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from provisioner.backends.mig.api import INSTANCE_FIELDS, MEMBER_FIELDS
-from provisioner.backends.mig.entries import Instance, Member, counted, read_instance, read_member, settled, spec
+from provisioner.backends.mig.entries import (
+    Instance,
+    Member,
+    count_members,
+    is_settled,
+    read_instance,
+    read_member,
+    spec,
+)
 from provisioner.backends.mig.instances import machine
 from provisioner.backends.mig.live_check import custom_size
 from provisioner.lab.cloud.compute.mask import compile_fields, select
@@ -21,13 +29,13 @@ BEGAN = 1000.0
 
 
 def member(**changes: Any) -> dict[str, Any]:
-    """A member that runs, as listManagedInstances shows it."""
+    """Return a member that runs, as in listManagedInstances."""
     entry = {"name": NAME, "instance": URL, "id": "77", "instanceStatus": "RUNNING", "currentAction": "NONE"}
     return {key: value for key, value in (entry | changes).items() if value is not None}
 
 
 def instance(**changes: Any) -> dict[str, Any]:
-    """An instance that runs, as instances.list shows it."""
+    """Return an instance that runs, as in instances.list."""
     entry = {
         "name": NAME,
         "id": "77",
@@ -143,8 +151,8 @@ def test_a_machine_recreated_under_the_same_name_differs(changes: dict[str, Any]
     assert first.fingerprint.differs(again.fingerprint)
 
 
-def test_booting_never_looks_like_a_recreation() -> None:
-    """Id, times and IP appear one after the other, and a start may be tried twice; what is known does not change."""
+def test_booting_is_never_taken_for_a_recreation() -> None:
+    """Id, times and IP appear one after the other, and a start may be tried twice. Known values do not change."""
     creating = member(currentAction="CREATING", **NO_VM)
     starting = member(currentAction="CREATING", instanceStatus="STAGING")
     stages = [
@@ -249,7 +257,7 @@ def test_the_notice_of_a_preemption_does_not_move() -> None:
 
 
 def test_whatever_stops_gives_notice_until_it_has_stopped() -> None:
-    """It may hang while it stops, and does not come back."""
+    """A stopping instance may hang, and does not run again."""
     stopped = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING"))
     assert stopped.notice == Notice(LossCause.UNKNOWN, BEGAN + 120.0)
     assert seen(member(currentAction="DELETING"), instance()).notice == Notice(LossCause.DELETED, BEGAN + 120.0)
@@ -283,8 +291,8 @@ def test_reading_an_instance_that_shows_almost_nothing() -> None:
 
 
 def test_a_group_counts_members_whatever_they_do() -> None:
-    assert counted({"currentActions": {"none": 3, "creating": 2, "someNewAction": 1}}) == 6
-    assert counted({}) == 0
+    assert count_members({"currentActions": {"none": 3, "creating": 2, "someNewAction": 1}}) == 6
+    assert count_members({}) == 0
 
 
 @pytest.mark.parametrize(
@@ -335,7 +343,7 @@ def test_a_custom_machine_type_says_how_big_it_is(machine_type: str, size: tuple
     ids=["as many as are known", "it wants more", "it still deletes one", "it has fewer than are known"],
 )
 def test_a_group_is_settled_when_it_has_and_wants_what_is_known(group: dict[str, Any], expected: bool) -> None:
-    assert settled(group, 3) is expected
+    assert is_settled(group, 3) is expected
 
 
 @pytest.mark.parametrize("created", ["", "yesterday"])
@@ -343,14 +351,14 @@ def test_a_time_that_cannot_be_read_is_none(created: str) -> None:
     assert seen(member(), instance(creationTimestamp=created)).launched == 0
 
 
-# --- addresses, ends that are known, and what is waited for -----------------------------------------------------------
+# --- addresses, known ends, and waiting -------------------------------------------------------------------------------
 
 V6 = {"ipv6Address": "fd20::7"}
 OUTSIDE = {"ipv6AccessConfigs": [{"externalIpv6": "2600:1900::7"}]}
 
 
 @pytest.mark.parametrize(
-    ("network", "ip", "told"),
+    ("network", "ip", "message"),
     [
         pytest.param({"networkIP": "10.0.0.7", **V6}, "10.0.0.7", "", id="both: the IPv4 one"),
         pytest.param(V6, "fd20::7", "its subnet IPv4", id="an inner IPv6 one alone"),
@@ -359,14 +367,14 @@ OUTSIDE = {"ipv6AccessConfigs": [{"externalIpv6": "2600:1900::7"}]}
     ],
 )
 def test_an_ipv6_address_is_used_where_that_is_all_there_is_and_the_pool_allows_it(
-    network: dict[str, Any], ip: str, told: str
+    network: dict[str, Any], ip: str, message: str
 ) -> None:
     entry = instance(networkInterfaces=[network])
     allowed = machine(read_member(member(), ""), read_instance(entry, ipv6=True), None, BEGAN)
     assert (allowed.ip, allowed.phase is Phase.RUNNING) == (ip, bool(ip))
     usual = seen(member(), entry)
     assert usual.ip == network.get("networkIP", "")
-    assert told in (usual.failure.text if usual.failure else "")
+    assert message in (usual.failure.text if usual.failure else "")
     assert (usual.failure is None) is (usual.phase is Phase.RUNNING)
 
 
@@ -390,21 +398,21 @@ def test_what_compute_does_with_a_machine_that_does_not_run_yet(entry: dict[str,
 
 
 STARTED, ENDS = "2023-09-16T10:00:00Z", 1694862000.0
-"""Epoch of the start of the instance, and of eleven o'clock."""
-TOLD = {"terminationTimestamp": "2023-09-16T11:00:00Z"}
+"""Epoch seconds of the instance's start, and of eleven o'clock."""
+TERMINATION = {"terminationTimestamp": "2023-09-16T11:00:00Z"}
 
 
 @pytest.mark.parametrize(
     ("member_more", "instance_more", "expires"),
     [
-        pytest.param({}, {}, None, id="nobody says: as long as it likes"),
-        pytest.param({}, {"resourceStatus": {"scheduling": TOLD}}, ENDS, id="the instance's own status"),
-        pytest.param({"scheduling": TOLD}, {}, ENDS, id="its managed instance"),
+        pytest.param({}, {}, None, id="without a limit"),
+        pytest.param({}, {"resourceStatus": {"scheduling": TERMINATION}}, ENDS, id="the instance's own status"),
+        pytest.param({"scheduling": TERMINATION}, {}, ENDS, id="its managed instance"),
         pytest.param({}, {"scheduling": {"terminationTime": "2023-09-16T11:00:00Z"}}, ENDS, id="a time that was asked"),
         pytest.param({}, {"scheduling": {"maxRunDuration": {"seconds": "3600"}}}, ENDS, id="a longest run"),
         pytest.param(
-            {"scheduling": TOLD},
-            {"scheduling": {"maxRunDuration": {"seconds": "60"}}, "resourceStatus": {"scheduling": TOLD}},
+            {"scheduling": TERMINATION},
+            {"scheduling": {"maxRunDuration": {"seconds": "60"}}, "resourceStatus": {"scheduling": TERMINATION}},
             ENDS,
             id="its status knows better than its longest run",
         ),
@@ -417,16 +425,16 @@ def test_an_end_that_is_known_beforehand(
     assert (made.phase, made.expires) == (Phase.RUNNING, expires)
 
 
-@pytest.mark.parametrize(("told", "grace"), [({"preemptionNoticeDuration": {"seconds": "120"}}, 120.0), ({}, 30.0)])
-def test_the_notice_of_a_preemption_is_the_instances_own(told: dict[str, Any], grace: float) -> None:
-    stopped = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING", scheduling=SPOT | told))
+@pytest.mark.parametrize(("notice", "grace"), [({"preemptionNoticeDuration": {"seconds": "120"}}, 120.0), ({}, 30.0)])
+def test_the_notice_of_a_preemption_is_the_instances_own(notice: dict[str, Any], grace: float) -> None:
+    stopped = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING", scheduling=SPOT | notice))
     assert stopped.notice == Notice(LossCause.PREEMPTED, BEGAN + grace)
 
 
 def test_the_lists_are_asked_for_all_that_is_read() -> None:
     network = {"networkIP": "10.0.0.7", **V6, **OUTSIDE}
     limits = {"terminationTime": "x", "maxRunDuration": {"seconds": "1"}, "preemptionNoticeDuration": {"seconds": "2"}}
-    entry = instance(networkInterfaces=[network], scheduling=SPOT | limits, resourceStatus={"scheduling": TOLD})
+    entry = instance(networkInterfaces=[network], scheduling=SPOT | limits, resourceStatus={"scheduling": TERMINATION})
     assert select({"items": [entry]}, compile_fields(INSTANCE_FIELDS)) == {"items": [entry]}
-    managed = {"managedInstances": [member(scheduling=TOLD)]}
+    managed = {"managedInstances": [member(scheduling=TERMINATION)]}
     assert select(managed, compile_fields(MEMBER_FIELDS)) == managed

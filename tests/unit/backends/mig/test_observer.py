@@ -1,4 +1,4 @@
-"""When the lists that all pools share prove that a group is as it was, and what is noticed because they do not."""
+"""Changes that the shared lists of all pools show, and changes that only the list of members shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from provisioner.backends.mig import observer
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.entries import Member
-from provisioner.backends.mig.observer import on_their_way
+from provisioner.backends.mig.observer import leaving_names
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.world import Fault
@@ -22,7 +22,7 @@ ONE, TWO = name(1), name(2)
 
 
 class Watch:
-    """A group with two machines that run, in a world whose time the test passes."""
+    """A group with two machines that run, in a world whose clock the test advances."""
 
     def __init__(self, wire: VirtualWire, cloud: Cloud) -> None:
         self._wire, self.cloud = wire, cloud
@@ -36,7 +36,7 @@ class Watch:
         self._wire.advance(seconds)
 
     def settle(self) -> None:
-        """Let all that was begun come to its end."""
+        """Let all operations end."""
         self.pass_time(60.0)
 
     def observe(self) -> Snapshot:
@@ -53,7 +53,7 @@ def watch() -> Iterator[Watch]:
 
 
 class Moved(MigSpec):
-    """The group with another instance template, which the instances that run do not have."""
+    """A group with another instance template than its running instances have."""
 
     @property
     def template(self) -> str:
@@ -61,7 +61,7 @@ class Moved(MigSpec):
 
 
 def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -> None:
-    """What was learnt of a pool is forgotten with the template it was learnt of."""
+    """Windows of a pool are reset if its template changes."""
     before = watch.observe()
     watch.cloud.mig.spec = Moved(project=SPEC.project, zone=SPEC.zone, name=SPEC.name)
     after = watch.observe()
@@ -78,7 +78,7 @@ def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(wat
 def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One member was abandoned and another made in its place: there are as many, and the instance runs on."""
+    """One member was abandoned and another made, so that the number is the same and the old instance still runs."""
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.settle()
     watch.cloud.mig.resize(2)
@@ -87,21 +87,21 @@ def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
     assert list(watch.observe().machines) == [TWO]
 
 
-def test_a_member_that_was_taken_out_of_the_group_is_told_while_it_runs(watch: Watch) -> None:
-    told = f"1 members were taken out of the group and run on, e.g. {ONE}: nobody deletes them"
+def test_a_member_that_was_taken_out_of_the_group_is_reported_while_it_runs(watch: Watch) -> None:
+    message = f"1 members were taken out of the group and run on, e.g. {ONE}: the provisioner cannot delete them"
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.settle()
-    assert watch.observe().problems == (told,)
-    watch.cloud.mig.resize(2)  # has the members listed again, as does the next one
+    assert watch.observe().problems == (message,)
+    watch.cloud.mig.resize(2)  # makes the observer list the members again, as the next resize does
     watch.settle()
-    assert told in watch.observe().problems
+    assert message in watch.observe().problems
     watch.cloud.groups.vms.delete(*watch.cloud.groups.vms.named(ONE))
     watch.cloud.mig.resize(3)
     watch.settle()
-    assert told not in watch.observe().problems
+    assert message not in watch.observe().problems
 
 
-def test_a_member_that_was_seen_on_its_way_out_of_the_group_is_told_of_as_well(watch: Watch) -> None:
+def test_a_member_that_was_seen_leaving_the_group_is_reported_as_well(watch: Watch) -> None:
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.pass_time(1.1)
     assert (leaves := watch.observe().machines[ONE]).strayed
@@ -122,17 +122,17 @@ def test_a_member_that_the_group_deleted_is_no_stray_although_its_instance_is_st
     assert observation.problems == ()
 
 
-def test_a_shrunk_group_is_told_of_once_its_members_are_gone_no_more(watch: Watch) -> None:
+def test_a_shrunk_group_is_reported_until_its_members_are_gone(watch: Watch) -> None:
     watch.cloud.mig.resize(1)
     watch.pass_time(1.1)
-    (told,) = watch.observe().problems
-    assert told.startswith("1 members that ran are being deleted, not by us")
+    (message,) = watch.observe().problems
+    assert message.startswith("1 members that ran are being deleted, not by us")
     watch.settle()
     assert watch.observe().problems == ()
 
 
-def test_a_machine_is_looked_at_until_it_runs_although_the_shared_lists_say_that_all_is_done(watch: Watch) -> None:
-    """The list of members may be the later one."""
+def test_a_machine_is_observed_until_it_runs_although_the_shared_lists_are_settled(watch: Watch) -> None:
+    """The list of members may be the newer list."""
     watch.cloud.faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 30.0}))
     watch.backend.create(creates(3), lambda: True)
     watch.pass_time(35.0)
@@ -148,11 +148,11 @@ def test_a_machine_is_looked_at_until_it_runs_although_the_shared_lists_say_that
         pytest.param({"a"}, {}, ("a",), {"a"}, id="it has left, and a late list still shows it"),
         pytest.param({"a"}, {}, (), set(), id="it is gone"),
         pytest.param({"a"}, {"a": "NONE"}, ("a",), set(), id="it stays after all"),
-        pytest.param((), {}, ("a",), set(), id="somebody took it out: it runs on"),
+        pytest.param((), {}, ("a",), set(), id="others took it out, and it runs on"),
     ],
 )
 def test_a_member_that_was_on_its_way_out_was_not_let_go(
     before: Collection[str], members: Mapping[str, str], standing: Collection[str], left: set[str]
 ) -> None:
     known = {name: Member(name, "7", "z", "RUNNING", action, None) for name, action in members.items()}
-    assert on_their_way(frozenset(before), known, frozenset(standing)) == left
+    assert leaving_names(frozenset(before), known, frozenset(standing)) == left

@@ -1,4 +1,4 @@
-"""Which ends of a group's machines are asked about, and which of them the zone's operations call preemptions."""
+"""Ends for which a zone's operations are read, and ends that the operations show as preemptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioner.backends.mig import preemptions
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.entries import Json, Member
 from provisioner.backends.mig.instances import Observed
-from provisioner.backends.mig.preemptions import Preemptions, unexplained
+from provisioner.backends.mig.preemptions import Preemptions, is_unexplained
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase
 from tests.support.clouds.mig_bench import creates, name, pool
@@ -44,10 +44,10 @@ AGAIN = replace(RUNS, fingerprint=Fingerprint(uid="2"))
         pytest.param(RUNS, STOPS, False, id="it stops"),
     ],
 )
-def test_only_an_end_that_no_look_explains_is_asked_about(
+def test_operations_are_read_only_for_an_unexplained_end(
     before: Machine | None, after: Machine | None, asks: bool
 ) -> None:
-    assert unexplained(before, after) is asks
+    assert is_unexplained(before, after) is asks
 
 
 OPERATIONS = {
@@ -63,7 +63,7 @@ def read(zone: str, _until: float) -> list[Json]:
 
 
 def ran(name: str, zone: str, uid: str) -> dict[str, Observed]:
-    """One machine that runs, by name."""
+    """Return one running machine by name."""
     machine = Machine(name, Phase.RUNNING, Fingerprint(uid=uid))
     return {name: Observed(Member(name, uid, zone, "RUNNING", "NONE", None), {}, machine)}
 
@@ -72,7 +72,7 @@ def ran(name: str, zone: str, uid: str) -> dict[str, Observed]:
     ("before", "taken"),
     [
         pytest.param(ran("a", "z", "1"), True, id="by id"),
-        pytest.param(ran("a", "z", "7"), False, id="a namesake of other times is another"),
+        pytest.param(ran("a", "z", "7"), False, id="another machine of the same name"),
         pytest.param(ran("a", "z", ""), True, id="by name, where no id is known"),
         pytest.param(ran("b", "", "2"), True, id="no zone is known"),
         pytest.param(ran("b", "z", "2"), False, id="another zone is not asked"),
@@ -103,14 +103,14 @@ class Spot:
         self.observe(60.0)
 
     def observe(self, seconds: float = 0.0) -> dict[str, LossCause | None]:
-        """The causes of all machines, so much later."""
+        """Return the causes of all machines after ``seconds``."""
         self.wire.advance(seconds)
         observation = self.backend.observe(1000.0 + self.cloud.world.now, {})
         return {**{one.name: one.cause for one in observation.machines.values()}, **observation.causes}
 
     @property
     def asked(self) -> int:
-        """How often operations were listed."""
+        """Return the number of lists of operations."""
         return self.cloud.world.calls["zoneOperations.list"]
 
 

@@ -1,4 +1,4 @@
-"""A list that several pools need is read once for those who ask at about the same time."""
+"""Shared lists, which are read once for all pools that ask at about the same time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SLOW, DEADLINE = 1000.0, 0.0
 
 
 class Server:
-    """Counts the readings; one may fail, or wait until it is let go on."""
+    """A server that counts the lists. A list may fail, or wait until the test releases it."""
 
     def __init__(self) -> None:
         self.readings = 0
         self.error: ErrorClass | None = None
         self.retry_after: float | None = None
         self.odd = False
-        """True: the server answers with something else than the documented shape."""
+        """True if the response does not have the documented structure."""
         self.free = threading.Event()
         self.free.set()
 
@@ -57,7 +57,7 @@ def began(shared: SharedList, pool: str, now: float, pace: float = SLOW) -> floa
     return shared.newer(pool, now, pace=pace, deadline=DEADLINE).began
 
 
-def test_pools_that_look_in_step_share_a_reading(server: Server, shared: SharedList) -> None:
+def test_pools_that_observe_in_step_share_a_list(server: Server, shared: SharedList) -> None:
     assert [began(shared, pool, 1.0 + n) for n, pool in enumerate("abc")] == [1.0, 1.0, 1.0]
     assert [began(shared, pool, 11.0 + n) for n, pool in enumerate("cba")] == [11.0, 11.0, 11.0]
     assert server.readings == 2
@@ -66,7 +66,7 @@ def test_pools_that_look_in_step_share_a_reading(server: Server, shared: SharedL
 def test_a_response_that_is_not_understood_is_a_failure_for_all_who_share_it(
     server: Server, shared: SharedList
 ) -> None:
-    """And not the reading before, which only one of them has had."""
+    """The older list is not used, although only one pool has had it."""
     assert began(shared, "a", 1.0) == 1.0
     server.odd = True
     for pool in ("a", "b"):
@@ -80,7 +80,7 @@ def test_no_pool_gets_a_reading_twice(server: Server, shared: SharedList) -> Non
     assert server.readings == 3
 
 
-def test_an_old_reading_serves_nobody(server: Server, shared: SharedList) -> None:
+def test_an_old_list_is_not_used(server: Server, shared: SharedList) -> None:
     assert [began(shared, pool, now, pace=0.0) for now, pool in ((1.0, "a"), (2.0, "b"))] == [1.0, 2.0]
     assert server.readings == 2
 
@@ -113,7 +113,7 @@ def test_a_failure_is_shared_and_not_repeated_to_the_same_pool(server: Server, s
 
 
 def test_a_shared_failure_does_not_keep_each_pool_from_its_next_observation(server: Server, shared: SharedList) -> None:
-    """The project's budget of calls follows Retry-After for all pools."""
+    """The project's call budget applies Retry-After to all pools."""
     server.error, server.retry_after = ErrorClass.THROTTLED, 300.0
     for pool in ("a", "b"):
         with pytest.raises(BackendError, match="no") as caught:
@@ -126,25 +126,27 @@ def test_pools_of_one_project_share_and_others_do_not() -> None:
     pool = MigPool(name="a", project="p", zone="us-central1-a", group="g")
     same = MigPool(name="b", project="p", region="us-east1", group="h")
     other = MigPool(name="c", project="q", zone="us-central1-a", group="g")
-    assert projects.of(pool) is projects.of(same)
-    assert projects.of(pool) is not projects.of(other)
-    assert projects.of(pool).budget is not projects.of(other).budget
+    assert projects.get_project(pool) is projects.get_project(same)
+    assert projects.get_project(pool) is not projects.get_project(other)
+    assert projects.get_project(pool).budget is not projects.get_project(other).budget
 
 
 def test_a_project_has_one_budget_of_calls_whoever_makes_them() -> None:
     projects = Projects("hf")
     pool = MigPool(name="a", project="p", zone="us-central1-a", group="g")
     other = pool.model_copy(update={"name": "b", "credentials": Path("/other/key.json")})
-    assert projects.of(pool) is not projects.of(other)
-    assert projects.of(pool).budget is projects.of(other).budget
+    assert projects.get_project(pool) is not projects.get_project(other)
+    assert projects.get_project(pool).budget is projects.get_project(other).budget
     elsewhere = pool.model_copy(update={"name": "c", "endpoint": "http://127.0.0.1:9"})
-    assert projects.of(pool).budget is not projects.of(elsewhere).budget, "another cloud counts for itself"
+    assert projects.get_project(pool).budget is not projects.get_project(elsewhere).budget, (
+        "another cloud counts for itself"
+    )
 
 
 def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
     server: Server, shared: SharedList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other they would come too late for their own observations."""
+    """One after the other the lists would be too late for their own observations."""
     times = [0.0]
 
     def clock() -> float:
