@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from provisioner.lab.virtual.scenario import Act, Calls, Demand, HostFactory, Looks, Template, VirtualPool
+from provisioner.lab.virtual.scenario import Act, Calls, Demand, HostFactory, ObservationMode, Template, VirtualPool
 from provisioner.schema.pool import Pool
 
 Body = dict[str, Any]
@@ -113,7 +113,7 @@ ACTS: Mapping[Act, Values] = {
     Act.CLOCK: {"for_minutes": (-1440.0, -3.0, 3.0, 100.0)},
     Act.HF_RESTART: {},
     Act.HF_SILENT: {"for_minutes": (0.2, 5.0, 10.0)},
-    Act.RETURN_STRANGERS: {"machines": (1, 8)},
+    Act.RETURN_UNKNOWN: {"machines": (1, 8)},
     Act.HOLD: {"for_minutes": (0.2, 2.0, 10.0)},
     Act.DRAIN: {"for_minutes": (0.2, 2.0, 10.0)},
     Act.STOP_ALL: {"for_minutes": (0.2, 2.0, 10.0)},
@@ -142,7 +142,7 @@ def open_values(model: type) -> Values:
 def _typed(field: Any) -> Sequence[object]:
     if field.annotation is bool:
         return (True, False)
-    if field.annotation in (Looks, Calls):
+    if field.annotation in (ObservationMode, Calls):
         return tuple(map(str, field.annotation))
     is_share = field.annotation is float and any(getattr(bound, "le", None) == 1 for bound in field.metadata)
     return (0.05, 0.5, 1.0) if is_share else ()

@@ -59,7 +59,7 @@ RULES = {
     "what failed keeps its room until the round is over": Rule(
         "crash-loop", "created", 130, every_failure_frees_room, 1.0
     ),
-    "a round is a hundred results at most": Rule("looks-old", "created", 610, without(window, "ROUND", 10**6)),
+    "a round is a hundred results at most": Rule("observation-old", "created", 610, without(window, "ROUND", 10**6)),
     "where there is no room the next pool is asked at once": Rule(
         "stockout-first", "t90", 420, each_place_seems_to_have_room, 0.5
     ),
@@ -71,7 +71,7 @@ RULES = {
         "clock-jumps", "created", 550, without(VirtualClock, "uptime", lambda _: None), 0.5
     ),
     "many that vanish at once are looked for again": Rule(
-        "looks-empty", "created", 300, without(trust, "FEW", 10**6), 1.0
+        "observation-empty", "created", 300, without(trust, "FEW", 10**6), 1.0
     ),
 }
 

@@ -39,7 +39,7 @@ BLIND = ("cap", "killed", "orphan")
 """Laws that nobody can keep who is shown what is not."""
 
 
-SURPLUS = " machines told, "
+SURPLUS = " machines reported, "
 """A memory made again keeps every machine of a request that has not ended, also one that had been withdrawn and was not
 gone yet: nothing is deleted by count. HostFactory may then be told of more machines than it asked for."""
 

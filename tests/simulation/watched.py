@@ -55,5 +55,5 @@ class Watched:
 
     def brake(self) -> bool:
         """A person is waited for."""
-        memory = self._provisioner.state.memory.held
+        memory = self._provisioner.state.memory.current
         return memory is not None and memory.brake is not None

@@ -140,4 +140,4 @@ def test_a_trace_without_calls_is_no_success(
     else:
         events(trace, *([("pod", "a", 1.0, "input", "{}")] if form.endswith("else") else []))
     assert run(["replay", str(trace)]) == 2
-    assert f"{trace}: holds no call of HostFactory's" in capsys.readouterr().err
+    assert f"{trace}: contains no call of HostFactory" in capsys.readouterr().err

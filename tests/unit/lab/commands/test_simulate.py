@@ -51,7 +51,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Path]]:
     asked: list[tuple[int, Path]] = []
 
     def draw(report: Report, scenario: str, path: Path) -> None:
-        asked.append((min(len(result.samples) for result in report.of(scenario)), path))
+        asked.append((min(len(result.samples) for result in report.results(scenario)), path))
 
     monkeypatch.setitem(sys.modules, "provisioner.lab.virtual.plots", SimpleNamespace(draw=draw))
     return asked
@@ -149,7 +149,7 @@ def test_the_reason_that_people_have_to_be_told_is_a_goal(
     file = write(pools={"a": {"boot_seconds": 20, "quota": quota}}, reason="quota")
     found, out, _ = said(file, "--seeds", "2", "--no-baselines")
     assert (found, row(out, "provisioner")[-1]) == (code, cell)
-    assert f"quota is told as the reason: in {cell[0]} of 2 seeds\n" in out
+    assert f"quota is reported as the reason: in {cell[0]} of 2 seeds\n" in out
 
 
 def test_a_broken_law_is_told_with_the_call_that_shows_it_again(
@@ -227,7 +227,7 @@ def test_results_are_written_and_each_scenario_is_drawn_and_its_samples_are_forg
         assert json.loads(Path(directory, "results.json").read_text()) == {"fine": True}
     assert [path for _, path in drawn] == [Path("one/own"), Path("deep/two/own")]
     assert all(samples > 0 for samples, _ in drawn)
-    assert [len(result.samples) for result in reports[0].of("own")] == [0, 0]
+    assert [len(result.samples) for result in reports[0].results("own")] == [0, 0]
 
 
 # --- two side by side -------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_several_scenarios_are_compared_by_name_and_drawn_by_names_that_a_direct
         (["few", "--seeds", "0"], "--seeds and --jobs have to be at least 1, --first-seed at least 0"),
         (["few", "--jobs", "0"], "--seeds and --jobs have to be at least 1, --first-seed at least 0"),
         (["few", "--first-seed", "-1"], "--seeds and --jobs have to be at least 1, --first-seed at least 0"),
-        (["few", "--compare", "few", "step"], "--compare takes the two scenarios itself; leave the others out"),
+        (["few", "--compare", "few", "step"], "--compare names its two scenarios itself; leave out the others"),
         (["few", "--out", "own.yaml"], "--out own.yaml: File exists"),
         (["none.yaml"], "none.yaml: 1 problem\n  no such file"),
         (["--compare", "few", "none.yaml"], "none.yaml: 1 problem\n  no such file"),

@@ -70,7 +70,7 @@ def test_scenarios_are_compared_by_name_or_as_the_only_ones() -> None:
         (["own"], "the catalogue has no scenario 'own'; there are 'step', .*"),
         (["scenario.txt"], ".*; a file of your own ends in .yaml"),
         (["own.yaml:x"], "own.yaml has no scenario 'x'; there are 'own'"),
-        (["own.yaml", "both.yaml"], "own: own.yaml and both.yaml:own are both called so; --compare shows two .*"),
+        (["own.yaml", "both.yaml"], "own: own.yaml and both.yaml:own have it; --compare shows two .*"),
     ],
 )
 def test_a_scenario_that_is_not_there_is_told(arguments: list[str], words: str) -> None:
@@ -79,6 +79,6 @@ def test_a_scenario_that_is_not_there_is_told(arguments: list[str], words: str) 
 
 
 def test_scenarios_of_which_only_one_file_knows_are_named() -> None:
-    words = "^both.yaml and own.yaml cannot be compared: .* or with the same names; in one alone: y$"
+    words = "^both.yaml and own.yaml cannot be compared: .* or with the same scenario names; in one file only: y$"
     with pytest.raises(UnknownScenario, match=words):
         pairs("both.yaml", "own.yaml")

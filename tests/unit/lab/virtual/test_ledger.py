@@ -106,8 +106,8 @@ def wanting(**more: object) -> Scenario:
 def told(state: VirtualState, name: str) -> None:
     """The loop publishes that every request has ended with this machine."""
     text = f'{{"status": "complete", "message": "", "machines": [{{"name": "{name}", "result": "succeed"}}]}}'
-    assert state.intent.held is not None
-    state.status.write({id_: Answer(text, True) for id_ in state.intent.held.requests}, {}, {})
+    assert state.intent.current is not None
+    state.status.write({id_: Answer(text, True) for id_ in state.intent.current.requests}, {}, {})
 
 
 def test_a_machine_that_was_given_back_is_not_told_again(world: World) -> None:
@@ -118,7 +118,7 @@ def test_a_machine_that_was_given_back_is_not_told_again(world: World) -> None:
         grid.round()
         told(state, NAME)
     assert grid.broken
-    assert "was told of before" in grid.broken[0]
+    assert "was reported before" in grid.broken[0]
 
 
 def test_a_request_that_does_not_end_is_told_once(world: World) -> None:
@@ -178,12 +178,12 @@ def test_what_cannot_be_returned_now_is_returned_later(world: World) -> None:
     state.intent.readable = False
     grid.return_unknown_machines(2)
     grid.round()
-    assert state.intent.held is not None
-    assert not state.intent.held.returns
+    assert state.intent.current is not None
+    assert not state.intent.current.returns
     state.intent.readable = True
     grid.round()
     grid.round()
-    assert [len(back.names) for back in state.intent.held.returns.values()] == [2]
+    assert [len(back.names) for back in state.intent.current.returns.values()] == [2]
 
 
 def test_an_orphan_that_stays_breaks_a_law_from_the_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def problem(file: Path, text: str) -> str:
             {"settings": {"orphan_grace_minutes": -1}},
             "own.settings.orphan_grace_minutes: expected a number > 0, got -1",
         ),
-        ({"settings": {"pools": {}}}, "own.settings.pools: a scenario has its own; leave it out"),
+        ({"settings": {"pools": {}}}, "own.settings.pools: the scenario defines this itself; leave it out"),
         ({"goals": {"t9": 3}}, "own.goals.t9: unknown measure; did you mean 't90'?"),
         ({"goals": {"t90": "x"}}, "own.goals.t90: expected a number for each measure, got 'x'"),
         ({"reason": "stokout"}, "own.reason: unknown reason 'stokout'; did you mean 'stockout'?"),
