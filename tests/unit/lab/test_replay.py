@@ -17,7 +17,7 @@ from tests.unit.lab.test_trace import events, line
 
 
 def morgan_stanley(path: Path) -> Path:
-    """A trace in the format of its hfreplay: only inputs count, of these five categories."""
+    """Write a trace in the format of Morgan Stanley's hfreplay, in which only inputs of these five categories count."""
     rows = [
         ("request", "aaaa", 100.0, "input", requesting("T2", 2)),
         ("request", "aaaa", 100.5, "output", {"requestId": "aaaa"}),
@@ -31,7 +31,7 @@ def morgan_stanley(path: Path) -> Path:
 
 
 class Scripts:
-    """Answers as the scripts do, and remembers what they were asked."""
+    """Scripts that answer as the real ones, and record their calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -104,19 +104,19 @@ def test_a_call_keeps_its_form_whether_it_was_refused_or_not(
 
 def test_a_loop_is_known_by_its_lock_or_its_heartbeat_until_it_has_signed_off(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
-    assert not loop_lives(state), "nothing ever ran there"
-    assert not Path(state.loop_lock.path).exists(), "looking makes no file"
+    assert not loop_lives(state), "no loop ever ran there"
+    assert not Path(state.loop_lock.path).exists(), "the check makes no file"
     assert state.loop_lock.acquire(0)
-    assert loop_lives(state), "it has begun"
+    assert loop_lives(state), "the loop has begun"
     state.loop_lock.raise_epoch()
     state.loop_lock.release()
     assert not loop_lives(state)
     state.heartbeat.touch()
-    assert loop_lives(state), "it beats on a host whose locks are not seen here"
+    assert loop_lives(state), "the loop beats on a host whose locks are not visible here"
     assert state.loop_lock.acquire(0)
     state.loop_lock.sign_off()
     state.loop_lock.release()
-    assert not loop_lives(state), "it has just ended"
+    assert not loop_lives(state), "the loop has just ended"
 
 
 @pytest.mark.parametrize("options", [["--speed", "nan"], ["--speed", "0"], ["--longest-gap", "nan"], []])

@@ -1,4 +1,4 @@
-"""The conditions that the embedded cloud takes: faults, timings and switches."""
+"""The conditions of the embedded cloud: faults, timings and switches."""
 
 from __future__ import annotations
 
