@@ -90,7 +90,7 @@ class Entry:
     gone: float = math.inf
     """The time at which the machine is gone, after a delete."""
 
-    def strayed(self, uid: str) -> bool:
+    def has_strayed(self, uid: str) -> bool:
         """Return True for the machine of this uid if its mark was taken away."""
         return self.mark is None and self.uid == uid
 
@@ -194,13 +194,13 @@ class FakeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return all our machines, in the mapping of the previous observation if no machine has changed."""
         entries = self.place.entries()
-        machines = self.place.machines([entry for entry in entries.values() if self._owns(entry)])
-        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].strayed(uid)]
+        machines = self.place.machines([entry for entry in entries.values() if self._is_own(entry)])
+        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
         machines |= {name: replace(machine, strayed=True) for name, machine in self.place.machines(unmarked).items()}
         if machines != self._machines:
             self._machines = machines
         others = [entries[name] for name in sought if name in entries and name not in machines]
-        ours = frozenset(entry.name for entry in others if self._made(entry))
+        ours = frozenset(entry.name for entry in others if self._is_made_here(entry))
         return Snapshot(
             pool=self.pool,
             began=now,
@@ -231,15 +231,15 @@ class FakeBackend:
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete only the machine with the uid or, without a uid, a machine that is ours or adopted."""
         entry = self.place.entries().get(delete.name)
-        if entry is not None and (entry.uid == delete.uid if delete.uid else delete.adopted or self._owns(entry)):
+        if entry is not None and (entry.uid == delete.uid if delete.uid else delete.adopted or self._is_own(entry)):
             self.place.delete(entry, at_once=delete.force)
         return {}
 
-    def _made(self, entry: Entry) -> bool:
+    def _is_made_here(self, entry: Entry) -> bool:
         """Return True if the entry has a mark of this provisioner."""
         return entry.mark is not None and entry.mark.provisioner == self._provisioner
 
-    def _owns(self, entry: Entry) -> bool:
+    def _is_own(self, entry: Entry) -> bool:
         """Return True if the entry is a machine of this pool and not a copy of another."""
         return entry.mark == (self._provisioner, self.pool, entry.name)
 

@@ -40,7 +40,7 @@ CallScript = Callable[[str, Document], ScriptResult]
 # --- where it is played -----------------------------------------------------------------------------------------------
 
 
-def loop_lives(state: State) -> bool:
+def is_loop_alive(state: State) -> bool:
     """Return True if a loop works on that directory: it has the lock, or a fresh heartbeat from another host."""
     return state.loop_lock.is_held() or bool(state.life_signs().is_running)
 
@@ -88,18 +88,18 @@ class Replay:
 
     def _play(self, event: Event) -> None:
         self._recorded |= {old: machines for old, machines in event.machines.items() if machines}
-        answer = self._called(event.command, self._translated(event))
+        answer = self._make_call(event.command, self._translate(event))
         if event.request and "requestId" in answer:
             self._ids[event.request] = answer["requestId"]
         self._made |= machines_in(answer)
 
-    def _called(self, command: str, document: Document) -> Document:
+    def _make_call(self, command: str, document: Document) -> Document:
         self.calls[command] += 1
         result = self.call(command, document)
         self.refused[command] += result.code != 0
         return result.answer
 
-    def _translated(self, event: Event) -> Document:
+    def _translate(self, event: Event) -> Document:
         """Return the call with the replay's ids and names. Parts that the scripts refuse stay, so that they are refused
         again.
         """

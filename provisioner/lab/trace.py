@@ -70,7 +70,7 @@ def _rows(path: Path) -> Iterator[Event]:
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
         for category, id_, when, value in database.execute(query, list(CATEGORIES)):
             where = f"{category} event {id_}"
-            document = {} if value in (None, "") else _parsed(path, where, value)
+            document = {} if value in (None, "") else _parse(path, where, value)
             yield Event(_seconds(path, where, when), CATEGORIES[category], document, str(id_))
 
 
@@ -78,7 +78,7 @@ def _lines(path: Path, text: str) -> Iterator[Event]:
     """Read our own format, which the scripts write with ``--record``."""
     for number, line in enumerate(text.splitlines(), 1):
         where = f"line {number}"
-        entry = _parsed(path, where, line)
+        entry = _parse(path, where, line)
         match entry:
             case {"time": int() | float() as when, "command": str(command), "input": dict(document)} if (
                 command in CATEGORIES.values()
@@ -97,7 +97,7 @@ def _seconds(path: Path, where: str, when: Any) -> float:
     raise TraceError(f"{path}: {where}: expected the time as a finite number of seconds, got {reprlib.repr(when)}")
 
 
-def _parsed(path: Path, where: str, text: object) -> Document:
+def _parse(path: Path, where: str, text: object) -> Document:
     if not isinstance(text, str | bytes):
         raise TraceError(f"{path}: {where}: expected a JSON text, got {reprlib.repr(text)}")
     try:

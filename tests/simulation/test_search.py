@@ -54,7 +54,7 @@ def read(body: Body) -> Scenario:
 
 def breaches(scenario: Scenario, run: Watched) -> Iterator[str]:
     """Return the broken laws."""
-    spared = [] if scenario.shows_truly() else [f" s: {law}: " for law in BLIND]
+    spared = [] if scenario.is_truthful() else [f" s: {law}: " for law in BLIND]
     if any(event.do in FORGETTING for event in scenario.events):
         spared.append(SURPLUS)
     return (text for text in run.broken if not any(words in text for words in spared))
@@ -63,7 +63,7 @@ def breaches(scenario: Scenario, run: Watched) -> Iterator[str]:
 def shortcomings(scenario: Scenario, run: Watched) -> Iterator[str]:
     """Return the problems that remain once all trouble is over."""
     # Machines that HostFactory forgot, or returned because observations did not show them, stay for a day.
-    may_stay = any(event.do is Act.HF_RESTART for event in scenario.events) or not scenario.shows_truly()
+    may_stay = any(event.do is Act.HF_RESTART for event in scenario.events) or not scenario.is_truthful()
     if missing := run.missing():
         yield f"{missing} machines are missing at the end"
     elif run.calls_at_last() and not run.brake():

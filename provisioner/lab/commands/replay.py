@@ -22,7 +22,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay the trace and return the exit code: PROBLEM if a call was refused. Raises UsageError, DirectoryError."""
-    from provisioner.lab.replay import Replay, loop_lives, run_script
+    from provisioner.lab.replay import Replay, is_loop_alive, run_script
     from provisioner.lab.trace import TraceError, read_trace
     from provisioner.state.directory import StateDir
 
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     except TraceError as error:
         raise UsageError(f"{error}; name a trace that --record wrote, or Morgan Stanley's") from error
     state = StateDir(Directories(os.environ).state)
-    if not options.yes and loop_lives(state):
+    if not options.yes and is_loop_alive(state):
         raise UsageError(
             f"{state.path}: a loop runs there and would make machines for the replayed requests; no call was made. "
             "Set HF_PROVIDER_WORKDIR to another directory, or give --yes."

@@ -77,7 +77,7 @@ class VirtualBackend:
         if machines is not self._machines and machines != self._machines:
             self._machines = machines
         members = self._place.members
-        foreign = frozenset(name for name in sought if name in members and not members[name].ours)
+        foreign = frozenset(name for name in sought if name in members and not members[name].is_ours)
         return Snapshot(
             self.pool,
             now,
@@ -91,7 +91,7 @@ class VirtualBackend:
     def _list(self) -> Mapping[str, Machine]:
         """Return the machines that exist and are listed; the same mapping as before if no machine has changed."""
         listed_until = self._world.now - self._place.pool.appears_seconds
-        news = [member for member in self._news.values() if member.ours and member.asked <= listed_until]
+        news = [member for member in self._news.values() if member.is_ours and member.asked <= listed_until]
         if news:
             self._listed = dict(self._listed)
         for member in news:
@@ -117,7 +117,7 @@ class VirtualBackend:
         if failure is not None:
             return [Outcome(action, failure) for action in actions]
         refusals = [do(action) for action in actions]
-        if not self._place.answers():
+        if not self._place.is_answered():
             return [Outcome(action, LOST_ANSWER) for action in actions]
         return [Outcome(action, refusal) for action, refusal in zip(actions, refusals, strict=True)]
 

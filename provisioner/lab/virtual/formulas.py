@@ -49,7 +49,7 @@ class Formula(ABC):
         self._world.after(self.period, self._round)
         wanted = self._ledger.wanted
         there = [member for place in self._stage.places.values() for member in place.ours() if not member.stopping]
-        running = [member for member in there if member.runs]
+        running = [member for member in there if member.is_running]
         pending = [member for member in there if member.phase is Phase.PENDING]
         self._ledger.use([member.name for member in running[:wanted]])
         more = self.more(max(0, wanted - len(running)), len(pending), len(running))

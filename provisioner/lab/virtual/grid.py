@@ -117,7 +117,7 @@ class Grid:
                 if self._answers[id_] != answer.text:
                     self.broken.append(f"{id_}: a terminal answer has changed")
             elif id_ in self._open:
-                self._take(id_, answer.text)
+                self._read_answer(id_, answer.text)
             else:
                 self._returns.pop(id_, None)
 
@@ -131,7 +131,7 @@ class Grid:
             self._late.add(id_)
             self.broken.append(f"{id_}: has not ended after {self._patience:.0f} s")
 
-    def _take(self, id_: str, text: str) -> None:
+    def _read_answer(self, id_: str, text: str) -> None:
         template, count, _ = self._open.pop(id_)
         entry = json.loads(text)
         self.ended += 1

@@ -111,30 +111,30 @@ class Ledger:
             self.breach("cap", f"{self._starting[key]} machines pending of {key}, at most {limits.max_pending}")
 
     def ran(self, pool: str, member: Member) -> None:
-        if not member.ours:
+        if not member.is_ours:
             return
         self._advance()
         self.tally.ran += 1
         self.pending -= 1
         self.running.add(member.name)
         self._usable = None
-        if self.most_ran_at is None and self.world.now >= self.judge_from and self._most_run():
+        if self.most_ran_at is None and self.world.now >= self.judge_from and self._has_most_running():
             self.most_ran_at = self.world.now
         self._starting[pool, member.template] -= 1
 
-    def _most_run(self) -> bool:
+    def _has_most_running(self) -> bool:
         return self.wanted > 0 and len(self.running) >= 0.9 * self.wanted
 
     def deleting(self, pool: str, member: Member) -> None:
-        if not member.ours:
+        if not member.is_ours:
             self.breach("killed", f"{member.name} is not ours")
-        elif member.runs and member.name in self.hosts:
+        elif member.is_running and member.name in self.hosts:
             self.breach("killed", f"{member.name} ran, and HostFactory had not returned it")
         elif not member.template and self.world.now - member.asked < self.orphan_grace:
             self.breach("killed", f"{member.name} was deleted within its grace period")
 
     def ended(self, pool: str, member: Member) -> None:
-        if not member.ours:
+        if not member.is_ours:
             return
         self._advance()
         if member.ran is not None:
@@ -145,7 +145,7 @@ class Ledger:
             self._starting[pool, member.template] -= 1
 
     def gone(self, pool: str, member: Member) -> None:
-        if not member.ours:
+        if not member.is_ours:
             return
         self.tally.gone += 1
         self._alive[pool, member.template] -= 1

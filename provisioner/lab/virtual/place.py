@@ -37,18 +37,18 @@ class Member:
     asked: float
     """The time at which its create took effect."""
     phase: Phase = Phase.PENDING
-    waits: bool = False
+    is_waiting: bool = False
     """True while the machine waits for room in the place."""
     ran: float | None = None
     stopping: bool = False
     failure: Failure | None = None
     cause: LossCause | None = None
-    ours: bool = True
+    is_ours: bool = True
     """True if the machine has our identity."""
     launched: int = 0
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """True while the machine runs and was not asked to end."""
         return self.phase is Phase.RUNNING and not self.stopping
 
@@ -65,7 +65,7 @@ class Member:
             launched=self.launched,
             failure=self.failure,
             cause=self.cause,
-            no_room=self.waits,
+            no_room=self.is_waiting,
         )
 
 
@@ -148,7 +148,7 @@ class Place:
             return THROTTLED
         return {Calls.ANSWERED: None, Calls.UNANSWERED: UNANSWERED, Calls.DENIED: DENIED}[self.pool.calls]
 
-    def answers(self) -> bool:
+    def is_answered(self) -> bool:
         """Return True if the response to this call arrives."""
         return self._chance.random() >= self.pool.lost_answers
 
@@ -168,7 +168,7 @@ class Place:
         """Make a machine, or find the existing one. Return the failure if the place refuses the machine."""
         there = self.members.get(name)
         if there is not None:
-            return None if there.ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
+            return None if there.is_ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
         if self.pool.quota is not None and len(self.members) >= self.pool.quota:
             return QUOTA
         if self._chance.random() >= self.pool.ignored_creates:
@@ -191,7 +191,7 @@ class Place:
         number, now = self._made, self._world.now
         launched = int(self._world.start_wall + now)
         uid = f"{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-        member = self.members[name] = Member(name, template, uid, now, launched=launched, ours=ours)
+        member = self.members[name] = Member(name, template, uid, now, launched=launched, is_ours=ours)
         if ours:
             self._witness.created(self.name, member)
         self._find_room(member)
@@ -202,7 +202,7 @@ class Place:
     def take_away(self, share: float, cause: LossCause) -> None:
         """End a share of the running machines; with cause ``deleted``, a share of all machines."""
         everyone = cause is LossCause.DELETED
-        there = [member for member in self.ours() if everyone or member.runs]
+        there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):
             if everyone:
                 self._stop(member, self.pool.stop_seconds)
@@ -211,19 +211,19 @@ class Place:
 
     def ours(self) -> list[Member]:
         """Return the machines that have our identity."""
-        return [member for member in self.members.values() if member.ours]
+        return [member for member in self.members.values() if member.is_ours]
 
     def _find_room(self, member: Member) -> None:
         capacity = self.pool.capacity
-        member.waits = capacity is not None and self._roomy >= capacity
-        member.failure = FULL if member.waits else None
-        if not member.waits:
+        member.is_waiting = capacity is not None and self._roomy >= capacity
+        member.failure = FULL if member.is_waiting else None
+        if not member.is_waiting:
             self._roomy += 1
             self._boot(member)
 
     def _admit(self) -> None:
         """Give free room to waiting machines, in the order in which they came."""
-        waiting = [member for member in self.members.values() if member.waits and not member.stopping]
+        waiting = [member for member in self.members.values() if member.is_waiting and not member.stopping]
         for member in waiting:
             if self.pool.capacity is not None and self._roomy >= self.pool.capacity:
                 break
@@ -253,7 +253,7 @@ class Place:
         self._world.after(60.0, self._preempt_some)
         rate = self.pool.preempted_per_hour
         for member in self.ours() if rate else []:
-            if member.runs and self._chance.random() < rate / 60:
+            if member.is_running and self._chance.random() < rate / 60:
                 self._end(member, None, LossCause.PREEMPTED)
 
     def _end(self, member: Member, failure: Failure | None, cause: LossCause) -> None:
@@ -283,7 +283,7 @@ class Place:
         del self.members[member.name]
         if member.cause is not None:
             self.causes[member.name] = member.cause
-        if not member.waits:
+        if not member.is_waiting:
             self._roomy -= 1
         self._witness.gone(self.name, member)
         self._admit()

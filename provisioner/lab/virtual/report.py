@@ -95,7 +95,7 @@ class Report:
         """Return the runs of the provisioner in which a law was broken."""
         return [result for name in self.played() for result in self.results(name) if result.broken]
 
-    def fine(self) -> bool:
+    def is_fine(self) -> bool:
         """Return True if the provisioner broke no law and missed no goal."""
         reason_goals = [self.reason_goal(name) for name in self.played() if self.results(name)]
         goals = [goal.met for name in self.played() for goal in self.goals(name)]
@@ -136,7 +136,7 @@ def document(report: Report, *, interrupted: bool = False) -> dict[str, Any]:
     return {
         "version": VERSION,
         "interrupted": interrupted,
-        "fine": report.fine(),
+        "fine": report.is_fine(),
         "scenarios": {name: _scenario(report, name) for name in report.played()},
     }
 

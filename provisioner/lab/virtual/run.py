@@ -116,7 +116,7 @@ class Provisioner:
         self.grid = Grid(stage.scenario, self.state, stage.world)
         self._settings = stage.scenario.provisioner()
         self._orphan_grace = 60 * self._settings.orphan_grace_minutes
-        self._shows_truly = stage.scenario.shows_truly()
+        self._is_truthful = stage.scenario.is_truthful()
         self._reasons: Counter[str] = Counter()
         self._cycles = self._plans = 0
         self._orphans: dict[str, float] = {}
@@ -170,7 +170,7 @@ class Provisioner:
 
     def _check_losses(self) -> None:
         """Check that HostFactory is not asked to give up a running machine, if observations are true."""
-        if self._shows_truly:
+        if self._is_truthful:
             for name in self._ledger.running.intersection(self.grid.lost):
                 self._ledger.breach("killed", f"{name} runs, but was reported to HostFactory as gone")
 

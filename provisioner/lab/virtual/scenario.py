@@ -306,7 +306,7 @@ class Scenario(Section):
         """The length in seconds."""
         return 3600 * self.hours
 
-    def shows_truly(self) -> bool:
+    def is_truthful(self) -> bool:
         """Return True if successful observations show the true state, late by at most the pool's ``lag_seconds``."""
         late = any(pool.appears_seconds > pool.lag_seconds for pool in self.pools.values())
         observations = [pool.observations for pool in self.pools.values()]
@@ -319,13 +319,13 @@ class Scenario(Section):
         """Return the seconds in which every request has to end; None if a lost memory may not be rebuilt in time."""
         acts = Counter(event.do for event in self.events)
         losses = acts[Act.LOSE_MEMORY] + acts[Act.OLD_MEMORY]
-        if losses and not (self.shows_truly() and self._always_seen()):
+        if losses and not (self.is_truthful() and self._is_always_seen()):
             return None
         idle = sum(event.seconds or 0.0 for event in self.events if event.do in STANDSTILLS)
         limits = self.limits()
         return (1 + losses) * max(limits.request_deadline, limits.return_deadline) + idle + END_SLACK
 
-    def _always_seen(self) -> bool:
+    def _is_always_seen(self) -> bool:
         changed = [event.change.get("observations") for event in self.events]
         return ObservationMode.FAILED not in [*changed, *(pool.observations for pool in self.pools.values())]
 

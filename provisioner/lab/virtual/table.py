@@ -121,7 +121,7 @@ def _verdict(report: Report) -> Text:
     reason_goals = [report.reason_goal(name) for name in report.played() if report.results(name)]
     goals += [one.met for one in reason_goals if one is not None]
     text = f"{runs} runs of the provisioner: laws broken in {len(report.broken())}, goals missed {goals.count(False)}"
-    return Text(f"{text} of {len(goals)}.", style="green" if report.fine() else "bold red")
+    return Text(f"{text} of {len(goals)}.", style="green" if report.is_fine() else "bold red")
 
 
 # --- two side by side -------------------------------------------------------------------------------------------------

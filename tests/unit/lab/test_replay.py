@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.lab.replay import LONGEST_WAIT, Replay, ScriptResult, loop_lives
+from provisioner.lab.replay import LONGEST_WAIT, Replay, ScriptResult, is_loop_alive
 from provisioner.lab.trace import read_trace
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.provider import requesting
@@ -104,19 +104,19 @@ def test_a_call_keeps_its_form_whether_it_was_refused_or_not(
 
 def test_a_loop_is_known_by_its_lock_or_its_heartbeat_until_it_has_signed_off(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
-    assert not loop_lives(state), "no loop ever ran there"
+    assert not is_loop_alive(state), "no loop ever ran there"
     assert not Path(state.loop_lock.path).exists(), "the check makes no file"
     assert state.loop_lock.acquire(0)
-    assert loop_lives(state), "the loop has begun"
+    assert is_loop_alive(state), "the loop has begun"
     state.loop_lock.raise_epoch()
     state.loop_lock.release()
-    assert not loop_lives(state)
+    assert not is_loop_alive(state)
     state.heartbeat.touch()
-    assert loop_lives(state), "the loop beats on a host whose locks are not visible here"
+    assert is_loop_alive(state), "the loop beats on a host whose locks are not visible here"
     assert state.loop_lock.acquire(0)
     state.loop_lock.sign_off()
     state.loop_lock.release()
-    assert not loop_lives(state), "the loop has just ended"
+    assert not is_loop_alive(state), "the loop has just ended"
 
 
 @pytest.mark.parametrize("options", [["--speed", "nan"], ["--speed", "0"], ["--longest-gap", "nan"], []])

@@ -174,7 +174,7 @@ class Face:
             raise Dropped
         self._refuse(call)
         call.check_place()
-        if method.waits:
+        if method.is_waiting:
             await self._wait(call)
         document = method.respond(call)
         if fault := self._strikes("lost_response", call):

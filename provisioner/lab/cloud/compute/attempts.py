@@ -45,7 +45,7 @@ class Attempts:
         world.after(at - world.now, lambda: self._attempt(member))
 
     def _attempt(self, member: Member) -> None:
-        if not self._group.holds(member) or member.vm or member.leaving:
+        if not self._group.has_member(member) or member.vm or member.leaving:
             return
         error = self._obstacle(member)
         if error is None:
@@ -97,12 +97,12 @@ class Attempts:
         """Return the reason why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
         spec, zone, world = self._group.spec, member.zone, self._group.world
         targets = (member.name, spec.name, zone)
-        if self._name_taken(member):
+        if self._is_name_taken(member):
             path = self._group.path(member)
             return failed(member.name, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
         if fault := world.strikes("stockout", *targets):
             return stockout(spec, zone, str(fault.params.get("code", STOCKOUT)))
-        if self._full():
+        if self._is_full():
             return stockout(spec, zone)
         if fault := world.strikes("quota", *targets):
             return quota(spec, zone, member.name, fault)
@@ -114,7 +114,7 @@ class Attempts:
             return {"code": str(fault.params.get("code", "INTERNAL_ERROR")), "message": message}
         return None
 
-    def _name_taken(self, member: Member) -> bool:
+    def _is_name_taken(self, member: Member) -> bool:
         """Return True if another VM of the zone has the member's name. The fault ``name_taken`` makes such a VM."""
         spec, vms = self._group.spec, self._group.vms
         struck = self._group.world.strikes("name_taken", member.name, spec.name, member.zone)
@@ -122,7 +122,7 @@ class Attempts:
             vms.insert(spec, member.zone, member.name)
         return member.name in vms.zone(spec.project, member.zone)
 
-    def _full(self) -> bool:
+    def _is_full(self) -> bool:
         """Return True if the MIG has as many VMs as there is room for."""
         capacity = self._group.spec.capacity
         return capacity is not None and sum(1 for member in self._group.members.values() if member.vm) >= capacity

@@ -20,7 +20,7 @@ from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.groups import Groups
 from provisioner.lab.cloud.compute.instance_configs import config_document, preserved_states
 from provisioner.lab.cloud.compute.labels import new_labels
-from provisioner.lab.cloud.compute.lists import ListCall, Source, aggregated_page, fixed, page_of, take, token_of
+from provisioner.lab.cloud.compute.lists import ListCall, Source, aggregated_page, fixed, page_items, page_of, token_of
 from provisioner.lab.cloud.compute.operations import ApiError, Document, Operation
 from provisioner.lab.cloud.compute.settings import UnknownPlace, UnknownProject
 from provisioner.lab.cloud.compute.vms import Vm
@@ -37,7 +37,7 @@ class Method:
     path: str
     respond: Callable[[Call], Document]
     mutates: bool = False
-    waits: bool = False
+    is_waiting: bool = False
     """True for a method whose response waits until the operation is done."""
 
     @cached_property
@@ -89,7 +89,7 @@ class Call:
     def check_place(self) -> None:
         """Refuse a project, zone or region that does not exist. Two switches choose the error."""
         switches, groups = self.groups.switches, self.groups
-        if not groups.knows(self.project):
+        if not groups.has_project(self.project):
             raise unknown_project(switches.unknown_project, self.project, self.method.name)
         kind = self.scope.partition("/")[0]
         if kind and self.place not in (groups.zones if kind == "zones" else groups.regions)(self.project):
@@ -190,17 +190,17 @@ def _list_managed(call: Call) -> Document:
         predicate = list_call.predicate
         everything = [document for _, document in mig.shelf.after("", list_call.lag)]
         return _page("managedInstances", [one for one in everything if predicate is None or predicate(one)], "")
-    return _page("managedInstances", *take(list_call, mig.shelf.after, order=False))
+    return _page("managedInstances", *page_items(list_call, mig.shelf.after, order=False))
 
 
 def _list_errors(call: Call) -> Document:
     rows = {f"{number:06d}": row for number, row in enumerate(call.mig().errors)}
-    return _page("items", *take(call.list_call(call.parts["name"]), fixed(rows), order=False))
+    return _page("items", *page_items(call.list_call(call.parts["name"]), fixed(rows), order=False))
 
 
 def _list_configs(call: Call) -> Document:
     configs = {member.name: config_document(member) for member in call.mig().members.values() if member.configured}
-    return _page("items", *take(call.list_call(call.parts["name"]), fixed(configs), order=False))
+    return _page("items", *page_items(call.list_call(call.parts["name"]), fixed(configs), order=False))
 
 
 def _page(field: str, items: list[Document], last: str) -> Document:
@@ -263,7 +263,7 @@ def _operation_get(call: Call) -> Document:
 
 
 def _operations(call: Call, scope: str) -> Mapping[str, Document]:
-    return call.groups.operations.of(call.project, scope)
+    return call.groups.operations.documents_of(call.project, scope)
 
 
 def _zone_get(call: Call) -> Document:
@@ -359,7 +359,7 @@ def _of_scope(prefix: str, placeholder: str) -> list[Method]:
         Method(autoscalers + "get", "GET", scope + "autoscalers/{name}", _autoscaler_get),
         Method(autoscalers + "list", "GET", scope + "autoscalers", AUTOSCALERS.listed),
         Method(operations + "get", "GET", operation, _operation_get),
-        Method(operations + "wait", "POST", operation + "/wait", _operation_get, waits=True),
+        Method(operations + "wait", "POST", operation + "/wait", _operation_get, is_waiting=True),
         Method(operations + "list", "GET", scope + "operations", OPERATIONS.listed),
     ]
 

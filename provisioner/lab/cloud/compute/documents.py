@@ -52,7 +52,7 @@ def mig_document(mig: Mig) -> Document:
         "listManagedInstancesResults": "PAGINATED" if mig.paginated else "PAGELESS",
         "currentActions": {field: actions[action] for action, field in ACTION_FIELDS.items()},
         "status": {
-            "isStable": mig.stable,
+            "isStable": mig.is_stable,
             "stateful": stateful_document(mig.members.values()),
             "versionTarget": {"isReached": True},
             "allInstancesConfig": {"effective": True},
@@ -64,7 +64,7 @@ def mig_document(mig: Mig) -> Document:
             "replacementMethod": spec.replacement_method,
         },
         "instanceLifecyclePolicy": {
-            "defaultActionOnFailure": "REPAIR" if mig.repairs else "DO_NOTHING",
+            "defaultActionOnFailure": "REPAIR" if mig.is_repairing else "DO_NOTHING",
             "forceUpdateOnRepair": "NO",
             "onFailedHealthCheck": "DEFAULT_ACTION",
         },

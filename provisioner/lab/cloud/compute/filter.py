@@ -49,7 +49,7 @@ def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
         parser = _Parser(_tokens(text), resource, base)
         predicate = parser.alternatives(0)
         if parser.peek() is not None:
-            raise ValueError(f"unexpected '{parser.take().text}'")
+            raise ValueError(f"unexpected '{parser.next_token().text}'")
     except ValueError as error:
         raise ValueError(f"Invalid list filter expression: {error}") from error
     return predicate
@@ -107,7 +107,7 @@ class _Parser:
     def peek(self) -> _Token | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None
 
-    def take(self) -> _Token:
+    def next_token(self) -> _Token:
         token = self.peek()
         if token is None:
             raise ValueError("it ends too early")
@@ -119,27 +119,27 @@ class _Parser:
         parts = [self._either(depth)]
         while (token := self.peek()) is not None and token != _Token("punct", ")"):
             if token == _Token("word", "AND"):
-                self.take()
+                self.next_token()
             parts.append(self._either(depth))
         return _all(parts)
 
     def _either(self, depth: int) -> Predicate:
         parts = [self._term(depth)]
         while self.peek() == _Token("word", "OR"):
-            self.take()
+            self.next_token()
             parts.append(self._term(depth))
         return parts[0] if len(parts) == 1 else lambda document: any(part(document) for part in parts)
 
     def _term(self, depth: int) -> Predicate:
         if depth > DEEPEST:
             raise ValueError(f"more than {DEEPEST} parentheses or negations within each other")
-        token = self.take()
+        token = self.next_token()
         if token in (_Token("word", "NOT"), _Token("word", "-")):
             inner = self._term(depth + 1)
             return lambda document: not inner(document)
         if token == _Token("punct", "("):
             group = self.alternatives(depth + 1)
-            if self.take() != _Token("punct", ")"):
+            if self.next_token() != _Token("punct", ")"):
                 raise ValueError("a parenthesis is not closed")
             return group
         if token.kind != "word" or token.text in _KEYWORDS:
@@ -147,12 +147,12 @@ class _Parser:
         return self._comparison(token.text)
 
     def _comparison(self, field: str) -> Predicate:
-        operator = self.take()
+        operator = self.next_token()
         if operator.text in ("eq", "ne"):
             raise ValueError(f"'{operator.text}' does not mix with other operators")
         if operator.kind != "op":
             raise ValueError(f"expected an operator behind '{field}', got '{operator.text}'")
-        value = self.take()
+        value = self.next_token()
         if value.kind not in ("word", "quoted"):
             raise ValueError(f"expected a value behind '{field}{operator.text}', got '{value.text}'")
         path = field.removeprefix("-").split(".")

@@ -45,7 +45,7 @@ class Mig(Members):
         return numeric_id(self.spec.path)
 
     @property
-    def stable(self) -> bool:
+    def is_stable(self) -> bool:
         """True while no member changes and no call is pending."""
         return set(self.actions()) <= {"NONE"} and not self.operations.pending(self.spec.path)
 

@@ -103,7 +103,7 @@ class Groups:
             if key[:2] == (project, scope) and not self.world.strikes("mig_gone", mig.spec.name)
         ]
 
-    def knows(self, project: str) -> bool:
+    def has_project(self, project: str) -> bool:
         """Return True if the project exists, that is, has a MIG."""
         return any(spec.project == project for spec in self.specs)
 
@@ -191,5 +191,5 @@ def _vm_state(vm: Vm, pool: str) -> dict[str, Any]:
         "phase": _VM_PHASES[vm.status],
         "labels": dict(vm.labels),
         "created": timestamp(vm.created),
-        "ip": vm.ip if vm.shows_ip else "",
+        "ip": vm.ip if vm.is_ip_shown else "",
     }

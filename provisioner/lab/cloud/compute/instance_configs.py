@@ -23,10 +23,10 @@ KINDS = {"metadata": str, "disks": dict, "internalIPs": dict, "externalIPs": dic
 def preserved_states(instances: Sequence[Any]) -> dict[str, Document]:
     """Return the preserved states by name, of the instances that have one; 400 if one is malformed."""
     entries = [entry for entry in instances if isinstance(entry, dict) and "preservedState" in entry]
-    return {str(entry.get("name", "")): _checked(entry["preservedState"]) for entry in entries}
+    return {str(entry.get("name", "")): _check_state(entry["preservedState"]) for entry in entries}
 
 
-def _checked(state: object) -> Document:
+def _check_state(state: object) -> Document:
     """Return the non-empty kinds of a preserved state, because gcloud sends every kind."""
     if not isinstance(state, dict):
         raise _invalid("preservedState", state)

@@ -127,7 +127,7 @@ class ListCall:
 
 def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Document:
     """Return a page of a plain list. Without ``order`` the list ignores orderBy."""
-    items, last = take(call, source, order)
+    items, last = page_items(call, source, order)
     document = call.frame(kind)
     if call.world.strikes("empty_page", *call.targets):
         return document | {"nextPageToken": token_of(call.begin() or "\0")}
@@ -141,7 +141,7 @@ def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Do
     return document
 
 
-def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
+def page_items(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
     """Return the items of the page that the call asks for, and the last item's name if more items follow."""
     if order:
         source = in_order(call, source)

@@ -74,7 +74,7 @@ class MemberLife:
     def _go(self, member: Member) -> None:
         """Delete the VM of a leaving member; later, if the VM is protected."""
         group = self._group
-        if not group.holds(member):
+        if not group.has_member(member):
             return
         if member.vm and group.world.strikes("protected", member.name, group.spec.name, member.zone):
             member.errors = (PROTECTED,)
@@ -122,7 +122,7 @@ class MemberLife:
     def even_out_later(self) -> None:
         """Schedule a check of whether the zones are even, if the group redistributes."""
         group = self._group
-        if group.redistributes:
+        if group.is_redistributing:
             group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)
 
     def _even_out(self) -> None:
@@ -132,7 +132,7 @@ class MemberLife:
         counts = Counter(member.zone for member in there)
         sizes = {zone: counts[zone] for zone in group.spec.all_zones}
         fullest, emptiest = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
-        if not group.redistributes or sizes[fullest] - sizes[emptiest] < 2:
+        if not group.is_redistributing or sizes[fullest] - sizes[emptiest] < 2:
             return
         self.delete(next(member for member in there if member.zone == fullest))
         self._add(Member(group.random_name(), emptiest, configured=False))
@@ -151,7 +151,7 @@ class MemberLife:
             self._booted(member, vm)
         elif not vm.exists:
             self._ended(member, vm)
-        elif vm.status == "TERMINATED" and self._group.repairs:
+        elif vm.status == "TERMINATED" and self._group.is_repairing:
             self._repair_later(member)
         self._group.show(member)
 
@@ -179,7 +179,7 @@ class MemberLife:
             self._group.leave(member)
         elif member.action in ("CREATING", "RECREATING"):
             self._attempts.schedule(member, 0.0)
-        elif self._group.repairs:
+        elif self._group.is_repairing:
             self._repair_later(member)
         elif self._group.switches.dead_member_stays:
             member.action = "NONE"
@@ -193,18 +193,18 @@ class MemberLife:
         world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair_dead(member, dead))
 
     def _repair_dead(self, member: Member, dead: Vm | None) -> None:
-        if self._group.repairs:
+        if self._group.is_repairing:
             self._repair(member, dead, REPAIRED)
 
     def _heal(self, member: Member, sick: Vm | None) -> None:
-        if self._group.heals:
+        if self._group.is_healing:
             self._repair(member, sick, UNHEALTHY)
 
     def _repair(self, member: Member, dead: Vm | None, why: str) -> None:
         """Recreate a member whose VM died or is unhealthy, unless the member has changed meanwhile."""
-        if not self._group.holds(member) or (member.vm or member.previous) is not dead:
+        if not self._group.has_member(member) or (member.vm or member.previous) is not dead:
             return
         if member.action == "NONE":
             self._group.vms.audit.system("instances.repair.recreateInstance", self._group.path(member), why)
-            member.keeps_template = not self._group.updates_on_repair
+            member.keeps_template = not self._group.is_updated_on_repair
             self.recreate(member)

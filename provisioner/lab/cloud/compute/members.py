@@ -77,13 +77,13 @@ class Members:
         self.created = self.world.wall()
 
     @property
-    def repairs(self) -> bool:
+    def is_repairing(self) -> bool:
         """True if the group recreates dead VMs."""
         chosen = self.spec.default_action_on_failure == "REPAIR"
         return chosen or self.world.strikes("repairs", self.spec.name) is not None
 
     @property
-    def heals(self) -> bool:
+    def is_healing(self) -> bool:
         """True if the group recreates VMs that fail their health check."""
         lifecycle = self.settings.get("instanceLifecyclePolicy") or {}
         action = lifecycle.get("onFailedHealthCheck") or "DEFAULT_ACTION"
@@ -91,7 +91,7 @@ class Members:
         return action == "REPAIR" and bool(self.settings.get("autoHealingPolicies"))
 
     @property
-    def updates_on_repair(self) -> bool:
+    def is_updated_on_repair(self) -> bool:
         """True if a repair applies the group's present template."""
         return bool((self.settings.get("instanceLifecyclePolicy") or {}).get("forceUpdateOnRepair") == "YES")
 
@@ -111,7 +111,7 @@ class Members:
         return other and self.spec.update_type == "PROACTIVE" and not gentle
 
     @property
-    def redistributes(self) -> bool:
+    def is_redistributing(self) -> bool:
         """True if the group evens out its zones."""
         spec = self.spec
         return bool(spec.region) and (spec.redistribution, spec.target_shape) == ("PROACTIVE", "EVEN")
@@ -125,7 +125,7 @@ class Members:
         """Return the number of members by current action."""
         return Counter(member.action for member in self.members.values())
 
-    def holds(self, member: Member) -> bool:
+    def has_member(self, member: Member) -> bool:
         """Return True while the member has not left and no other member has taken its name."""
         return self.members.get(member.name) is member
 
@@ -154,7 +154,7 @@ class Members:
         self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
 
     def _left(self, member: Member) -> None:
-        if self.holds(member):
+        if self.has_member(member):
             del self.members[member.name]
             self.shelf.put(member.name, None)
 
@@ -165,7 +165,7 @@ class Members:
 
     def show(self, member: Member) -> None:
         """List the member as it is now, unless it has left."""
-        if self.holds(member):
+        if self.has_member(member):
             self.shelf.put(member.name, self._document(member))
 
     def log_error(self, member: Member, error: Mapping[str, str]) -> None:

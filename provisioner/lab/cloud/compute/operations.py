@@ -110,7 +110,7 @@ class Operation:
     """The statusMessage, if Google itself acted."""
 
     @property
-    def on_group(self) -> bool:
+    def is_group_call(self) -> bool:
         """True for the operation of a call on a MIG."""
         return self.kind.startswith("compute.")
 
@@ -186,7 +186,7 @@ class Operations:
             request_id=request_id,
             inserted=self.world.wall(),
         )
-        if operation.on_group:
+        if operation.is_group_call:
             operation.logged = self.audit.begin(operation.method, target.path)
         self._operations[target.project, target.scope, operation.name] = operation
         self._pending[target.path] += 1
@@ -225,7 +225,7 @@ class Operations:
             )
         return operation
 
-    def of(self, project: str, scope: str) -> dict[str, Document]:
+    def documents_of(self, project: str, scope: str) -> dict[str, Document]:
         """Return all operations of a zone or region by name."""
         return {
             key[2]: operation.document()
@@ -274,7 +274,7 @@ class Operations:
         operation.error = _fault_error(faults)
         if operation.error is None and (stuck is None or stuck.params.get("applied", True)):
             operation.error = effect()
-        if operation.on_group:
+        if operation.is_group_call:
             self.audit.end(operation.method, target.path, operation.logged, operation.error)
         if stuck is None:
             operation.ended = self.world.wall()

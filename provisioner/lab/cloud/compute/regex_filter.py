@@ -58,17 +58,17 @@ class _Reader:
         """Return one condition, or several conditions in parentheses."""
         if depth > DEEPEST:
             raise ValueError(f"more than {DEEPEST} parentheses within each other")
-        if not self._takes("("):
+        if not self._skip("("):
             yield self._condition()
             return
         while True:
             yield from self.conditions(depth + 1)
-            if not self._takes(")"):
+            if not self._skip(")"):
                 raise ValueError(f"a parenthesis is not closed before '{self.rest()}'")
-            if not self._takes("("):
+            if not self._skip("("):
                 return
 
-    def _takes(self, character: str) -> bool:
+    def _skip(self, character: str) -> bool:
         """Skip this character if it comes next, and return True then."""
         match = re.compile(r"\s*").match(self._text, self._at)
         begin = match.end() if match else self._at
@@ -132,14 +132,14 @@ _CLASSES = {
 
 def compile_re2(pattern: str) -> re.Pattern[str]:
     """Return the pattern as RE2 would read it. Raises ValueError for syntax that RE2 refuses."""
-    translated = "".join(_translated(match) for match in _PIECE.finditer(pattern))
+    translated = "".join(_translate(match) for match in _PIECE.finditer(pattern))
     try:
         return re.compile(translated, re.ASCII)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"'{pattern}' is no regular expression of RE2: {error}") from error
 
 
-def _translated(match: re.Match[str]) -> str:
+def _translate(match: re.Match[str]) -> str:
     piece, kind = match[0], match.lastgroup
     if kind in ("group", "possessive"):
         raise ValueError(f"'{piece}' in '{match.string}' is not in the syntax of RE2")

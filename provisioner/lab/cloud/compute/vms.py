@@ -109,7 +109,7 @@ class Vm:
     stopped: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata that its group preserves for it, beyond the metadata of every member."""
-    shows_ip: bool = False
+    is_ip_shown: bool = False
     ipv6_only: bool = False
     doomed: bool = False
     """True after a request to delete the VM, which then does not stay as TERMINATED."""
@@ -129,7 +129,7 @@ class Vm:
         return self.status != "GONE"
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         """True while the VM runs or is on its way to RUNNING."""
         return self.status == "RUNNING" or self.status in STARTING
 
@@ -194,7 +194,7 @@ class Vms:
             ip=self._address(name),
             labels=spec.labels,
             metadata=metadata or {},
-            shows_ip=self.switches.ip_before_running,
+            is_ip_shown=self.switches.ip_before_running,
             ipv6_only=self.world.strikes("no_address", name, spec.name, zone) is not None,
         )
         self._vms.setdefault((spec.project, zone), {})[name] = vm
@@ -215,7 +215,7 @@ class Vms:
             self._begin(vm, "delete")
             self._remove(vm)
             return
-        if not vm.live:
+        if not vm.is_live:
             return
         self._begin(vm, "delete")
         self._change(vm, "STOPPING")
@@ -232,7 +232,7 @@ class Vms:
 
     def stop(self, vm: Vm) -> None:
         """Stop a VM that stays as TERMINATED."""
-        if vm.live:
+        if vm.is_live:
             self._begin(vm, "stop")
             self._change(vm, "STOPPING")
             delay = min(self.world.lognormal(*self.timings.delete), self.timings.delete_cap)
@@ -276,10 +276,10 @@ class Vms:
         vm.started = self.world.wall()
         hidden = self.world.strikes("no_ip", vm.name, vm.spec.name, vm.zone)
         if hidden:
-            vm.shows_ip = False
+            vm.is_ip_shown = False
             self.world.after(float(hidden.params.get("seconds", 30.0)), lambda: self._show_ip(vm))
         else:
-            vm.shows_ip = True
+            vm.is_ip_shown = True
         self._change(vm, "RUNNING")
         self._ended(vm, "insert")
         if vm.spec.max_run_seconds is not None:
@@ -290,7 +290,7 @@ class Vms:
                 self.world.after(float(fault.params.get("seconds", 60.0)), partial(act, vm))
 
     def _show_ip(self, vm: Vm) -> None:
-        vm.shows_ip = True
+        vm.is_ip_shown = True
         if vm.exists:
             self._show(vm)
 
@@ -401,7 +401,7 @@ def _interface(vm: Vm) -> Document:
     }
     if vm.ipv6_only:
         interface |= {"ipv6AccessType": "INTERNAL", "ipv6Address": str(ipaddress.IPv6Address(f"fd20::{vm.ip}"))}
-    elif vm.shows_ip:
+    elif vm.is_ip_shown:
         interface["networkIP"] = vm.ip
     return interface
 

@@ -127,7 +127,7 @@ class Face:
             return call
         check_shape(store.kind.kind, call.body)
         if store is self._cluster.pods:
-            known_fields(call.body, strict=call.strict)
+            known_fields(call.body, strict=call.is_strict)
         return replace(call, name=(call.body.get("metadata") or {}).get("name") or "")
 
     async def review(self, request: web.Request) -> web.Response:
@@ -230,7 +230,7 @@ class Face:
         if call.verb == "patch":
             whole = {"kind": "Pod", "apiVersion": "v1", **pod.document}
             document = apply_patch(whole, call.body, call.request.content_type)
-        known_fields(check_shape("Pod", document), strict=call.strict and call.verb == "update")
+        known_fields(check_shape("Pod", document), strict=call.is_strict and call.verb == "update")
         metadata = document.setdefault("metadata", {})
         check_path(metadata, call.namespace, call.name)
         if metadata.get("uid", pod.uid) != pod.uid:

@@ -59,7 +59,7 @@ class Call:
         return f"{self.resource}.{'watchlist' if streamed else self.verb}"
 
     @property
-    def strict(self) -> bool:
+    def is_strict(self) -> bool:
         """True if an unknown field is to be refused instead of dropped."""
         return self.request.query.get("fieldValidation") == "Strict"
 

@@ -155,8 +155,8 @@ def test_how_long_a_request_may_take(more: dict[str, object], within: float | No
     ],
 )
 def test_true_and_false_observations(pool: dict[str, object], truly: bool) -> None:
-    assert wanting(pools={"a": pool}).shows_truly() is truly
-    assert wanting(events=[{"at_minutes": 1, "change": pool}] if pool else []).shows_truly() is (
+    assert wanting(pools={"a": pool}).is_truthful() is truly
+    assert wanting(events=[{"at_minutes": 1, "change": pool}] if pool else []).is_truthful() is (
         truly and "appears_seconds" not in pool
     )
 

@@ -24,7 +24,7 @@ def test_a_vm_goes_through_provisioning_and_staging_to_running() -> None:
             seen.append(status)
     assert seen == ["", "PROVISIONING", "STAGING", "RUNNING"]
     assert cloud.shown()["a"]["currentAction"] == "NONE"
-    assert cloud.mig.stable
+    assert cloud.mig.is_stable
     document = cloud.vm("a")
     assert document is not None
     assert document["networkInterfaces"][0]["networkIP"] == "10.128.0.2"
