@@ -43,7 +43,7 @@ class Hole(Watched):
 
     def __init__(self, hours: float, *events: dict[str, Any], **pools: dict[str, Any]) -> None:
         body = {
-            "about": "Told.",
+            "about": "Reported.",
             "hours": hours,
             "pools": pools,
             "demand": [{"machines": WANTED}],

@@ -29,7 +29,7 @@ from tests.support.clouds.direct import Mishap
 from tests.support.clouds.switches import FLIPS
 
 RUNS = int(os.environ.get("RUNS", "100"))
-STEPS = int(os.environ.get("STORY_STEPS", "40"))
+STEPS = int(os.environ.get("RUN_STEPS", "40"))
 QUICK = max(1, RUNS // 4)
 """The simulations of `make test`; `make test-slow` plays all."""
 

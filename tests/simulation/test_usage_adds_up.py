@@ -16,7 +16,7 @@ from provisioner.planning.allocate.budget import cost
 from provisioner.planning.core.usage import by_pool, used
 from provisioner.telemetry.cycle_meter import seconds
 
-STORY: dict[str, Any] = {
+SCENARIO: dict[str, Any] = {
     "about": "Machines come and go for a day, are preempted, fail to boot, and are made and seen late.",
     "pools": {
         "a": {
@@ -87,7 +87,7 @@ class Day:
     """A run of the scenario, with the true and the reported numbers at its end."""
 
     def __init__(self, events: list[dict[str, Any]], **changes: Any) -> None:
-        self.scenario: Scenario = scenarios({"day": {**STORY, "events": events, **changes}}, "tests")["day"]
+        self.scenario: Scenario = scenarios({"day": {**SCENARIO, "events": events, **changes}}, "tests")["day"]
         self.limits: Limits = self.scenario.limits()
         self.broken = play(self.scenario, 7, self._begin).broken
         clock = self.provisioner.loop.clock
