@@ -1,1 +1,1 @@
-"""What the provisioner is tried with: an embedded cloud, virtual time, demonstration and replay."""
+"""The laboratory of the provisioner: an embedded cloud, virtual time, demonstration and replay."""

@@ -1,5 +1,6 @@
-"""Plays the main job on the embedded cloud and judges it: machines are requested, run, are lost and returned. The shell
-scripts play HostFactory, and each step is judged by the cloud's own state, never by our status.
+"""The demonstration of the main job on the embedded cloud: machines are requested, run, are lost and returned.
+
+The shell scripts play HostFactory. Each step is judged by the cloud's own state, never by our status.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from provisioner.lab.playground import Playground, PlaygroundError
 
 STEP_SECONDS = 60.0
 POLL_SECONDS = 0.5
-"""Seconds between two polls: HF's 30 would be too long for a demonstration."""
+"""Seconds between two polls, because HF's 30 would be too long for a demonstration."""
 
 TERMINATED = 143
 """The exit code that shells give a program that SIGTERM ended."""
@@ -31,12 +32,12 @@ PODS, INSTANCES, SPILLED, PREEMPTED = 30, 20, 6, 3
 
 
 class NotHeldError(Exception):
-    """A step of the demo did not show what it promises; the text says what was seen instead."""
+    """The error of a step that did not show its promise. The text reports the observed state."""
 
 
 @dataclass
 class Step:
-    """A step in the table: its text, and how it ended."""
+    """A step in the table: its text, and its result."""
 
     title: str
     state: str = "…"
@@ -53,7 +54,7 @@ class Show:
     steps: list[Step] = field(default_factory=list)
 
     def render(self) -> Group:
-        """Steps above, what the cloud holds below."""
+        """Return the table of steps, and below it the machines in the cloud."""
         steps = Table(title="HostFactory provisioner: the main job on the embedded cloud", title_justify="left")
         for heading in ("", "step", "what the cloud says"):
             steps.add_column(heading)
@@ -75,7 +76,7 @@ class Show:
 
 
 class Demo:
-    """The steps, in order. Each raises NotHeldError when the cloud does not show what it should."""
+    """The steps in order. Each raises NotHeldError if the cloud does not show the expected state."""
 
     def __init__(self, playground: Playground) -> None:
         self.cloud = playground
@@ -110,7 +111,7 @@ class Demo:
             self.cloud.faults()
             pools = Counter(machine["pool"] for machine in self._of(id_) if machine["phase"] == "running")
             self._hold(pools == {"hf-a": SPILLED}, f"running: {dict(pools)}")
-            step.note = f"{SPILLED} run in hf-a, no pod is left of them"
+            step.note = f"{SPILLED} run in hf-a, none of their pods is left"
             self._until(lambda: len(self._of(id_)) == SPILLED, f"the withdrawn pods of {id_} go")
 
     def _lose(self) -> None:
@@ -163,7 +164,7 @@ class Demo:
             time.sleep(POLL_SECONDS)
 
     def _until_complete(self, id_: str) -> None:
-        """Poll as HF does, until the status is terminal; it has to be ``complete``."""
+        """Poll as HF does until the status is terminal. It has to be ``complete``."""
         entry: dict[str, Any] = {}
 
         def ended() -> bool:
@@ -178,7 +179,7 @@ class Demo:
             self.machines += [machine["name"] for machine in entry["machines"]]
 
     def _of(self, *ids: str) -> list[dict[str, Any]]:
-        """The machines of these requests in the cloud."""
+        """Return the machines of these requests in the cloud."""
         return [machine for machine in self.cloud.cloud() if any(f"-{id_}-" in machine["name"] for id_ in ids)]
 
     def _alive(self) -> set[str]:
@@ -186,7 +187,7 @@ class Demo:
 
 
 def demo(*, keep: bool) -> int:
-    """Play and judge; with ``keep``, leave cloud and loop running until interrupted. The exit code."""
+    """Play and judge the demo; return the exit code. With ``keep``, leave cloud and loop running until interrupted."""
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if keep else TERMINATED))
     try:
@@ -210,8 +211,8 @@ def _play(playground: Playground, console: Console) -> int:
         console.print(Text(f"Not held: {error}. {kept}", style="red"))
         return 1
     console.print(
-        f"Every step held, in {time.monotonic() - began:.0f} s, judged by the cloud's own state: each machine was made "
-        "once, in the place that had room; what the cloud took was reported and nothing else; nothing was left behind."
+        f"Every step held, in {time.monotonic() - began:.0f} s, judged by the cloud's own state. Each machine was made "
+        "once, in the place that had room. Exactly the machines that the cloud took were reported. No machine was left."
     )
     return 0
 
@@ -224,34 +225,34 @@ poll='{"requests":[{"requestId":"'$id'"}]}'
 until answer=$(hf_scripts/getRequestStatus.sh "$poll"); echo "$answer" | grep '"complete'; do sleep 1; done
 .venv/bin/provisioner status
 
-# The preferred place has no more room: the next one makes five more. Why they come late stands in status.
+# The preferred place has no more room, so the next place makes five more. Status shows why they come late.
 curl -sS -X PUT "$SIMULATOR/faults" -d '{"faults":[{"mode":"stockout","target":"symphony"}]}'
 hf_scripts/requestMachines.sh '{"template":{"templateId":"GkePod","machineCount":5}}'
 sleep 5; .venv/bin/provisioner status
 curl -sS -X PUT "$SIMULATOR/faults" -d '{"faults":[]}'
 
-# The cloud takes a machine away: HostFactory is asked to give it back, with the seconds left.
+# The cloud takes a machine away: HostFactory is asked to return it, with the seconds left.
 machine=$(echo "$answer" | grep -o 'hf-[a-z0-9]*-[0-9]*' | head -n 1)
 curl -sS -X POST "$SIMULATOR/preempt" -d '{"names":["'$machine'"]}'
 sleep 3; hf_scripts/getReturnRequests.sh '{"machines":[{"name":"'$machine'"}]}'
 
-# HostFactory gives machines back: they are deleted.
+# HostFactory returns machines, which are then deleted.
 back=$(echo "$answer" | grep -o '"name": *"[^"]*"' | sed 's/.*/{&}/' | paste -sd, -)
 hf_scripts/requestReturnMachines.sh '{"machines":['"$back"']}'
 sleep 5; .venv/bin/provisioner status
 """
-"""Shell lines for a terminal with the exports, which play HostFactory's part and the cloud's."""
+"""Shell lines for a terminal with the exports, which play the parts of HostFactory and the cloud."""
 
 
 def _keep(playground: Playground, console: Console) -> int:
     def show(text: str) -> None:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
-    console.print("An embedded cloud and a loop run. In a second terminal, paste:\n", style="bold")
+    console.print("An embedded cloud and a loop run. Paste this in a second terminal:\n", style="bold")
     show(playground.exports())
-    console.print("\nThen a whole round trip, line by line:", style="bold")
+    console.print("\nThen try a whole round trip, line by line:", style="bold")
     show(ROUND_TRIP)
-    console.print("Besides, with tools of your own:\n", style="bold")
+    console.print("Or use your own tools:\n", style="bold")
     show(
         "kubectl get pods -n symphony -w\n"
         "gcloud compute instance-groups managed list-instances hf-a --zone us-central1-a\n"

@@ -1,7 +1,7 @@
-"""A kind of place in memory: its machines boot, run, end and are refused as a seed has it.
+"""A kind of place in memory, whose machines boot, run, end and are refused as a seed decides.
 
-It is the example of a kind, and for tests: no configuration can name it, unless a distribution registers ``KIND`` under
-the entry-point group of ``registry``.
+It is the example of a kind, and serves tests. A configuration cannot name it, unless a distribution registers ``KIND``
+under the entry-point group of ``registry``.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 
 
 class FakePool(Pool):
-    """Machines in the memory of one process: they end with it."""
+    """Machines in the memory of one process, which end with it."""
 
     kind: str = "fake"
-    """The word that the kind is registered under."""
+    """The name under which the kind is registered."""
     boot_seconds: DurationOrZero = 0.0
-    """Most seconds from a create until the machine runs; default 0. Each machine takes a part of them by chance."""
+    """Most seconds from a create until the machine runs; default 0. Each machine takes a random part of them."""
     stop_seconds: DurationOrZero = 0.0
     """Seconds from a delete until the machine is gone; default 0."""
     refused: Share = 0.0
@@ -58,44 +58,44 @@ class FakePool(Pool):
     crash_seconds: DurationOrZero = 60.0
     """Most seconds that such a machine runs; default 60."""
     seed: int = 0
-    """What chance begins with; default 0. With the same seed a machine of the same name has the same fate."""
+    """Seed of chance; default 0. With the same seed, a machine of the same name has the same fate."""
 
 
 # --- the place --------------------------------------------------------------------------------------------------------
 
 
 class Mark(NamedTuple):
-    """What a backend writes on each machine that it creates."""
+    """The mark that a backend writes on each machine that it creates."""
 
     provisioner: str
     pool: str
     name: str
-    """As it was created: a copy has another name and the same mark."""
+    """The name at the machine's creation. A copy has another name and the same mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One machine, as the place lists it. Times are those of the place's clock."""
+    """A machine as the place lists it. Times are those of the place's clock."""
 
     name: str
     uid: str
     ip: str
     mark: Mark | None
-    """None: somebody else made it."""
+    """None if the machine was made by others."""
     launched: int
-    """Epoch seconds."""
+    """The start in epoch seconds."""
     runs: float
     ends: float
-    """When it ends by itself; what is left of it stays."""
+    """The time at which the machine ends by itself. Its leftovers stay."""
     gone: float = math.inf
-    """When it is there no more, once somebody deletes it."""
+    """The time at which the machine is gone, after a delete."""
 
-    def strayed(self, uid: str) -> bool:
+    def has_strayed(self, uid: str) -> bool:
         """Return True for the machine of this uid if its mark was taken away."""
         return self.mark is None and self.uid == uid
 
     def machine(self, now: float) -> Machine:
-        """As an observation at ``now`` shows it."""
+        """Return the machine as an observation at ``now`` shows it."""
         cause = None
         if self.gone < math.inf:
             phase, cause = Phase.STOPPING, LossCause.DELETED
@@ -107,9 +107,9 @@ class Entry:
 
 
 class FakePlace:
-    """Everything that exists in one place, whoever made it; it outlives the backends.
+    """A place with all its machines, also those of others. It outlives the backends.
 
-    A call to it, from any thread, takes effect whole or raises BackendError.
+    A call from any thread takes effect completely or raises BackendError.
     """
 
     def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -118,17 +118,17 @@ class FakePlace:
         self._entries: dict[str, Entry] = {}
         self._numbers = count(1)
         self.wakes: list[Callable[[], None]] = []
-        """Called when a machine comes or goes."""
+        """Functions that are called when a machine comes or goes."""
 
     def entries(self) -> dict[str, Entry]:
-        """All that exists, by name."""
+        """Return all machines by name."""
         with self._lock:
             now = self._clock()
             self._entries = {name: entry for name, entry in self._entries.items() if now < entry.gone}
             return dict(self._entries)
 
     def create(self, name: str, mark: Mark | None) -> Entry:
-        """Make a machine, or find the one that bears this mark; a name that is taken otherwise is refused."""
+        """Make a machine, or find the machine that has this mark. Refuse a name that is taken otherwise."""
         chance = random.Random(f"{self._pool.seed} {name}")
         if chance.random() < self._pool.refused:
             raise BackendError(ErrorClass.STOCKOUT, "The place has no room for this machine.")
@@ -140,7 +140,7 @@ class FakePlace:
         return there
 
     def delete(self, entry: Entry, *, at_once: bool = False) -> None:
-        """Begin to delete this machine, not a namesake of it."""
+        """Begin to delete this machine, but not another machine of the same name."""
         with self._lock:
             there = self._entries.get(entry.name)
             if there is not None and there.uid == entry.uid:
@@ -149,12 +149,12 @@ class FakePlace:
         self._wake()
 
     def unmark(self, name: str) -> None:
-        """Take its mark off a machine, as somebody may who does not know what it is for."""
+        """Remove the mark of a machine, as another program may do."""
         with self._lock:
             self._entries[name] = replace(self._entries[name], mark=None)
 
     def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
-        """What they are now, by name."""
+        """Return the machines as they are now, by name."""
         now = self._clock()
         return {entry.name: entry.machine(now) for entry in entries}
 
@@ -177,7 +177,7 @@ class FakePlace:
 
 
 class FakeBackend:
-    """Implements ``provisioner.backends.Backend``: our machines in a place, told from others by their marks."""
+    """A ``provisioner.backends.Backend`` of our machines in a place, which it recognises by their marks."""
 
     def __init__(self, pool: FakePool, place: FakePlace, *, provisioner: str) -> None:
         self.pool = pool.name
@@ -188,19 +188,19 @@ class FakeBackend:
         self._machines: Mapping[str, Machine] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
-        """The place says when a machine comes or goes; that one runs, or has ended, the next observation shows."""
+        """Call ``wake`` when a machine comes or goes. The next observation shows starts and ends."""
         self.place.wakes.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Everything of ours; the mapping of the observation before when nothing changed."""
+        """Return all our machines, in the mapping of the previous observation if no machine has changed."""
         entries = self.place.entries()
-        machines = self.place.machines([entry for entry in entries.values() if self._owns(entry)])
-        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].strayed(uid)]
+        machines = self.place.machines([entry for entry in entries.values() if self._is_own(entry)])
+        unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
         machines |= {name: replace(machine, strayed=True) for name, machine in self.place.machines(unmarked).items()}
         if machines != self._machines:
             self._machines = machines
         others = [entries[name] for name in sought if name in entries and name not in machines]
-        ours = frozenset(entry.name for entry in others if self._made(entry))
+        ours = frozenset(entry.name for entry in others if self._is_made_here(entry))
         return Snapshot(
             pool=self.pool,
             began=now,
@@ -212,35 +212,35 @@ class FakeBackend:
         )
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """One call a machine, one after the other."""
+        """Create the machines in sequence, with a call for each."""
         calls = [Call((create,), partial(self._create, create)) for create in creates]
         return run_calls(calls, workers=1, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """One call a machine, one after the other."""
+        """Delete the machines in sequence, with a call for each."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=1, may_start=may_start)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing, because there is no connection to close."""
 
     def _create(self, create: Create) -> Mapping[str, Failure]:
         self.place.create(create.name, Mark(self._provisioner, self.pool, create.name))
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Only what the uid names is touched; without one, what is ours, or what is adopted."""
+        """Delete only the machine with the uid or, without a uid, a machine that is ours or adopted."""
         entry = self.place.entries().get(delete.name)
-        if entry is not None and (entry.uid == delete.uid if delete.uid else delete.adopted or self._owns(entry)):
+        if entry is not None and (entry.uid == delete.uid if delete.uid else delete.adopted or self._is_own(entry)):
             self.place.delete(entry, at_once=delete.force)
         return {}
 
-    def _made(self, entry: Entry) -> bool:
-        """It bears a mark of this provisioner."""
+    def _is_made_here(self, entry: Entry) -> bool:
+        """Return True if the entry has a mark of this provisioner."""
         return entry.mark is not None and entry.mark.provisioner == self._provisioner
 
-    def _owns(self, entry: Entry) -> bool:
-        """It is a machine of this pool, and no copy of one."""
+    def _is_own(self, entry: Entry) -> bool:
+        """Return True if the entry is a machine of this pool and not a copy of another."""
         return entry.mark == (self._provisioner, self.pool, entry.name)
 
 
@@ -248,7 +248,7 @@ class FakeBackend:
 
 
 class Fake(Kind[FakePool]):
-    """What the registry asks for."""
+    """The kind that the registry loads."""
 
     name: ClassVar = "fake"
     pool = FakePool
@@ -256,7 +256,7 @@ class Fake(Kind[FakePool]):
     longest_call = 0.0
 
     def factory(self, site: Site) -> Callable[[FakePool], Backend]:
-        """Backends of the same place see the same machines."""
+        """Return a function that makes backends. Backends of the same place see the same machines."""
         places: dict[tuple[str, ...], FakePlace] = {}
 
         def backend(pool: FakePool) -> FakeBackend:
@@ -265,8 +265,10 @@ class Fake(Kind[FakePool]):
         return backend
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Nobody resolves a name of these machines."""
-        return [Problem("", "require_dns", "no name here ever resolves; leave it out")] * bool(body.get("require_dns"))
+        """Return a problem if ``require_dns`` is set, because names of these machines cannot be resolved."""
+        return [Problem("", "require_dns", "no name here can be resolved; leave it out")] * bool(
+            body.get("require_dns")
+        )
 
 
 KIND = Fake()

@@ -1,4 +1,4 @@
-"""An embedded cloud and a loop as processes of their own, and HostFactory's part played through the shell scripts."""
+"""An embedded cloud and a loop as separate processes, and HostFactory's part played through the shell scripts."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"
 INSTANCE = "demoinst"
 START_SECONDS = 90.0
-"""Seconds for a start, which takes about three: a machine that does much else at once takes a minute."""
+"""Seconds for a start. A start takes about three seconds, but up to a minute on a busy machine."""
 
 CALL_SECONDS = 30.0
 STARTED = '"Provisioner started"'
 
 
 class PlaygroundError(Exception):
-    """Something did not start or did not answer; the text says what and where its log is."""
+    """The error of a part that did not start or did not answer. The text names the part and its log."""
 
 
 class HostFactory:
-    """HF's side: each call runs the shell script with a JSON file, and believes what it prints."""
+    """HF's side. Each call runs the shell script with a JSON file, and relies on its output."""
 
     def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
         self.environment = dict(environment)
         self._directory = directory
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """What the script printed. Raises PlaygroundError when it failed or printed no JSON object."""
+        """Return the script's output. Raises PlaygroundError if the script failed or printed no JSON object."""
         file = self._directory / f"hf_in_{script}.json"
         file.write_text(json.dumps(document))
         done = subprocess.run(
@@ -65,36 +65,36 @@ class HostFactory:
         return answer
 
     def templates(self) -> list[str]:
-        """getAvailableTemplates: the template ids."""
+        """Return the template ids of getAvailableTemplates."""
         return [template["templateId"] for template in self.call("getAvailableTemplates", {})["templates"]]
 
     def request(self, template: str, count: int) -> str:
-        """requestMachines: the request id."""
+        """Call requestMachines and return the request id."""
         answer = self.call("requestMachines", {"template": {"templateId": template, "machineCount": count}})
         return str(answer["requestId"])
 
     def status(self, id_: str) -> dict[str, Any]:
-        """getRequestStatus of one id: its entry."""
+        """Return the entry of one id in getRequestStatus."""
         entry: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
         return entry
 
     def give_back(self, names: Sequence[str]) -> str:
-        """requestReturnMachines: the return's id."""
+        """Call requestReturnMachines and return the return request's id."""
         machines = [{"name": name, "machineId": name} for name in names]
         return str(self.call("requestReturnMachines", {"machines": machines})["requestId"])
 
     def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
-        """getReturnRequests: hosts the provider takes back, with the seconds left."""
+        """Return the hosts that getReturnRequests reclaims, with the seconds left."""
         return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
 
     def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
-        """getReturnRequests: the whole answer; its message names the causes."""
+        """Return the whole answer of getReturnRequests, whose message names the causes."""
         machines = [{"name": name, "machineId": name} for name in names]
         return self.call("getReturnRequests", {"machines": machines})
 
 
 class Playground:
-    """A directory with configuration and state, the simulator and the loop. A context manager: ends what it began."""
+    """A directory with configuration and state, the simulator and the loop: a context manager that ends both."""
 
     def __init__(self) -> None:
         if not CONFIG.is_dir():
@@ -102,7 +102,7 @@ class Playground:
         self.directory = Path(tempfile.gettempdir()) / f"hostfactory-demo-{os.urandom(6).hex()}"
         """Directory of the playground, removed with it unless ``kept``."""
         self.kept = False
-        """Keep the directory, as its logs and state may be of use."""
+        """True if the directory is kept for its logs and state."""
         self.config = self.directory / "conf"
         self.state = self.directory / "work"
         self.logs = self.directory / "log"
@@ -132,7 +132,7 @@ class Playground:
         return self
 
     def _begin(self) -> None:
-        prepare(None)  # the cloud and the loop are here: no proxy leads to them
+        prepare(None)  # the cloud and the loop are local, so that no proxy is needed
         self.directory.mkdir(mode=0o700)
         shutil.copytree(CONFIG, self.config)
         self.state.mkdir()
@@ -162,11 +162,11 @@ class Playground:
         self._processes.clear()
 
     def cloud(self) -> list[dict[str, Any]]:
-        """Every machine that the cloud holds, by the cloud's own account."""
+        """Return every machine in the cloud, as reported by the cloud itself."""
         return list(self.cloud_state()["machines"])
 
     def cloud_state(self) -> dict[str, Any]:
-        """The cloud's own account: machines and the number of API calls."""
+        """Return the cloud's own report: machines and the number of API calls."""
         response = requests.get(self.addresses["control"] + "state", timeout=CALL_SECONDS)
         response.raise_for_status()
         state: dict[str, Any] = response.json()
@@ -178,7 +178,7 @@ class Playground:
         requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
 
     def preempt(self, names: Sequence[str]) -> list[str]:
-        """Take machines away as a cloud does; returns the names of those that it took."""
+        """Preempt machines as a cloud does. Return the names of the preempted machines."""
         response = requests.post(
             self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS
         )
@@ -186,7 +186,7 @@ class Playground:
         return list(response.json()["preempted"])
 
     def exports(self) -> str:
-        """Shell lines that put a second terminal into this playground."""
+        """Return shell lines that put a second terminal into this playground."""
         variables = {
             **self.environment,
             "KUBECONFIG": self.addresses["kubeconfig"],
@@ -211,7 +211,7 @@ class Playground:
         self.addresses = json.loads(line)
 
     def start_loop(self) -> subprocess.Popen[str]:
-        """Start a loop; returns once its health page says that all is well."""
+        """Start a loop. Return once its health page answers 200."""
         log = self.logs / "run.log"
         log.touch()
         before = log.stat().st_size
@@ -231,19 +231,19 @@ class Playground:
         raise PlaygroundError(f"The loop {why}; {log} says:\n{words}")
 
     def begin_loop(self) -> subprocess.Popen[str]:
-        """Start a loop without waiting for it: it may have to stand by."""
-        # A port chosen here could be another program's by the time the loop listens.
+        """Start a loop without waiting for it, because it may have to stand by."""
+        # The loop picks the port, because a port chosen here could be taken by the time the loop listens.
         return self._start("run", "--listen", "127.0.0.1:0")
 
     def loop_answers(self, page: str = "healthz") -> bool:
-        """True when this page of the loop answers with 200."""
+        """Return True if this page of the loop answers with 200."""
         try:
             return requests.get(f"{self.url}/{page}", timeout=CALL_SECONDS).ok
         except requests.ConnectionError:
             return False
 
     def _url_of(self, process: subprocess.Popen[str]) -> str:
-        """The address that this loop has logged; empty until then."""
+        """Return the address that this loop has logged; empty until then."""
         for line in (self.logs / "run.log").read_text().splitlines():
             if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
                 return str(said["metrics"]).removesuffix("/metrics")

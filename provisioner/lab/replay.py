@@ -1,7 +1,7 @@
 """``provisioner replay``: a recorded run of HostFactory played again against the scripts.
 
-Ids and names of the recording are not those of the replay: what the recorded requests are called now, and their
-machines, is learnt from the answers and put in their place.
+Ids and names of the recording differ from those of the replay. The replay takes the new ids and names of requests and
+machines from the answers and puts them in place of the recorded ones.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from provisioner.lab.trace import Document, Event, listed, machines_in
 from provisioner.state.protocols import State
 
 LONGEST_WAIT = 1e9
-"""The longest pause between two calls, thirty years: no process can wait for all that a trace may say."""
+"""The longest pause between two calls in seconds, thirty years. A trace may contain longer gaps than a process can
+wait.
+"""
 
 
 class ScriptResult(NamedTuple):
-    """How a script ended."""
+    """The end of a script."""
 
     code: int
     answer: Document
-    """The script's document; empty when it refused."""
+    """The script's document; empty if it refused."""
 
 
 CallScript = Callable[[str, Document], ScriptResult]
@@ -38,8 +40,8 @@ CallScript = Callable[[str, Document], ScriptResult]
 # --- where it is played -----------------------------------------------------------------------------------------------
 
 
-def loop_lives(state: State) -> bool:
-    """True when a loop works on that directory: it holds the lock, or has a fresh heartbeat from another host."""
+def is_loop_alive(state: State) -> bool:
+    """Return True if a loop works on that directory: it has the lock, or a fresh heartbeat from another host."""
     return state.loop_lock.is_held() or bool(state.life_signs().is_running)
 
 
@@ -48,13 +50,13 @@ def loop_lives(state: State) -> bool:
 
 @dataclass
 class Replay:
-    """One replay: what was learnt and counted so far."""
+    """A replay with its counts and the names that it has found so far."""
 
     call: CallScript
     speed: float = 1.0
-    """How many times faster than it was recorded."""
+    """The factor by which the replay is faster than the recording."""
     longest_gap: float = float("inf")
-    """Seconds that are waited at most between two calls."""
+    """The most seconds of waiting between two calls."""
     wait: Callable[[float], None] = time.sleep
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -63,9 +65,9 @@ class Replay:
     _ids: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _made: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Machines of each request of the replay, as they were last listed."""
+    """Machines of each request of the replay, as last listed."""
     _recorded: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Machines of each request of the recording, as they were last listed."""
+    """Machines of each request of the recording, as last listed."""
 
     def play(self, events: Iterable[Event]) -> None:
         """Play every call, with the gaps between them."""
@@ -77,7 +79,7 @@ class Replay:
             self._play(event)
 
     def report(self) -> Document:
-        """The numbers of calls, of refusals and of names without a counterpart."""
+        """Return the numbers of calls, of refusals and of names without a counterpart."""
         return {
             "calls": dict(sorted(self.calls.items())),
             "refused": dict(sorted(self.refused.items())),
@@ -86,19 +88,21 @@ class Replay:
 
     def _play(self, event: Event) -> None:
         self._recorded |= {old: machines for old, machines in event.machines.items() if machines}
-        answer = self._called(event.command, self._translated(event))
+        answer = self._make_call(event.command, self._translate(event))
         if event.request and "requestId" in answer:
             self._ids[event.request] = answer["requestId"]
         self._made |= machines_in(answer)
 
-    def _called(self, command: str, document: Document) -> Document:
+    def _make_call(self, command: str, document: Document) -> Document:
         self.calls[command] += 1
         result = self.call(command, document)
         self.refused[command] += result.code != 0
         return result.answer
 
-    def _translated(self, event: Event) -> Document:
-        """The call as it is made now. What the scripts refuse keeps its form, so that they refuse it again."""
+    def _translate(self, event: Event) -> Document:
+        """Return the call with the replay's ids and names. Parts that the scripts refuse stay, so that they are refused
+        again.
+        """
         document = dict(event.document)
         if event.command == "getRequestStatus":
             _replace(document, "requests", self._request)
@@ -121,11 +125,14 @@ class Replay:
         return entry | dict.fromkeys(given, own)
 
     def _own_name(self, entry: Document) -> str | None:
-        """The replay's machine for a recorded one; Morgan Stanley's machineId is a pod's uid, which tells nothing."""
+        """Return the replay's machine for a recorded one.
+
+        Morgan Stanley's machineId is a pod's uid, which does not identify the machine.
+        """
         return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 
     def _ask_for(self, listed: Iterable[Document]) -> None:
-        """Poll once for what is returned or listed before the replay has heard of it."""
+        """Poll once for machines that are returned or listed before the replay has read their names."""
         self._pair()
         if self._ids and any(self._own_name(one) is None for one in listed):
             requests = [{"requestId": new} for new in self._ids.values()]
@@ -133,9 +140,9 @@ class Replay:
             self._pair()
 
     def _pair(self) -> None:
-        """A recorded request's machines are the replay's, in the same order.
+        """Pair the machines of each recorded request with the replay's, in the same order.
 
-        Morgan Stanley's are called ``<request id>-<n>``, and its traces need not list them.
+        Morgan Stanley's machines are named ``<request id>-<n>``, and its traces need not list them.
         """
         for old, new in self._ids.items():
             made = self._made.get(new, ())
@@ -145,7 +152,7 @@ class Replay:
 
 
 def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
-    """Put ``own`` of each object in its place, where ``_listed`` finds them; anything else stays."""
+    """Replace each object at ``key`` by the result of ``own``, as ``listed`` finds the objects. Other values stay."""
     match document.get(key):
         case dict(entry):
             document[key] = own(entry)
@@ -154,7 +161,9 @@ def _replace(document: Document, key: str, own: Callable[[Document], Document]) 
 
 
 def _names(entry: Document) -> dict[str, str]:
-    """The key and name of a machine. A name that is neither a text nor empty is left out, as scripts refuse it."""
+    """Return the key and name of a machine. Empty names and names that are not texts are left out, as scripts refuse
+    them.
+    """
     return {key: entry[key] for key in ("machineId", "name") if isinstance(entry.get(key), str) and entry[key]}
 
 

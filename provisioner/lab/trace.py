@@ -1,4 +1,4 @@
-"""Recorded calls of HostFactory: Morgan Stanley's sqlite file, or the JSON lines that the scripts write."""
+"""Recorded calls of HostFactory, from Morgan Stanley's sqlite file or the JSON lines that the scripts write."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ CATEGORIES = {
     "return": "requestReturnMachines",
     "return-request": "getReturnRequests",
 }
-"""What Morgan Stanley's traces call the commands, in the table events(category, id, timestamp, type, value)."""
+"""The scripts by their names in Morgan Stanley's traces, in the table events(category, id, timestamp, type, value)."""
 
 Document = dict[str, Any]
 
 
 class TraceError(Exception):
-    """The trace cannot be read; the text is one line."""
+    """The error of a trace that cannot be read. The text is one line."""
 
 
 class Event(NamedTuple):
-    """One recorded call."""
+    """A recorded call."""
 
     time: float
     """Epoch seconds."""
     command: str
     document: Document
     request: str = ""
-    """For a request or return: the id it was given; empty when it was refused."""
+    """The id that a request or return request got; empty if it was refused."""
     machines: Mapping[str, tuple[str, ...]] = {}
-    """For getRequestStatus: the machines of each request, as they were listed."""
+    """The machines of each request as getRequestStatus listed them."""
 
 
 def read_trace(path: Path) -> list[Event]:
-    """The calls of a trace in their order, those of one time as they were written; TraceError where there is none.
+    """Return the calls of a trace in order of time, and calls of the same time as written.
 
-    The format is told by the file's beginning.
+    The file's beginning determines the format. Raises TraceError for a file that is not a trace.
     """
     try:
         with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:
@@ -58,27 +58,27 @@ def read_trace(path: Path) -> list[Event]:
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: {error}") from error
     if not events:
-        raise TraceError(f"{path}: holds no call of HostFactory's")
+        raise TraceError(f"{path}: contains no call of HostFactory")
     return sorted(events, key=lambda event: event.time)
 
 
 def _rows(path: Path) -> Iterator[Event]:
-    """Morgan Stanley's format: a request's id is its event's id."""
+    """Read Morgan Stanley's format, in which a request's id is the id of its event."""
     marks = ", ".join("?" * len(CATEGORIES))
     which = f"type = 'input' AND category IN ({marks})"
     query = f"SELECT category, id, timestamp, value FROM events WHERE {which} ORDER BY rowid"
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
         for category, id_, when, value in database.execute(query, list(CATEGORIES)):
             where = f"{category} event {id_}"
-            document = {} if value in (None, "") else _parsed(path, where, value)
+            document = {} if value in (None, "") else _parse(path, where, value)
             yield Event(_seconds(path, where, when), CATEGORIES[category], document, str(id_))
 
 
 def _lines(path: Path, text: str) -> Iterator[Event]:
-    """Our own format: what the scripts write with ``--record``."""
+    """Read our own format, which the scripts write with ``--record``."""
     for number, line in enumerate(text.splitlines(), 1):
         where = f"line {number}"
-        entry = _parsed(path, where, line)
+        entry = _parse(path, where, line)
         match entry:
             case {"time": int() | float() as when, "command": str(command), "input": dict(document)} if (
                 command in CATEGORIES.values()
@@ -97,7 +97,7 @@ def _seconds(path: Path, where: str, when: Any) -> float:
     raise TraceError(f"{path}: {where}: expected the time as a finite number of seconds, got {reprlib.repr(when)}")
 
 
-def _parsed(path: Path, where: str, text: object) -> Document:
+def _parse(path: Path, where: str, text: object) -> Document:
     if not isinstance(text, str | bytes):
         raise TraceError(f"{path}: {where}: expected a JSON text, got {reprlib.repr(text)}")
     try:
@@ -110,7 +110,7 @@ def _parsed(path: Path, where: str, text: object) -> Document:
 
 
 def machines_in(answer: Document) -> dict[str, tuple[str, ...]]:
-    """The machines of each request in an answer of getRequestStatus."""
+    """Return the machines of each request in an answer of getRequestStatus."""
     return {
         entry["requestId"]: tuple(
             machine["name"] for machine in listed(entry, "machines") if isinstance(machine.get("name"), str)
@@ -121,7 +121,7 @@ def machines_in(answer: Document) -> dict[str, tuple[str, ...]]:
 
 
 def listed(document: Document, key: str) -> list[Document]:
-    """The objects of a list, or the one object that stands for a list of one; none where there is neither."""
+    """Return the objects of a list, or a single object as a list of one; empty if there is neither."""
     value = document.get(key)
     entries = value if isinstance(value, list) else [value]
     return [entry for entry in entries if isinstance(entry, dict)]

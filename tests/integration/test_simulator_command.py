@@ -46,7 +46,7 @@ def test_an_address_that_others_reach_is_refused(config: str, host: str, capsys:
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith(f"--listen {host!r} (")
-    assert "control face" in printed.err
+    assert "control API" in printed.err
     assert "add --unsafe-listen" in printed.err
     assert printed.err.count("\n") == 1
 

@@ -1,6 +1,6 @@
-"""Small scenarios by chance, as people could write them: any setting, any event, any combination of them.
+"""Small scenarios by chance, as they could be written by hand: any setting, any event, any combination of them.
 
-What there is to draw comes from the scenario's own types; ``test_search.py`` fails while one has no values here.
+The values come from the scenario's own types. ``test_search.py`` fails if a setting or an act has no values here.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from provisioner.lab.virtual.scenario import Act, Calls, Demand, HostFactory, Looks, Template, VirtualPool
+from provisioner.lab.virtual.scenario import Act, Calls, Demand, HostFactory, ObservationMode, Template, VirtualPool
 from provisioner.schema.pool import Pool
 
 Body = dict[str, Any]
-"""A scenario, or a part of it, as it stands in YAML."""
+"""A scenario, or a part of a scenario, as it stands in YAML."""
 
 Values = Mapping[str, Sequence[object]]
-"""What a setting may be, by its name."""
+"""The possible values of settings, by name."""
 
 HOURS = 1.25
-"""Trouble ends within half an hour; what is left is longer than all deadlines together."""
+"""Trouble ends within half an hour; the rest of the run is longer than all deadlines together."""
 
 MACHINES = 16
-"""Most that one demand wants: a run takes a third of a second at most."""
+"""Most machines of one demand: a run takes a third of a second at most."""
 
 SHORT: Body = {
     "retention_hours": 0.1,
@@ -75,7 +75,7 @@ GIVEN: Mapping[type, Values] = {
         "walk": (3,),
     },
 }
-"""Values of settings whose types leave them open."""
+"""Values of settings whose types leave their values open."""
 
 ELSEWHERE: Mapping[type, frozenset[str]] = {
     VirtualPool: frozenset(
@@ -85,7 +85,7 @@ ELSEWHERE: Mapping[type, frozenset[str]] = {
     HostFactory: frozenset(),
     Demand: frozenset({"template", "machines", "levels"}),
 }
-"""Settings that are drawn otherwise, or change nothing in virtual time."""
+"""Settings that are drawn elsewhere, or have no effect in virtual time."""
 
 RULES: Values = {
     "request_deadline_minutes": (15.0, 60.0),
@@ -113,14 +113,14 @@ ACTS: Mapping[Act, Values] = {
     Act.CLOCK: {"for_minutes": (-1440.0, -3.0, 3.0, 100.0)},
     Act.HF_RESTART: {},
     Act.HF_SILENT: {"for_minutes": (0.2, 5.0, 10.0)},
-    Act.RETURN_STRANGERS: {"machines": (1, 8)},
+    Act.RETURN_UNKNOWN: {"machines": (1, 8)},
     Act.HOLD: {"for_minutes": (0.2, 2.0, 10.0)},
     Act.DRAIN: {"for_minutes": (0.2, 2.0, 10.0)},
     Act.STOP_ALL: {"for_minutes": (0.2, 2.0, 10.0)},
     Act.CANCEL_REQUESTS: {},
     Act.CANCEL_MACHINES: {"share": (0.1, 0.5, 1.0)},
 }
-"""What each act needs to be told."""
+"""The settings that each act needs."""
 
 KEEP_AWAY = frozenset({
     "boot_failures", "hangs", "dies", "preempted_per_hour", "capacity", "quota", "calls", "calls_per_second",
@@ -128,12 +128,12 @@ KEEP_AWAY = frozenset({
     "max_machines", "max_machines_total", "max_pending", "boot_deadline_seconds", "max_lifetime_seconds",
     "every_minutes", "walk", "hourly_billing",
 })  # fmt: skip
-"""Settings that may keep machines away for ever, or by which they come and go for ever."""
+"""Settings that may keep machines away for ever, or let them come and go for ever."""
 
 
 @cache
 def open_values(model: type) -> Values:
-    """What each setting of a part of the scenario may be; empty where neither its type nor anybody says so."""
+    """Return the possible values of each setting of a part of the scenario; empty if none are known."""
     fields: Mapping[str, Any] = vars(model)["__pydantic_fields__"]
     values = {name: GIVEN[model].get(name) or _typed(field) for name, field in fields.items()}
     return {name: some for name, some in values.items() if name not in ELSEWHERE[model]}
@@ -142,25 +142,25 @@ def open_values(model: type) -> Values:
 def _typed(field: Any) -> Sequence[object]:
     if field.annotation is bool:
         return (True, False)
-    if field.annotation in (Looks, Calls):
+    if field.annotation in (ObservationMode, Calls):
         return tuple(map(str, field.annotation))
     is_share = field.annotation is float and any(getattr(bound, "le", None) == 1 for bound in field.metadata)
     return (0.05, 0.5, 1.0) if is_share else ()
 
 
 def values(model: type, *, heals: bool) -> Values:
-    """The same; where all ``heals``, without those that keep machines away for ever."""
+    """Return the same values and, if all trouble ``heals``, leave out those that keep machines away for ever."""
     return {name: some for name, some in open_values(model).items() if not (heals and name in KEEP_AWAY)}
 
 
 def some_of(values: Values, most: int, *, least: int = 0) -> st.SearchStrategy[Body]:
-    """A few of these settings, each with one of its values."""
+    """Draw a few of these settings, each with one of its values."""
     one = st.sampled_from(sorted(values)).flatmap(lambda name: st.tuples(st.just(name), st.sampled_from(values[name])))
     return st.lists(one, min_size=least, max_size=most, unique_by=lambda pair: pair[0]).map(dict)
 
 
 def all_of(values: Values) -> st.SearchStrategy[Body]:
-    """All of these settings, each with one of its values."""
+    """Draw all of these settings, each with one of its values."""
     return st.fixed_dictionaries({name: st.sampled_from(some) for name, some in values.items()})
 
 
@@ -168,18 +168,20 @@ MOMENTS = st.one_of(
     st.integers(0, 60).map(lambda number: number / 20),
     st.integers(3, 15).map(float),
 )
-"""Minutes: often while the first machines boot."""
+"""Minutes, often while the first machines boot."""
 
 
 BEHAVIOUR = {name: some for name, some in open_values(VirtualPool).items() if name not in Pool.model_fields}
-"""What a place may do differently for a while."""
+"""The changes of a place's behaviour for a while."""
 
 WHILE: Sequence[Body] = ({"for_minutes": 2.0}, {"for_minutes": 15.0})
 
 
 @st.composite
 def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
-    """Something that happens in the first quarter of an hour; a change of pools lasts as long at most, or for good."""
+    """Draw an event in the first quarter of an hour. A change of pools lasts at most as long, or for the rest of the
+    run.
+    """
     event: Body = {"at_minutes": draw(MOMENTS)}
     if draw(st.booleans()):
         change = draw(some_of(BEHAVIOUR, 2, least=1))
@@ -194,7 +196,7 @@ def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
 
 @st.composite
 def bodies(draw: st.DrawFn, *, heals: bool = False) -> Body:
-    """A scenario as it stands in YAML. If it ``heals``, all trouble ends in time for what is wanted to run."""
+    """Draw a scenario as it stands in YAML. If it ``heals``, trouble ends in time for the wanted machines to run."""
     names = ["a", "b", "c"][: draw(st.integers(1, 3))]
     templates = ["T", "U"][: draw(st.integers(1, 2))]
     return {

@@ -1,8 +1,8 @@
-"""Checks in every story that the loop kept the laws; it believes the model of the cloud and HF's own acts alone. Each
-check is an assertion that names its law.
+"""The judge, which checks in every simulation that the loop kept the laws. It trusts only the model of the cloud and
+HF's own acts.
 
-Times are world time, so that a wrong clock of the loop is seen; ``gained`` is what a restart may have added to loop
-time.
+Each check is an assertion that names its law. Times are world time, so that a wrong clock of the loop is found.
+``gained`` is the time that a restart may have added to loop time.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from provisioner.state.errors import Condition, StateMissing
 from tests.simulation.laws import Law
 
 if TYPE_CHECKING:
-    from tests.simulation.story import Story, Wanted
+    from tests.simulation.simulation import Simulation, Wanted
 
 CANCELLING = '"status":"running","message":"cancelling'
-"""For a moment also the answer of a request that HF was told of while the cancel was being announced."""
+"""Text of an answer while a cancel is announced. A request whose answer HF has read may also get it for a moment."""
 
 LATENESS = 60.0
-"""Seconds: two of the longest pauses between cycles at the end of a story."""
+"""Two of the longest pauses between cycles at the end of a simulation, in seconds."""
 
 NOTHING = '{"machines":[]}'
 OWNED = (Verdict.OPEN, Verdict.SUCCEEDED)
@@ -56,7 +56,7 @@ POOLS = {"ns-alpha": "alpha", "ns-gamma": "gamma"}
 
 
 class TrueMachine(NamedTuple):
-    """One machine as the model of the cloud has it."""
+    """A machine as the model of the cloud has it."""
 
     name: str
     pool: str
@@ -65,25 +65,25 @@ class TrueMachine(NamedTuple):
     request: str
 
 
-def machines_of(story: Story) -> dict[str, TrueMachine]:
-    """Everything that carries our identity, whatever its state, by name."""
+def machines_of(sim: Simulation) -> dict[str, TrueMachine]:
+    """Return every machine that carries our identity, in any state, by name."""
     found = {}
-    for pod in story.cluster.pods.select(""):
-        parts, managed = split_name(story.limits.prefix, pod.name), pod.document["metadata"]["managedFields"]
+    for pod in sim.cluster.pods.select(""):
+        parts, managed = split_name(sim.limits.prefix, pod.name), pod.document["metadata"]["managedFields"]
         made = managed[0]["manager"].startswith("hf-provisioner:")
         if pod.namespace in POOLS and parts and (made or pod.labels.get(ID_LABEL)):
             running = pod_status.machine_phase(pod.document) == "running"
             request = parts[0]
             found[pod.name] = TrueMachine(pod.name, POOLS[pod.namespace], pod.uid, running, request)
-    for member in story.mig.members.values():
-        parts = split_name(story.limits.prefix, member.name)
+    for member in sim.mig.members.values():
+        parts = split_name(sim.limits.prefix, member.name)
         vm = member.vm
         running = vm is not None and vm.status == "RUNNING" and member.action == "NONE"
         found[member.name] = TrueMachine(
             member.name, "beta", str(vm.id) if vm else "", running, parts[0] if parts else ""
         )
-    for name, document in story.groups.vms.shelf("p", "r1-a").after("", 0.0):
-        parts = split_name(story.limits.prefix, name)
+    for name, document in sim.groups.vms.shelf("p", "r1-a").after("", 0.0):
+        parts = split_name(sim.limits.prefix, name)
         if name not in found and parts:  # it was taken out of the group
             running = document["status"] == "RUNNING"
             found[name] = TrueMachine(name, "beta", str(document["id"]), running, parts[0])
@@ -91,23 +91,23 @@ def machines_of(story: Story) -> dict[str, TrueMachine]:
 
 
 class Judge:
-    """Keeps its own books and raises AssertionError as soon as a law is broken."""
+    """A judge with records of its own, which raises AssertionError as soon as a law is broken."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, sim: Simulation) -> None:
         self.holds = NO_HOLDS
         """The limits that the last cycle obeyed."""
-        self._story = story
+        self._sim = sim
         self.gained = 0.0
         self.superseded = False
-        """True while a loop that was succeeded runs: it must not do anything."""
+        """True while a superseded loop runs, which must not act."""
         self.disturbed: set[str] = set()
         """Machines that the driver took away."""
         self.orphans: dict[str, float] = {}
         self.accepted: set[str] = set()
-        """Orphans that a person saw and let go."""
+        """Orphans that an operator saw and released."""
         self.foreigners: set[str] = set()
         self._asked: dict[str, tuple[str, float]] = {}
-        """Names that were asked for: in which pool, and when first."""
+        """The pool and the time of the first create, by name."""
         self._refused: set[str] = set()
         self._cancelled: set[str] = set()
         self._unspoken: AssertionError | None = None
@@ -116,9 +116,9 @@ class Judge:
         self._in_sight: set[str] = set()
         """Pools that this cycle sees well enough to act in."""
         self._shown: set[str] = set()
-        """Names, of slots not yet closed, that the cycle in hand is shown as running."""
+        """Names of open slots that this cycle is shown as running."""
         self._no_room: set[str] = set()
-        """Machines of which an observation has shown that there is no room for them."""
+        """Machines that an observation has shown to have no room."""
         self._seen_running: set[str] = set()
         """The same machines over all whole cycles."""
         self._slots: dict[str, tuple[Verdict, str]] = {}
@@ -126,80 +126,82 @@ class Judge:
         self._answers: dict[str, Answer] = {}
         self._ended_at: dict[str, float] = {}
         self._returned_before: set[str] = set()
-        """Machines that HF gave back before this cycle."""
+        """Machines that HF returned before this cycle."""
         self._unheard_before: set[str] = set()
-        """Requests whose terminal answer HF had not read before the cycle in hand."""
+        """Requests whose terminal answer HF had not read before this cycle."""
         self._polled_before: dict[str, float] = {}
-        """When each request was polled last before the cycle in hand."""
+        """The last poll of each request before this cycle."""
         self._foreign_returns: dict[str, set[str]] = {}
-        """By return: machines of others that it names and that were there."""
+        """Existing machines of others that a return request names, by return request."""
         self._returned_late: set[str] = set()
-        """Given back after HF had read their request's terminal answer."""
+        """Machines that HF returned after it had read their request's terminal answer."""
         self._dead: set[str] = set()
         """Names whose slot was closed in a memory that was lost."""
         self._given_back: set[str] = set()
-        """Names that HF ever gave back."""
+        """Names that HF ever returned."""
         self._orphan_deletes: list[float] = []
         self.too_many = False
-        """True once so many orphans were seen that the brake must hold."""
+        """True once so many orphans were seen that the brake must latch."""
         self._lost: set[str] = set()
-        """Kinds of state files that were ever lost or went back in time."""
+        """Kinds of state files that were ever lost or replaced by an old copy."""
         self.wiped = False
         """True once the state directory was empty although there were machines."""
         self._marks: tuple[object, object] = (None, None)
 
     # --- what the loop does -------------------------------------------------------------------------------------------
 
-    def asked(self, creates: Sequence[Create]) -> None:
+    def check_creates(self, creates: Sequence[Create]) -> None:
         """Check creates that are about to be sent."""
         assert not (creates and self.superseded), f"{Law.ONE_LOOP}: a superseded loop creates"
-        memory = self._story.memory() if creates else None
+        memory = self._sim.memory() if creates else None
         for create in creates:
             assert create.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {create.name} is created, its pool is not seen"
-            assert not self._story.limits.pools[create.pool].paused, f"{create.pool} is paused and is asked"
-            held = self.holds.against(create.pool) or self.holds.of(HoldKind.CANCEL).get(create.request)
-            assert held is None, f"{create.name} is created although {held} holds it back"
+            assert not self._sim.limits.pools[create.pool].paused, f"{create.pool} is paused and is asked"
+            hold = self.holds.against(create.pool) or self.holds.of(HoldKind.CANCEL).get(create.request)
+            assert hold is None, f"{create.name} is created although {hold} holds it back"
             slot = _slot(memory, create.name)
             assert slot is not None, f"{Law.RECORDED}: {create.name} is not in memory.json when it is created"
             assert slot.verdict is Verdict.OPEN, f"{Law.NAMED_ONCE}: {create.name} is {slot.verdict} and is created"
             assert slot.submitted is not None, f"{Law.RECORDED}: that {create.name} is submitted is not in memory.json"
             assert slot.pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} of {slot.pool} goes to {create.pool}"
-            pool, _ = self._asked.setdefault(create.name, (create.pool, self._story.world.now))
+            pool, _ = self._asked.setdefault(create.name, (create.pool, self._sim.world.now))
             assert pool == create.pool, f"{Law.NAMED_ONCE}: {create.name} is created in {pool} and in {create.pool}"
             assert create.name not in self._returned_before, f"{Law.PROVEN}: {create.name} was returned and is created"
-            wanted = self._story.requests.get(create.request)
-            assert wanted is None or wanted.told is None, f"{Law.STAYS}: {create.name} is created for an ended request"
+            wanted = self._sim.requests.get(create.request)
+            assert wanted is None or wanted.reported is None, (
+                f"{Law.STAYS}: {create.name} is created for an ended request"
+            )
             assert create.name not in self._dead, f"{Law.NAMED_ONCE}: {create.name} was closed and is created"
             assert create.name not in self._seen_running, f"{Law.PROVEN}: {create.name} was seen running and is created"
-            if self._story.alters:
+            if self._sim.alters:
                 self.disturbed.add(create.name)
 
-    def refused(self, create: Create) -> None:
+    def note_refusal(self, create: Create) -> None:
         """Note a create that was answered with an error."""
         self._refused.add(create.name)
 
-    def applied(self) -> None:
-        """Check a create that took effect. The loop catches errors here, so ``speak`` raises them."""
+    def check_applied(self) -> None:
+        """Check a create that took effect. The loop catches errors here, so ``raise_errors`` raises them later."""
         try:
-            self.watch()
+            self.check_cloud()
         except AssertionError as error:
             self._unspoken = self._unspoken or error
 
-    def speak(self) -> None:
+    def raise_errors(self) -> None:
         """Raise the errors that were found inside a batch."""
         if self._unspoken is not None:
             raise self._unspoken
 
-    def deleting(self, delete: Delete) -> None:
+    def check_delete(self, delete: Delete) -> None:
         """Check a delete that is about to be sent."""
         assert not self.superseded, f"{Law.ONE_LOOP}: a superseded loop deletes"
         assert self.holds.stop is None, f"all is stopped, and {delete.name} is deleted"
         name, reason = delete.name, delete.reason
         assert delete.pool in self._in_sight, f"{Law.SEEN_WHOLE}: {delete.pool} is not seen and {name} is deleted"
         self._check_memory()
-        slot = _slot(self._story.memory(), name)
+        slot = _slot(self._sim.memory(), name)
         assert slot is None or slot.verdict not in OWNED, f"{Law.RECORDED}: the close of {name} is not in memory.json"
-        machine = self._story.machines().get(name)
+        machine = self._sim.machines().get(name)
         if reason is DeleteReason.ORPHANED:
             self._judge_orphan(name, delete.pool)
         elif machine is not None and delete.uid in ("", machine.uid):
@@ -207,12 +209,12 @@ class Judge:
             self._judge_delete(name, reason, machine)
 
     def _judge_delete(self, name: str, reason: DeleteReason, machine: TrueMachine) -> None:
-        story, now = self._story, self._story.world.now + self.gained
+        sim, now = self._sim, self._sim.world.now + self.gained
         seen_running = name in self._seen_running or name in self._shown
         healthy = machine.running and name not in self.disturbed and self._first_run.get(name) == machine.uid
         wanted = self._wanted(name)
         pool, asked = self._asked.get(name, (machine.pool, 0.0))
-        limits = story.limits.pools[pool]
+        limits = sim.limits.pools[pool]
         why = f"{Law.PROVEN}: {name} is deleted as {reason}"
         match reason:
             case DeleteReason.RETURNED:
@@ -222,43 +224,43 @@ class Judge:
             case DeleteReason.TIMED_OUT | DeleteReason.WITHDRAWN:
                 assert not (healthy and seen_running), f"{why}, but it was seen running"
                 patience = limits.spill_after if reason is DeleteReason.WITHDRAWN else limits.boot_deadline
-                late = wanted is not None and now - wanted.asked >= story.limits.request_deadline
+                late = wanted is not None and now - wanted.asked >= sim.limits.request_deadline
                 late = late or (reason is DeleteReason.WITHDRAWN and name in self._no_room)
                 late = late or self._memory_was_lost  # the time of its request may be lost with the files
                 late = late or (reason is DeleteReason.TIMED_OUT and wanted is not None and self._many_run(wanted, now))
                 assert now - asked >= patience or late, f"{why} after only {now - asked:.0f} s"
             case DeleteReason.FAILED | DeleteReason.LOST:
                 unknown = name in self._refused and not seen_running
-                unknown = unknown or (self._memory_was_lost and not self._told(name))
+                unknown = unknown or (self._memory_was_lost and not self._is_reported(name))
                 assert not healthy or unknown, f"{why}, but it is healthy"
             case _:
                 raise AssertionError(f"{Law.REASONED}: {reason} is no reason to delete {name}")
 
     def _many_run(self, wanted: Wanted, now: float) -> bool:
-        """The last machines of a request may be given up."""
-        template = self._story.limits.templates[wanted.template]
+        """Return True if the last machines of a request may be given up."""
+        template = self._sim.limits.templates[wanted.template]
         return bool(template.straggler_after) and now - wanted.asked >= template.straggler_after
 
     def _judge_orphan(self, name: str, pool: str) -> None:
-        story, now = self._story, self._story.world.now
-        memory = story.memory()
+        sim, now = self._sim, self._sim.world.now
+        memory = sim.memory()
         assert memory is not None
         assert memory.brake is None, f"{Law.SLOWLY}: {name} is deleted as an orphan although the brake is latched"
         assert not self.too_many, f"{Law.SLOWLY}: {name} is deleted as an orphan although there were too many of them"
-        parts = split_name(story.limits.prefix, name)
-        known = parts is not None and parts[0] in story.hf.intent.read().requests
-        # A memory made again knows of an ended request only the machines that HF was told of.
+        parts = split_name(sim.limits.prefix, name)
+        known = parts is not None and parts[0] in sim.hf.intent.read().requests
+        # A rebuilt memory has, of an ended request, only the machines that were reported to HF.
         assert not known or self._memory_was_lost, f"{Law.SLOWLY}: orphan {name} is deleted, its request is in intent"
         assert name not in self.hosts(), f"{Law.PROVEN}: {name} is HF's and is deleted as an orphan"
         since = self.orphans.get(name, 0.0)
-        assert now + self.gained - since >= story.limits.orphans.grace, f"{Law.SLOWLY}: orphan {name} got no grace"
+        assert now + self.gained - since >= sim.limits.orphans.grace, f"{Law.SLOWLY}: orphan {name} got no grace"
         self._orphan_deletes.append(now)
         recent = [at for at in self._orphan_deletes if at + self.gained > now - 3600]
-        fits = self.gained or len(recent) <= story.limits.orphans.cap_per_hour
+        fits = self.gained or len(recent) <= sim.limits.orphans.cap_per_hour
         assert fits, f"{Law.SLOWLY}: too many orphans in an hour"
 
-    def loses(self, kinds: Collection[str]) -> None:
-        """State files are lost. What memory held cannot be asked of the loop any more, only what HF was told."""
+    def note_lost_files(self, kinds: Collection[str]) -> None:
+        """Note lost state files. The loop then has no memory any more, only the answers that were reported to HF."""
         self._lost |= set(kinds)
         if "memory" in kinds:
             self._dead |= {name for name, (verdict, _) in self._slots.items() if verdict not in OWNED}
@@ -273,48 +275,48 @@ class Judge:
 
     @property
     def _answers_were_lost(self) -> bool:
-        """What HF was told of a request stands nowhere any more: it is told what can be known again."""
+        """Return True if no file has the reported answers of a request, so that HF gets a rebuilt answer."""
         return {"memory", "status"} <= self._lost
 
     # --- what is true -------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
-        """Look at the cloud: caps hold at every instant, strangers stay."""
-        machines = self._story.machines()
-        held: Counter[tuple[str, str]] = Counter()
+    def check_cloud(self) -> None:
+        """Check the cloud: caps hold at every instant, and foreign machines stay."""
+        machines = self._sim.machines()
+        owned: Counter[tuple[str, str]] = Counter()
         starting: Counter[tuple[str, str]] = Counter()
         for machine in machines.values():
             if machine.running:
                 self._first_run.setdefault(machine.name, machine.uid)
-            wanted = self._story.requests.get(machine.request)
+            wanted = self._sim.requests.get(machine.request)
             if machine.name in self._asked and wanted is not None:
                 assert machine.pool == self._asked[machine.name][0], f"{Law.NAMED_ONCE}: {machine.name} is in two pools"
-                held[machine.pool, wanted.template] += 1
+                owned[machine.pool, wanted.template] += 1
                 starting[machine.pool, wanted.template] += machine.name not in self._first_run
-        for (pool, template), count in held.items():
-            limits = self._story.limits.pools[pool]
+        for (pool, template), count in owned.items():
+            limits = self._sim.limits.pools[pool]
             cap = limits.max_machines
-            # Of a directory that was wiped nobody knows: it is new, and a list that lags may miss what was made before.
+            # After a wipe the directory is new, and a lagging list may miss machines made before.
             fits = cap is None or count <= cap or self.wiped
             assert fits, f"{Law.PROVEN}: {count} machines of {template} in {pool}, cap {cap}"
             pending = starting[pool, template]
             fits = pending <= limits.max_pending or self.wiped
             assert fits, f"{Law.PROVEN}: {pending} of {template} pending in {pool}"
         for name in self.foreigners:
-            assert self._story.cluster.pods.get("ns-alpha", name), f"{Law.REASONED}: {name} was not ours and is gone"
+            assert self._sim.cluster.pods.get("ns-alpha", name), f"{Law.REASONED}: {name} was not ours and is gone"
 
-    def begins(self, observations: Mapping[str, Observation], now: float) -> None:
+    def begin_cycle(self, observations: Mapping[str, Observation], now: float) -> None:
         """Note the observations with which a cycle begins."""
-        self.holds = self._story.hf.holds.read()
-        self._returned_before = set(self._story.returned)
-        self._unheard_before = {id_ for id_, wanted in self._story.requests.items() if wanted.told is None}
-        self._polled_before = {id_: wanted.polled for id_, wanted in self._story.requests.items()}
+        self.holds = self._sim.hf.holds.read()
+        self._returned_before = set(self._sim.returned)
+        self._unheard_before = {id_ for id_, wanted in self._sim.requests.items() if wanted.reported is None}
+        self._polled_before = {id_: wanted.polled for id_, wanted in self._sim.requests.items()}
         self._shown = set()
         self._in_sight = set()
         for observation in observations.values():
             if (
                 not isinstance(observation, Snapshot)
-                or now - observation.began > self._story.limits.pools[observation.pool].stale_after
+                or now - observation.began > self._sim.limits.pools[observation.pool].stale_after
             ):
                 continue
             self._in_sight.add(observation.pool)
@@ -323,19 +325,19 @@ class Judge:
             running -= self._dead
             self._shown |= {name for name in running if self._slots.get(name, (Verdict.OPEN,))[0] in OWNED}
             strange = sum(name in self.orphans and name not in self.accepted for name in observation.machines)
-            self.too_many |= self._story.life.reconciler.memory is not None and strange > max(
+            self.too_many |= self._sim.life.reconciler.memory is not None and strange > max(
                 FEW_ORPHANS, ORPHAN_SHARE * len(observation.machines)
             )
 
     # --- what the loop recorded and published ---------------------------------------------------------------------
 
     def after_cycle(self, report: CycleReport | None) -> None:
-        """The files as one cycle, or its end at some step, left them."""
+        """Check the files as a cycle, or its end at some step, left them."""
         whole = report is not None
         if whole:
             self._seen_running |= self._shown
-        self.watch()
-        marks = (self._story.hf.memory.signature(), self._story.hf.status.signature())
+        self.check_cloud()
+        marks = (self._sim.hf.memory.signature(), self._sim.hf.status.signature())
         if marks[0] != self._marks[0]:
             self._check_memory()
         if marks[1] != self._marks[1] or whole:
@@ -343,12 +345,12 @@ class Judge:
         self._marks = marks
 
     def _check_memory(self) -> None:
-        memory = self._story.memory()
+        memory = self._sim.memory()
         if memory is None:
             assert self._memory_was_lost, "memory.json is gone"
             return
-        if self._memory_was_lost and self._story.hf.memory.condition() is Condition.OLDER:
-            return  # somebody's copy, which the loop does not believe
+        if self._memory_was_lost and self._sim.hf.memory.condition() is Condition.OLDER:
+            return  # a restored copy, which the loop does not believe
         desired: Counter[str] = Counter()
         for record in memory.requests.values():
             owned = 0
@@ -362,7 +364,7 @@ class Judge:
             assert numbers[0] >= self._next.get(record.id, 0), f"{Law.NAMED_ONCE}: {record.id} counts slots backwards"
             assert numbers[0] > numbers[1], f"{Law.NAMED_ONCE}: {record.id} reuses numbers"
             self._next[record.id] = record.next_slot
-        for template, limits in self._story.limits.templates.items():
+        for template, limits in self._sim.limits.templates.items():
             limit, count = limits.max_machines, desired[template]
             fits = limit is None or count <= limit or self._memory_was_lost
             assert fits, f"{Law.PROVEN}: {count} machines of {template}, maxNumber {limit}"
@@ -377,35 +379,35 @@ class Judge:
         if slot.deletion.reason is DeleteReason.CANCELLED and slot.name not in self._cancelled:
             self._cancelled.add(slot.name)
             polled = self._polled_before[slot.name.split("-")[1]]
-            silent = self._story.world.now + self.gained - polled >= self._story.limits.cancel_after
+            silent = self._sim.world.now + self.gained - polled >= self._sim.limits.cancel_after
             asked = slot.name.split("-")[1] in self.holds.of(HoldKind.CANCEL)
-            back = slot.name in self._returned_before
-            assert back or silent or asked, f"{Law.PROVEN}: {slot.name} is cancelled without cause"
+            is_returned = slot.name in self._returned_before
+            assert is_returned or silent or asked, f"{Law.PROVEN}: {slot.name} is cancelled without cause"
 
     def _check_answers(self, *, whole: bool) -> None:
         if "status" in self._lost and not whole:
-            return  # perhaps somebody's copy, which the loop had no time to replace
+            return  # perhaps a restored copy, which the loop had no time to replace
         try:
-            answers = self._story.hf.status.read_all()
+            answers = self._sim.hf.status.read_all()
         except StateMissing:
-            nothing = not self._story.requests or not self._story.hf.intent.exists()
+            nothing = not self._sim.requests or not self._sim.hf.intent.exists()
             assert not whole or nothing, "no status.json after a whole cycle"
             return
-        for id_, wanted in self._story.requests.items():
+        for id_, wanted in self._sim.requests.items():
             answer = answers.get(id_)
             if answer is not None:
                 self._check_answer(id_, answer, whole=whole)
             elif whole and not self._may_be_forgotten(id_):
-                old = self._story.world.now + self.gained - self._ended_at.get(id_, float("inf"))
-                assert old >= self._story.limits.retention, f"the answer of {id_} is gone after {old:.0f} s"
+                old = self._sim.world.now + self.gained - self._ended_at.get(id_, float("inf"))
+                assert old >= self._sim.limits.retention, f"the answer of {id_} is gone after {old:.0f} s"
                 cancelled = id_ in self._answers and CANCELLED_MESSAGE in self._answers[id_].text
-                assert wanted.told is not None or cancelled or self._memory_was_lost
-        for id_ in self._story.returns.keys() & answers.keys():
+                assert wanted.reported is not None or cancelled or self._memory_was_lost
+        for id_ in self._sim.returns.keys() & answers.keys():
             self._check_constant(id_, answers[id_])
 
     def _check_answer(self, id_: str, answer: Answer, *, whole: bool) -> None:
         self._check_constant(id_, answer)
-        wanted, entry = self._story.requests[id_], json.loads(answer.text)
+        wanted, entry = self._sim.requests[id_], json.loads(answer.text)
         succeeded = _succeeded(entry)
         fits = len(succeeded) <= wanted.count or self._memory_was_lost
         assert fits, f"{Law.PROVEN}: {len(succeeded)} machines for the {wanted.count} of {id_}"
@@ -413,89 +415,93 @@ class Judge:
             assert len(succeeded) == wanted.count, f"{id_} is complete with {len(succeeded)} of {wanted.count}"
         for name in succeeded:
             assert name in self._first_run, f"{name} never ran and is reported so"
-            back = name in self._returned_before and name not in self._returned_late
-            back = back and not self._may_be_forgotten(self._story.returned.get(name, ""))
-            assert not (back and whole), f"{Law.PROVEN}: {name} was returned and is reported running again"
+            is_returned = name in self._returned_before and name not in self._returned_late
+            is_returned = is_returned and not self._may_be_forgotten(self._sim.returned.get(name, ""))
+            assert not (is_returned and whole), f"{Law.PROVEN}: {name} was returned and is reported running again"
 
     def _check_constant(self, id_: str, answer: Answer) -> None:
-        """Only a request whose answer HF never read may still be cancelled, or lose what HF gave back (law: a terminal
-        answer stays)."""
+        """Check a changed terminal answer (law: a terminal answer stays).
+
+        Only a request whose answer HF never read may still be cancelled, or lose machines that HF returned.
+        """
         before = self._answers.get(id_)
         if before is not None and before.ended and before.text != answer.text:
-            wanted = self._story.requests.get(id_)
-            unheard = wanted is not None and wanted.told is None
+            wanted = self._sim.requests.get(id_)
+            unheard = wanted is not None and wanted.reported is None
             just_heard = id_ in self._unheard_before and (RETURNED_EARLY in answer.text or CANCELLING in answer.text)
             allowed = just_heard or (unheard and CANCELLED_MESSAGE in answer.text)
-            # Of a machine that is gone, a memory made again knows no address and no launch time.
+            # A rebuilt memory has no address and no launch time of a machine that is gone.
             allowed = allowed or (self._memory_was_lost and _results(before.text) == _results(answer.text))
             allowed = allowed or self._answers_were_lost
             assert allowed, f"{Law.STAYS}: the terminal answer of {id_} became {answer.text}, was {before.text}"
         self._answers[id_] = answer
         if answer.ended:
-            self._ended_at.setdefault(id_, self._story.world.now)
+            self._ended_at.setdefault(id_, self._sim.world.now)
 
     # --- what HF does -------------------------------------------------------------------------------------------------
 
-    def heard(self, id_: str, answer: Answer) -> None:
-        """HF read an answer."""
+    def note_answer(self, id_: str, answer: Answer) -> None:
+        """Check an answer that HF read."""
         self._check_heard(id_, answer)
         if not answer.ended:
             return
-        if id_ in self._story.requests:
-            wanted = self._story.requests[id_]
-            wanted.told = wanted.told or answer.text
-            # What HF gave back in the meantime it may still find there: it read before the loop could change it.
-            self._returned_late |= self._story.returned.keys() & set(_succeeded(json.loads(answer.text)))
+        if id_ in self._sim.requests:
+            wanted = self._sim.requests[id_]
+            wanted.reported = wanted.reported or answer.text
+            # HF read the answer before the loop could remove machines that HF returned meanwhile
+            self._returned_late |= self._sim.returned.keys() & set(_succeeded(json.loads(answer.text)))
         else:
-            self._story.returns[id_] = answer.text
+            self._sim.returns[id_] = answer.text
             wrong = self.foreigners & self._foreign_returns.get(id_, set()) & set(_succeeded(json.loads(answer.text)))
             assert not wrong, f"{Law.REASONED}: {wrong} is not ours and is reported as returned"
 
-    def unknown(self, id_: str) -> None:
-        """HF asked for what left the files: the scripts answer that it ended with nothing."""
+    def note_unknown(self, id_: str) -> None:
+        """Check a poll of an id that has left the files: the scripts answer that it ended without machines."""
         before = self._answers.get(id_)
-        wanted = self._story.requests.get(id_)
+        wanted = self._sim.requests.get(id_)
         if not self._may_be_forgotten(id_):
             assert before is not None, f"{id_} is unknown before it was answered"
             assert before.ended, f"{id_} is unknown before it ended"
-            if wanted is not None and wanted.told is None:
-                # Where nothing says that HF has not heard it, a memory made again believes that it has.
+            if wanted is not None and wanted.reported is None:
+                # A rebuilt memory assumes that HF has read an answer unless some file says otherwise.
                 left = CANCELLED_MESSAGE in before.text or self._memory_was_lost
-                assert left, f"{id_} left the files before HF was told"
+                assert left, f"{id_} left the files before it was reported to HF"
         if wanted is not None:
-            wanted.told = wanted.told or NOTHING
-        elif self._story.returns[id_] is None:  # HF still has what it wanted to give back
-            self._story.returns[id_] = NOTHING
-            self._story.returned = {name: back for name, back in self._story.returned.items() if back != id_}
+            wanted.reported = wanted.reported or NOTHING
+        elif self._sim.returns[id_] is None:  # HF still has the machines that it wanted to return
+            self._sim.returns[id_] = NOTHING
+            self._sim.returned = {name: request for name, request in self._sim.returned.items() if request != id_}
 
     def _may_be_forgotten(self, id_: str) -> bool:
-        """It was recorded in an intent that was lost before a loop had read it, or the memory of that was lost too."""
+        """Return True if the id was recorded in an intent that was lost before a loop had read it, or memory was lost
+        too.
+        """
         return "intent" in self._lost and (self._memory_was_lost or id_ not in self._answers)
 
     def _check_heard(self, id_: str, answer: Answer) -> None:
-        wanted = self._story.requests.get(id_)
-        told = wanted.told if wanted else self._story.returns.get(id_)
-        assert told in (None, answer.text) or self.wiped, f"{Law.STAYS}: HF was told {told}, now {answer.text}"
+        wanted = self._sim.requests.get(id_)
+        reported = wanted.reported if wanted else self._sim.returns.get(id_)
+        assert reported in (None, answer.text) or self.wiped, f"{Law.STAYS}: HF got {reported}, now {answer.text}"
         if wanted:
             wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
 
-    def given_back(self, id_: str, names: Iterable[str]) -> None:
-        """HF returns machines."""
+    def note_returned(self, id_: str, names: Iterable[str]) -> None:
+        """Note the machines that HF returns."""
         self._foreign_returns[id_] = self.foreigners.intersection(names)
         self._given_back |= set(names)
         for name in names:
             wanted = self._wanted(name)
-            if wanted is not None and wanted.told is not None:
+            if wanted is not None and wanted.reported is not None:
                 self._returned_late.add(name)
 
     def hosts(self) -> set[str]:
-        """The hosts that HF believes it has."""
-        told = [wanted.told for wanted in self._story.requests.values() if wanted.told]
-        return {name for text in told for name in _succeeded(json.loads(text))} - set(self._story.returned)
+        """Return the hosts that HF believes it has."""
+        reported = [wanted.reported for wanted in self._sim.requests.values() if wanted.reported]
+        return {name for text in reported for name in _succeeded(json.loads(text))} - set(self._sim.returned)
 
-    def reported_lost(self, names: Sequence[str]) -> None:
-        """HF is told to give machines back."""
-        machines, reported = self._story.machines(), self._reported()
+    def check_reported_lost(self, names: Sequence[str]) -> None:
+        """Check the machines that HF is asked to return."""
+        machines, reported = self._sim.machines(), self._reported()
         for name in names:
             machine = machines.get(name)
             healthy = machine is not None and machine.running and name not in self.disturbed
@@ -509,78 +515,78 @@ class Judge:
             assert gone, f"{Law.PROVEN}: {name} is healthy and is reported lost"
 
     def _judge_asked_back(self, name: str) -> None:
-        """HF is asked for a machine that a person drains or has cancelled."""
+        """Check that HF is asked for a machine only if an operator drains or has cancelled it."""
         drained, cancelled = self.holds.of(HoldKind.DRAIN), self.holds.of(HoldKind.CANCEL)
         assert self._asked[name][0] in drained or name in cancelled, f"no hold asks for {name}"
 
     def _judge_age(self, name: str) -> None:
-        """HF is offered a machine of which it knows, and not before its time."""
+        """Check that HF is offered an aged machine only if it has that machine, and not too early."""
         wanted = self._wanted(name)
         assert wanted is not None
-        lifetime = self._story.limits.templates[wanted.template].max_lifetime
+        lifetime = self._sim.limits.templates[wanted.template].max_lifetime
         asked = self._asked[name][1]
         assert lifetime is not None, f"{Law.PROVEN}: {name} has no lifetime and is reported as aged"
-        age = self._story.world.now + self.gained - asked
+        age = self._sim.world.now + self.gained - asked
         assert age >= lifetime, f"{Law.PROVEN}: {name} is reported as aged after {age:.0f} s"
-        assert self._told(name), f"{Law.PROVEN}: {name} is reported as aged, and HF does not know of it"
+        assert self._is_reported(name), f"{Law.PROVEN}: {name} is reported as aged, and HF does not know of it"
 
-    def _told(self, name: str) -> bool:
-        """HF has the machine from a terminal answer."""
-        requests = self._story.requests.values()
-        return any(wanted.told and name in _succeeded(json.loads(wanted.told)) for wanted in requests)
+    def _is_reported(self, name: str) -> bool:
+        """Return True if HF has the machine from a terminal answer."""
+        requests = self._sim.requests.values()
+        return any(wanted.reported and name in _succeeded(json.loads(wanted.reported)) for wanted in requests)
 
     def _wanted(self, name: str) -> Wanted | None:
-        """The request of a machine."""
-        parts = split_name(self._story.limits.prefix, name)
-        return self._story.requests.get(parts[0]) if parts else None
+        """Return the request of a machine."""
+        parts = split_name(self._sim.limits.prefix, name)
+        return self._sim.requests.get(parts[0]) if parts else None
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def unsettled(self) -> list[str]:
-        """What is not as it should be after the last fault."""
-        story, problems = self._story, []
-        told = {id_: wanted.told for id_, wanted in story.requests.items()} | story.returns
-        problems += [f"{Law.ENDS}: {id_} has not ended" for id_, answer in told.items() if answer is None]
-        memory = story.memory()
+    def find_unsettled(self) -> list[str]:
+        """Return the open problems after the last fault."""
+        sim, problems = self._sim, []
+        reported = {id_: wanted.reported for id_, wanted in sim.requests.items()} | sim.returns
+        problems += [f"{Law.ENDS}: {id_} has not ended" for id_, answer in reported.items() if answer is None]
+        memory = sim.memory()
         latched = memory is not None and memory.brake is not None
-        machines, hosts = story.machines(), self.hosts()
+        machines, hosts = sim.machines(), self.hosts()
         for name in machines.keys() - hosts:
-            held = name in self.orphans and (latched or self._orphans_go_slowly())
-            if not held and not (self._memory_was_lost and _is_shown(memory, name)):
-                problems.append(f"{Law.PROVEN}: {name} exists and nobody wants it")
+            is_spared = name in self.orphans and (latched or self._orphans_go_slowly())
+            if not is_spared and not (self._memory_was_lost and _is_shown(memory, name)):
+                problems.append(f"{Law.PROVEN}: {name} exists and is not wanted")
         if not latched:
             problems += [
-                f"{name} is gone and HF is not told" for name in hosts - machines.keys() - self._reported().keys()
+                f"{name} is gone and not reported to HF" for name in hosts - machines.keys() - self._reported().keys()
             ]
         return problems
 
     def _orphans_go_slowly(self) -> bool:
-        """As many as may be were deleted within the last hour."""
-        recent = sum(at > self._story.world.now - 3600 for at in self._orphan_deletes)
-        return recent >= self._story.limits.orphans.cap_per_hour
+        """Return True if the allowed number of orphans was deleted within the last hour."""
+        recent = sum(at > self._sim.world.now - 3600 for at in self._orphan_deletes)
+        return recent >= self._sim.limits.orphans.cap_per_hour
 
-    def in_time(self) -> None:
-        """While the loop runs, sees and may act, nothing is older than its deadline."""
-        memory, now = self._story.life.reconciler.memory, self._story.life.clock.now()
+    def check_deadlines(self) -> None:
+        """Check that no record is older than its deadline while the loop runs, sees and may act."""
+        memory, now = self._sim.life.reconciler.memory, self._sim.life.clock.now()
         records: dict[str, RequestRecord | ReturnRecord] = {**memory.requests, **memory.returns} if memory else {}
         for record in records.values():
             late = now - record.deadline
             assert record.ended or late < LATENESS, f"{Law.ENDS}: {record.id} is {late:.0f} s past its deadline"
 
-    def at_the_end(self) -> None:
-        """Check a story at its end."""
-        problems = self.unsettled()
+    def check_end(self) -> None:
+        """Check a simulation at its end."""
+        problems = self.find_unsettled()
         assert not problems, "; ".join(problems)
 
     def _reported(self) -> Mapping[str, object]:
         try:
-            return self._story.hf.status.read_lost()
+            return self._sim.hf.status.read_lost()
         except StateMissing:
             return {}
 
 
 def _is_shown(memory: Memory | None, name: str) -> bool:
-    """A person can see it: as an orphan, or as a machine that no list of HF has named."""
+    """Return True if an operator can see the name, as an orphan or as a machine that HF has not listed."""
     slot = _slot(memory, name)
     is_succeeded = slot is not None and slot.verdict is Verdict.SUCCEEDED
     return memory is not None and (name in memory.orphans.since or is_succeeded)
@@ -595,12 +601,12 @@ def _slot(memory: Memory | None, name: str) -> Slot | None:
 
 
 def _reachable(before: Verdict, after: Verdict) -> bool:
-    """By one or two steps: one write may hold two changes."""
+    """Return True if one or two steps lead to the verdict, because a write may contain two changes."""
     return after in TRANSITIONS[before] or any(after in TRANSITIONS[between] for between in TRANSITIONS[before])
 
 
 def _results(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """What an answer says of the request and of each machine, without facts about the machine."""
+    """Return the results of an answer for the request and each machine, without facts about the machine."""
     entry = json.loads(text)
     return entry["status"], [(machine["name"], machine["result"]) for machine in entry["machines"]]
 

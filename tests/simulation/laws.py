@@ -1,4 +1,4 @@
-"""The laws by their names in ARCHITECTURE.md, as what fails a story names them."""
+"""The laws by their names in ARCHITECTURE.md, which failed simulations name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Law(StrEnum):
-    """Those that a story can show to be broken."""
+    """The laws that a simulation can show to be broken."""
 
     INTENT = "law: intent first"
     NAMED_ONCE = "law: a name is used once"

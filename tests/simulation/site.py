@@ -1,53 +1,53 @@
-"""A story after which files are lost or put back, and HF that goes on."""
+"""A simulation after which files are lost or restored, while HF goes on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from provisioner.model import BrakeReason, Memory
-from tests.simulation.story import Story
+from tests.simulation.simulation import Simulation
 
 
 @dataclass
 class Site:
-    """A story told so far that a copy of its files lacks much of it."""
+    """A simulation that has gone on so long that a copy of its files lacks much of it."""
 
-    story: Story
+    sim: Simulation
     done: str
-    """A request that the copy knows; HF has given its machines back since, and it has left the files."""
+    """A request in the copy whose machines HF has returned since, so that it has left the files."""
 
     def goes_on(self, hours: int, *, lists: bool) -> None:
-        """HF asks for more and polls what it waits for; only with ``lists`` does it call getReturnRequests."""
+        """Let HF request machines and poll open requests. With ``lists`` alone it also calls getReturnRequests."""
         for turn in range(hours * 60):
-            self.story.advance(60.0)
+            self.sim.advance(60.0)
             if turn % 20 == 0:
-                self.story.request("pods", 1)
-            for id_, wanted in self.story.requests.items():
-                if wanted.told is None:
-                    self.story.poll(id_)
+                self.sim.request("pods", 1)
+            for id_, wanted in self.sim.requests.items():
+                if wanted.reported is None:
+                    self.sim.poll(id_)
             if lists:
-                self.story.list_hosts()
-            self.story.cycle()
+                self.sim.list_hosts()
+            self.sim.cycle()
 
     def brake(self) -> BrakeReason | None:
-        """Why it is latched."""
+        """Return the reason why the brake is latched."""
         brake = self.memory().brake
         return brake.reason if brake else None
 
     def memory(self) -> Memory:
-        """What the loop remembers."""
-        memory = self.story.memory()
+        """Return the loop's memory."""
+        memory = self.sim.memory()
         assert memory is not None
         return memory
 
 
-def three_requests() -> Story:
-    """Two requests whose machines run and were told, then one that is still open."""
-    story = Story()
-    story.request("wide", 2)
-    story.request("vms", 1)
-    story.run(300.0, 15)
-    story.poll_all()
-    story.request("pods", 1)
-    story.cycle()
-    return story
+def three_requests() -> Simulation:
+    """Return a simulation with two requests whose machines run and were reported, and one open request."""
+    sim = Simulation()
+    sim.request("wide", 2)
+    sim.request("vms", 1)
+    sim.run(300.0, 15)
+    sim.poll_all()
+    sim.request("pods", 1)
+    sim.cycle()
+    return sim

@@ -1,4 +1,4 @@
-"""Pods that are made otherwise than they were asked for, and machines that lose what marks them as ours."""
+"""Pods that are made otherwise than requested, and machines that lose the labels that mark them as ours."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 
 from provisioner.backends.gke.pods import OWN_LABELS
 from provisioner.model import ErrorClass, Failure
-from tests.simulation.story import Story
+from tests.simulation.simulation import Simulation
 from tests.support.clouds.direct import Mishap
 
 SEEDS = 300
 PARTS = 30
-"""The seeds are played in so many tests, of which all but the first are slow."""
+"""The number of tests that share the seeds. All but the first test are slow."""
 
 LOST = Failure(ErrorClass.TIMEOUT, "no response")
 
 
 @pytest.fixture
-def stories() -> Iterator[list[Story]]:
-    told: list[Story] = []
-    yield told
-    for story in told:
-        story.close()
+def sims() -> Iterator[list[Simulation]]:
+    reported: list[Simulation] = []
+    yield reported
+    for sim in reported:
+        sim.close()
 
 
 REASONS = (
@@ -43,54 +43,56 @@ def altered(chance: random.Random) -> dict[str, object]:
     return {} if chance.random() < 0.2 else {"labels": {one: chance.choice([None, "another"]) for one in labels}}
 
 
-def play(story: Story, chance: random.Random) -> None:
-    """HF asks, policies come and go, labels are taken from machines that run, calls get lost, the loop dies."""
+def play(sim: Simulation, chance: random.Random) -> None:
+    """Let HF request machines, policies come and go, labels be removed from running machines, calls be lost, and the
+    loop die.
+    """
     for _ in range(14):
         match chance.randrange(8):
             case 0 | 1:
-                story.request(chance.choice(["wide", "pods", "vms"]), chance.randint(1, 4))
+                sim.request(chance.choice(["wide", "pods", "vms"]), chance.randint(1, 4))
             case 2:
-                story.alter(altered(chance))
+                sim.alter(altered(chance))
             case 3:
-                story.alter(None)
+                sim.alter(None)
             case 4:
-                there = sorted(story.machines())
+                there = sorted(sim.machines())
                 for name in chance.sample(there, min(len(there), chance.randint(1, 4))):
-                    story.unlabel(name, chance.sample(sorted(OWN_LABELS), chance.randint(1, len(OWN_LABELS))))
+                    sim.unlabel(name, chance.sample(sorted(OWN_LABELS), chance.randint(1, len(OWN_LABELS))))
             case 5:
                 lost = [Mishap(LOST, chance.choice([None, 0.0, 20.0])) for _ in range(3)]
-                story.lines[chance.choice(["alpha", "gamma"])].mishaps.extend(lost)
+                sim.lines[chance.choice(["alpha", "gamma"])].mishaps.extend(lost)
             case 6:
-                story.restart()
+                sim.restart()
             case 7:
-                hosts = sorted(story.judge.hosts())
-                story.give_back(chance.sample(hosts, min(len(hosts), 2)))
-        story.run(chance.choice([5.0, 40.0, 150.0]), 5)
-        story.poll_all()
+                hosts = sorted(sim.judge.hosts())
+                sim.return_machines(chance.sample(hosts, min(len(hosts), 2)))
+        sim.run(chance.choice([5.0, 40.0, 150.0]), 5)
+        sim.poll_all()
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 def test_no_machine_is_made_unseen_and_each_request_ends_with_the_clusters_doing(
-    part: int, stories: list[Story]
+    part: int, sims: list[Simulation]
 ) -> None:
     for seed in range(part, SEEDS, PARTS):
-        stories.append(story := Story(seed))
+        sims.append(sim := Simulation(seed))
         chance = random.Random(seed)
-        play(story, chance)
-        story.run(4000.0, 120)
-        story.poll_all()
-        unended = [id_ for id_, wanted in story.requests.items() if wanted.told is None]
+        play(sim, chance)
+        sim.run(4000.0, 120)
+        sim.poll_all()
+        unended = [id_ for id_, wanted in sim.requests.items() if wanted.reported is None]
         assert not unended, f"seed {seed}: {unended} have not ended"
-        memory = story.memory()
+        memory = sim.memory()
         assert memory is not None
         known = {slot.name for _, slot in memory.slots if not slot.deletion.gone}
-        assert story.machines().keys() <= known, f"seed {seed}: {story.machines().keys() - known} run unseen"
-        answers = [json.loads(wanted.told or "{}") for wanted in story.requests.values()]
+        assert sim.machines().keys() <= known, f"seed {seed}: {sim.machines().keys() - known} run unseen"
+        answers = [json.loads(wanted.reported or "{}") for wanted in sim.requests.values()]
         failed = [one["message"] for entry in answers for one in entry["machines"] if one["result"] == "fail"]
         strange = [text for text in failed if not any(reason in text for reason in REASONS)]
         assert not strange, f"seed {seed}: {strange}"
-        story.alter(None)
-        story.return_all()
-        story.run(2400.0, 60)
-        left = {name for name in story.machines() if name not in story.strayed}
-        assert not left, f"seed {seed}: {sorted(left)} are left after HF gave back all"
+        sim.alter(None)
+        sim.return_all()
+        sim.run(2400.0, 60)
+        left = {name for name in sim.machines() if name not in sim.strayed}
+        assert not left, f"seed {seed}: {sorted(left)} are left after HF returned all machines"

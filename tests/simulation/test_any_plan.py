@@ -1,4 +1,4 @@
-"""What holds for every plan, whatever memory, snapshots and HF say and whatever is held back.
+"""Rules that hold for every plan, for any memory, snapshots, HF activity and holds.
 
 ``EXAMPLES=1000 pytest tests/simulation/test_any_plan.py`` tries more situations, and others each time.
 """
@@ -121,7 +121,7 @@ def any_machine(draw: st.DrawFn, number: int, request: str) -> Machine:
 
 
 @st.composite
-def any_look(draw: st.DrawFn, where: str, remembered: Memory) -> Observation | None:
+def any_observation(draw: st.DrawFn, where: str, remembered: Memory) -> Observation | None:
     kind = draw(st.sampled_from(["seen", "seen", "seen", "failed", "old", "none"]))
     if kind == "none":
         return None
@@ -150,15 +150,15 @@ ANY_PRESSURE = st.builds(
 def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
     records = [draw(any_record(request)) for request in (REQUEST, OTHER)]
     names = [one.name for each in records for one in each.slots.values()]
-    back = giving_back(*draw(st.lists(st.sampled_from([*names, "alien"]), max_size=3)))
+    returned = giving_back(*draw(st.lists(st.sampled_from([*names, "alien"]), max_size=3)))
     remembered = memory(
         *records,
-        *([back] if back.names else []),
+        *([returned] if returned.names else []),
         windows=draw(st.dictionaries(st.sampled_from([("a", TEMPLATE), ("b", TEMPLATE)]), ANY_PRESSURE)),
         orphans=draw(st.dictionaries(st.sampled_from([name(90, "cccccccccc"), "x"]), st.just(NOW - 700))),
     )
     observations = {
-        where: observation for where in "abc" if (observation := draw(any_look(where, remembered))) is not None
+        where: observation for where in "abc" if (observation := draw(any_observation(where, remembered))) is not None
     }
     activity = HfActivity(
         polled=draw(st.dictionaries(st.sampled_from([REQUEST, OTHER]), TIMES)),
@@ -170,7 +170,7 @@ def any_situation(draw: st.DrawFn) -> tuple[World, Memory]:
 
 
 def usable(world: World) -> set[str]:
-    """Pools that may be acted upon."""
+    """Return the pools that may be acted upon."""
     seen = {
         observation.pool
         for observation in world.observations.values()
@@ -190,7 +190,7 @@ def slots_of(remembered: Memory) -> dict[str, Slot]:
 
 
 def there(remembered: Memory, where: str) -> set[str]:
-    """Machines that may be there in a pool."""
+    """Return the machines that may exist in a pool."""
     return {one.name for one in slots_of(remembered).values() if one.pool == where and not one.deletion.gone}
 
 
@@ -251,10 +251,10 @@ def verdicts_change_by_the_table_alone_and_no_answer_reverts(_: World, known: Me
 
 def once_recorded_it_asks_for_nothing_again(world: World, _: Memory, made: Plan) -> None:
     kept = {id_: wanted for id_, wanted in world.intent.requests.items() if id_ not in made.forget}
-    backs = {id_: wanted for id_, wanted in world.intent.returns.items() if id_ not in made.forget}
-    again = replace(world, intent=replace(world.intent, requests=kept, returns=backs))
+    returns = {id_: wanted for id_, wanted in world.intent.returns.items() if id_ not in made.forget}
+    again = replace(world, intent=replace(world.intent, requests=kept, returns=returns))
     second = make_plan(again, made.memory, THREE, NOW)
-    # What one request set free may go to another, and to nobody twice.
+    # Room that one request freed may go to another request, but not twice.
     assert not {create.name for create in made.creates} & {create.name for create in second.creates}
     assert not any(create.again for create in second.creates)
     assert second.deletes == ()
@@ -287,7 +287,7 @@ RULES = [
     a_request_past_its_deadline_ends,
 ]
 
-# The same situations each time, unless somebody asks for more of them.
+# The same situations each time, unless EXAMPLES asks for more.
 ANY = settings(max_examples=int(os.environ.get("EXAMPLES", "100")), derandomize="EXAMPLES" not in os.environ)
 
 
@@ -324,19 +324,19 @@ ANY_HOLDS = st.lists(
 @given(any_situation(), ANY_HOLDS)
 def test_whatever_is_held_no_hold_deletes_and_none_is_overridden(situation: tuple[World, Memory], holds: Holds) -> None:
     world, remembered = situation
-    told = make_plan(replace(world, holds=holds), remembered, in_force(THREE, holds), NOW)
+    reported = make_plan(replace(world, holds=holds), remembered, in_force(THREE, holds), NOW)
     usual = make_plan(world, remembered, THREE, NOW)
-    assert not any(holds.against(create.pool) for create in told.creates)
-    assert not {create.request for create in told.creates} & holds.of(HoldKind.CANCEL).keys()
+    assert not any(holds.against(create.pool) for create in reported.creates)
+    assert not {create.request for create in reported.creates} & holds.of(HoldKind.CANCEL).keys()
     if holds.stop:
-        assert (told.creates, told.deletes) == ((), ())
-    assert {delete.pool for delete in told.deletes} <= usable(world)
+        assert (reported.creates, reported.deletes) == ((), ())
+    assert {delete.pool for delete in reported.deletes} <= usable(world)
     cancelled = holds.of(HoldKind.CANCEL)
     for id_, before in remembered.requests.items():
         for number, one in before.slots.items():
             alone = usual.memory.requests[id_].slots[number].verdict
             if before.ended or (one.ran is not None and id_ in cancelled):
-                assert told.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
-    for named, loss in losses(told.memory, world.activity, NOW, holds).items():
-        if named not in losses(told.memory, world.activity, NOW):
-            assert loss.grace > 0, "HF is never told that a machine is gone that is not"
+                assert reported.memory.requests[id_].slots[number].verdict in {alone, one.verdict} | DESIRED
+    for named, loss in losses(reported.memory, world.activity, NOW, holds).items():
+        if named not in losses(reported.memory, world.activity, NOW):
+            assert loss.grace > 0, "an existing machine is never reported as gone"

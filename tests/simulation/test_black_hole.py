@@ -1,4 +1,4 @@
-"""Machines that run for half a minute and die, in virtual time: HostFactory asks anew for each one that it loses."""
+"""Machines that run for half a minute and die, in virtual time, while HostFactory replaces each lost machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CALLS = 30.0
 HOUR = 3600.0
 EARLY = 300.0
 HOLE = {"dies": 1.0}
-"""Every machine of the pool dies half a minute after it began to run."""
+"""An event after which every machine of the pool dies half a minute after its start."""
 
 
 class Learning(Provisioner):
-    """A provisioner that keeps what each of its cycles knew of the first pool."""
+    """A provisioner that keeps the state of the first pool in each of its cycles."""
 
     def __init__(self, stage: Stage) -> None:
         self.windows: list[Window] = []
@@ -39,18 +39,18 @@ class Learning(Provisioner):
 
 
 class Hole(Watched):
-    """A run of so many hours in which ``WANTED`` machines are wanted at all times."""
+    """A run of some hours in which ``WANTED`` machines are wanted at all times."""
 
     def __init__(self, hours: float, *events: dict[str, Any], **pools: dict[str, Any]) -> None:
         body = {
-            "about": "Told.",
+            "about": "Reported.",
             "hours": hours,
             "pools": pools,
             "demand": [{"machines": WANTED}],
             "events": list(events),
             "settings": {"retention_hours": 1.0},
         }
-        super().__init__(scenarios({"hole": body}, "stories")["hole"], 1, self._learn)
+        super().__init__(scenarios({"hole": body}, "tests")["hole"], 1, self._learn)
         assert not self.broken, self.broken
 
     def _learn(self, stage: Stage) -> Provisioner:
@@ -58,12 +58,12 @@ class Hole(Watched):
         """Machines that were made, by pool."""
         learning = Learning(stage)
         self.windows = learning.windows
-        """What was known of the first pool, cycle by cycle."""
+        """The state of the first pool, cycle by cycle."""
         return learning
 
 
 def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_time() -> None:
-    """What it would be without the rule, ``test_rules.py`` plays."""
+    """Check the window; ``test_rules.py`` plays the same without the rule."""
     hole = Hole(2.0, a=HOLE)
     assert WANTED <= hole.made["a"] < 2 * WANTED
     known, why = hole.windows[-1], Failure(ErrorClass.OTHER, "Lost in its first 300 s: The machine ended: exit code 1.")
@@ -72,7 +72,9 @@ def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_ti
 
 @pytest.mark.slow
 def test_machines_that_die_while_others_of_their_request_boot_close_the_window_too() -> None:
-    """HostFactory never hears of them: they fail before the terminal answer, and are replaced."""
+    """Check failures that HostFactory never reads, because the machines fail before the terminal answer and are
+    replaced.
+    """
     hole = Hole(1.0, a=HOLE | {"boot_p95_seconds": 280.0})
     assert hole.made["a"] < 2 * WANTED
     assert hole.windows[-1].early_loss is not None
@@ -96,7 +98,9 @@ def test_the_next_pool_of_the_template_makes_what_the_first_cannot_keep(hours: f
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", [0.1, 3.0])
 def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
-    """It takes a pause of at most half an hour, the minutes that a probe has to outlive, and a few rounds."""
+    """Check that recovery takes a pause of at most half an hour, the minutes that a probe has to outlive, and a few
+    rounds.
+    """
     dies = {"at_minutes": 0.0, "for_minutes": 60 * hours, "change": HOLE}
     hole = Hole(hours + (1800.0 + EARLY + 600.0) / HOUR, dies, a={})
     assert any(window.early_loss for window in hole.windows)
@@ -108,7 +112,7 @@ def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
 @pytest.mark.parametrize("pool", [{}, {"max_pending": 8, "initial_window": 8}], ids=["a wide window", "a narrow one"])
 @pytest.mark.parametrize("after", [10.0, 90.0, 290.0])
 def test_a_healthy_pool_that_loses_a_few_early_stays_open(pool: dict[str, Any], after: float) -> None:
-    """Five in a hundred die. Of a narrow window the losses of an hour are more than it is wide."""
+    """Let five in a hundred die. An hour's losses are then more than a narrow window is wide."""
     lossy = Hole(1.5, a=pool | {"dies": 0.05, "dies_after_seconds": after})
     assert not any(window.level or window.early_loss for window in lossy.windows)
     assert min(window.window for window in lossy.windows) >= 100 or pool
@@ -118,7 +122,9 @@ def test_a_healthy_pool_that_loses_a_few_early_stays_open(pool: dict[str, Any], 
 
 @pytest.mark.slow
 def test_machines_that_are_all_preempted_in_their_first_minutes_close_nothing() -> None:
-    """Other causes that say nothing of the pool, ``test_early_loss.py`` of the unit tests names."""
+    """Check preemptions. ``test_early_loss.py`` of the unit tests names other causes that do not count against the
+    pool.
+    """
     events = [{"at_minutes": at, "do": "preempt", "share": 1.0} for at in (8.0, 14.0, 20.0)]
     well = Hole(0.5, *events, a={})
     assert not any(window.level or window.early_loss for window in well.windows)
@@ -129,7 +135,7 @@ GROUP = replace(SPEC, provisioning_model="STANDARD")
 
 
 def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
-    """HostFactory gives back what is lost and asks for what is missing."""
+    """Let HF return lost machines and request missing ones."""
     hosts: set[str] = set()
     open_ = {site.request(wanted): wanted}
     site.run(CALLS)

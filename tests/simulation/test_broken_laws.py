@@ -1,6 +1,6 @@
-"""That the stories can fail: the loop is broken on purpose, law by law, and the judge finds it.
+"""Proof that simulations can fail: the loop is broken on purpose, law by law, and the judge finds each break.
 
-Each break is looked for only among happenings that may bring it to light, so that it is found in seconds.
+Each break is searched only among events that may show the break, so that it is found in seconds.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from provisioner.planning.core.draft import Draft
 from provisioner.planning.finish import returns
 from provisioner.planning.report import answers
 from tests.simulation.laws import Law
-from tests.simulation.story import VirtualClock
+from tests.simulation.simulation import VirtualClock
 from tests.simulation.test_disasters import Disasters
-from tests.simulation.test_laws import Laws, Telling
+from tests.simulation.test_laws import Laws, SimulationMachine
 from tests.support.parts import alter
 
 Break = AbstractContextManager[Any]
@@ -62,18 +62,18 @@ BOUNDED = settings(
 )
 
 
-class Alone(Telling):
-    """Of what may happen together, one thing by itself."""
+class Alone(SimulationMachine):
+    """A machine with a single event out of those that may happen together."""
 
     @rule()
     def memory_is_lost(self) -> None:
-        self.story.lose(["memory"])
+        self.sim.lose(["memory"])
 
 
-def told_with(happenings: Collection[str]) -> type[Telling]:
-    """Stories in which only these things happen, after a first request."""
+def machine_with(happenings: Collection[str]) -> type[SimulationMachine]:
+    """Return a machine in which only these events happen, after a first request."""
     known = {**vars(Laws), **vars(Disasters), **vars(Alone)}
-    return type("Focused", (Telling,), {name: known[name] for name in ("first_request", *happenings)})
+    return type("Focused", (SimulationMachine,), {name: known[name] for name in ("first_request", *happenings)})
 
 
 # --- the breaks -------------------------------------------------------------------------------------------------------
@@ -98,10 +98,10 @@ def memory_is_recorded_a_cycle_late() -> Break:
     return patch.object(Reconciler, "_record", late)
 
 
-def a_failed_look_is_an_empty_pool() -> Break:
+def a_failed_observation_is_an_empty_pool() -> Break:
     perceive = reconciler.perceive
 
-    def credulous(world: plan.World, memory: Memory, *rest: Any) -> Draft:
+    def trusting(world: plan.World, memory: Memory, *rest: Any) -> Draft:
         names = frozenset(slot.name for _, slot in memory.slots)
         observations = {
             pool: Snapshot(pool, observation.began, {}, asked=names)
@@ -111,10 +111,10 @@ def a_failed_look_is_an_empty_pool() -> Break:
         }
         return perceive(replace(world, observations=observations), memory, *rest)
 
-    return patch.object(reconciler, "perceive", credulous)
+    return patch.object(reconciler, "perceive", trusting)
 
 
-def an_old_look_is_as_good_as_a_new_one() -> Break:
+def an_old_observation_is_as_good_as_a_new_one() -> Break:
     return patch.object(plan, "fresh", lambda *_: True)
 
 
@@ -198,7 +198,7 @@ def only_wanted_machines_count_against_a_cap() -> Break:
     return patch.object(capacity.Capacity, "__init__", blind)
 
 
-def one_look_proves_an_absence() -> Break:
+def one_observation_proves_an_absence() -> Break:
     pool = Draft.pool
     return patch.object(Draft, "pool", lambda self, name: replace(pool(self, name), lag=0.0))
 
@@ -291,11 +291,11 @@ def holds_hold_nothing() -> Break:
     return patch.object(CurrentHolds, "read", lax)
 
 
-def what_is_asked_back_is_told_as_gone() -> Break:
+def reclaimed_machines_are_reported_as_gone() -> Break:
     asked_back = answers.asked_back
 
-    def rash(held: Holds) -> Callable[[Slot], Loss | None]:
-        asked = asked_back(held)
+    def rash(holds: Holds) -> Callable[[Slot], Loss | None]:
+        asked = asked_back(holds)
         return lambda slot: asked(slot) and Loss(0, LossCause.UNKNOWN)
 
     return patch.object(answers, "asked_back", rash)
@@ -321,14 +321,14 @@ HOLDS = ("pool_is_held", "all_is_stopped", "something_is_cancelled", "holds_are_
 
 LOOPS = ("another_loop_takes_over", "old_loop_wakes")
 MEMORY = ("memory_is_lost", "calls_go_wrong", "cycle", "time_passes")
-WIPED = ("directory_is_wiped", "person_releases_the_brake", "hf_polls_all", "loop_works_for_a_while")
+WIPED = ("directory_is_wiped", "operator_releases_the_brake", "hf_polls_all", "loop_works_for_a_while")
 SIGHT = f"{Law.SEEN_WHOLE}|{Law.PROVEN}"
 
 BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     slot_numbers_are_used_again: (f"{Law.NAMED_ONCE}|{Law.STAYS}|{Law.PROVEN}", (*TIME, *LOSSES)),
     memory_is_recorded_a_cycle_late: (Law.RECORDED, ("hf_requests", *TIME)),
-    a_failed_look_is_an_empty_pool: (SIGHT, ("cycle_with_bad_looks", "hf_polls_all", *TIME)),
-    an_old_look_is_as_good_as_a_new_one: (SIGHT, ("cycle_with_bad_looks", "hf_requests", "time_passes")),
+    a_failed_observation_is_an_empty_pool: (SIGHT, ("cycle_with_bad_observations", "hf_polls_all", *TIME)),
+    an_old_observation_is_as_good_as_a_new_one: (SIGHT, ("cycle_with_bad_observations", "hf_requests", "time_passes")),
     any_machine_of_the_pool_is_deleted: (f"{Law.RECORDED}|{Law.PROVEN}", (*HF, *LOSSES, *TIME)),
     the_brake_never_latches: (Law.SLOWLY, ("orphans_appear", *TIME)),
     orphans_get_no_grace: (Law.SLOWLY, ("orphans_appear", *TIME)),
@@ -339,7 +339,7 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     the_epoch_is_ignored: (f"{Law.ONE_LOOP}|superseded", (*LOOPS, *HF, *LOSSES, *TIME)),
     time_is_the_wall_clock: (Law.PROVEN, ("wall_clock_jumps", "hf_requests", *TIME)),
     only_wanted_machines_count_against_a_cap: (Law.PROVEN, ("hf_returns_all", *HF, *LOSSES, *TIME)),
-    one_look_proves_an_absence: (Law.PROVEN, ("lists_lag", *HF, *TIME)),
+    one_observation_proves_an_absence: (Law.PROVEN, ("lists_lag", *HF, *TIME)),
     a_return_is_done_when_it_is_read: (Law.PROVEN, ("hf_returns", *HF, *TIME)),
     a_returned_machine_stays_in_a_running_answer: (f"{Law.ENDS}|{Law.PROVEN}", ("hf_returns", *HF, *LOSSES, *TIME)),
     a_request_is_cancelled_unannounced: (Law.STAYS, ("hf_forgets_its_requests", "time_passes")),
@@ -348,7 +348,7 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
     the_last_machines_of_a_request_get_no_time: (Law.PROVEN, ("place_has_a_fault", *HF, *TIME)),
     machines_are_old_from_the_beginning: (Law.PROVEN, (*HF, *TIME)),
     holds_hold_nothing: ("holds it back|all is stopped", (*HOLDS, *HF, *TIME)),
-    what_is_asked_back_is_told_as_gone: (Law.PROVEN, (*HOLDS, *HF, *TIME)),
+    reclaimed_machines_are_reported_as_gone: (Law.PROVEN, (*HOLDS, *HF, *TIME)),
     what_is_cancelled_is_deleted: (Law.PROVEN, (*HOLDS, *HF, *TIME)),
     a_failed_machine_is_not_replaced_but_the_request_completes: ("complete with", (*HF, *LOSSES, *TIME)),
 }
@@ -356,7 +356,7 @@ BREAKS: Mapping[Callable[[], Break], tuple[str, tuple[str, ...]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.__name__.replace("_", " "))
-def test_a_story_shows_that(broken: Callable[[], Break]) -> None:
+def test_a_simulation_shows_that(broken: Callable[[], Break]) -> None:
     words, happenings = BREAKS[broken]
     with broken(), pytest.raises(AssertionError, match=words):
-        run_state_machine_as_test(told_with(happenings), settings=BOUNDED)
+        run_state_machine_as_test(machine_with(happenings), settings=BOUNDED)

@@ -12,7 +12,7 @@ SCENARIOS = catalogue()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.hours <= 4])
-def test_every_law_holds_and_what_happened_is_told(name: str) -> None:
+def test_every_law_holds_and_reasons_are_reported(name: str) -> None:
     scenario = SCENARIOS[name]
     result = play(scenario, seed=1)
     assert not result.broken, "\n".join(result.broken)

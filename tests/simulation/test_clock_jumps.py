@@ -1,5 +1,6 @@
-"""The wall clock is set while everything goes on: nothing expires early, nothing is told as lost, nothing waits longer
-than it should. The loop's own clock runs here on a host whose clocks the test holds.
+"""Jumps of the wall clock: no deadline passes early, no machine is reported lost, and no wait is too long.
+
+The loop's own clock runs here on a host whose clocks the test controls.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ STEP = 5.0
 
 
 class Host:
-    """A host's clocks: one that people set, and one that nobody can."""
+    """A host's clocks: the wall clock, which can be set, and the monotonic clock, which cannot."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall, self.monotonic, self.boot = 1_700_000_000.0, 5_000.0, "first boot"
@@ -62,7 +63,7 @@ class Site(Bench):
         return self.reconciler
 
     def run(self, seconds: float) -> None:
-        """So long, with a cycle every five seconds."""
+        """Let time pass with a cycle every five seconds."""
         for _ in range(round(seconds / STEP)):
             self.host.wall += STEP
             self.host.monotonic += STEP
@@ -73,7 +74,7 @@ class Site(Bench):
                 {name: place.observe(now, sought.get(name, {})) for name, place in self.places.items()}
             )
 
-    def cycle(self, times: int = 1, blind: object = ()) -> None:  # type: ignore[override]  # nobody needs the report
+    def cycle(self, times: int = 1, blind: object = ()) -> None:  # type: ignore[override]  # the report is not needed
         self.run(times * STEP)
 
     def record(self, id_: str) -> RequestRecord:
@@ -89,7 +90,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def jumped(site: Site, jump: float, *, restarted: bool, rebooted: bool = False) -> None:
-    """The wall clock is set; perhaps the loop ends and begins again meanwhile."""
+    """Set the wall clock, and perhaps restart the loop meanwhile."""
     site.host.wall += jump
     if rebooted:
         site.host.boot, site.host.monotonic = "second boot", 10.0
@@ -100,7 +101,7 @@ def jumped(site: Site, jump: float, *, restarted: bool, rebooted: bool = False) 
 @JUMPS
 @pytest.mark.parametrize("restarted", [False, True], ids=["while it runs", "at a restart"])
 def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: float, restarted: bool) -> None:
-    """Of a boot, of a return, of an orphan and of a request."""
+    """Check the deadlines of a boot, a return request, an orphan and a request."""
     kept = site.succeed(3)
     id_ = site.request(2)
     site.place.place.create(ORPHAN, Mark("demo", "pool", ORPHAN))
@@ -110,7 +111,7 @@ def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: f
     jumped(site, jump, restarted=restarted)
     site.run(BOOT / 2 - 20.0)
     assert {slot.verdict for slot in site.slots(id_)} == {Verdict.OPEN}, "it boots within its time"
-    assert not site.place.deleted, "a person has the whole grace to notice"
+    assert not site.place.deleted, "an operator has the whole grace to notice"
     site.run(30.0)
     assert Verdict.FAILED in {slot.verdict for slot in site.slots(id_)}, "and no longer"
     assert ORPHAN in [delete.name for delete in site.place.deleted]
@@ -123,7 +124,7 @@ def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: f
 def test_at_a_start_on_another_host_deadlines_move_by_an_hour_at_most_and_nothing_is_lost(
     site: Site, jump: float
 ) -> None:
-    """Whether the clock was set or the time has passed nobody can know there."""
+    """Check a start at which it is unknown whether the clock was set or the time has passed."""
     kept = site.succeed(3)
     id_ = site.request(2)
     site.run(10.0)
@@ -131,13 +132,13 @@ def test_at_a_start_on_another_host_deadlines_move_by_an_hour_at_most_and_nothin
     jumped(site, jump, restarted=True, rebooted=True)
     assert before - STEP <= site.loop_clock.now() <= before + 3600.0
     site.run(BOOT + 10.0)
-    assert Verdict.FAILED in {slot.verdict for slot in site.slots(id_)}, "nothing waits longer than its time"
+    assert Verdict.FAILED in {slot.verdict for slot in site.slots(id_)}, "a slot waits no longer than its time"
     assert {slot.verdict for slot in site.slots(kept)} == {Verdict.SUCCEEDED}
     assert not site.state.status.read_lost()
 
 
 @JUMPS
-def test_a_mass_loss_waits_for_its_second_look_as_long_as_ever(site: Site, jump: float) -> None:
+def test_a_mass_loss_waits_for_its_second_observation_as_long_as_ever(site: Site, jump: float) -> None:
     site.succeed(12)
     site.place.place._entries = {}
     site.run(30.0)
@@ -150,7 +151,7 @@ def test_a_mass_loss_waits_for_its_second_look_as_long_as_ever(site: Site, jump:
 
 @JUMPS
 def test_the_clock_of_hfs_host_decides_nothing_of_what_the_loop_remembers(site: Site, jump: float) -> None:
-    """Between the scripts and the loop, and at a restart after it."""
+    """Change the clock of HF's host between the scripts and the loop, and at a restart of the loop."""
     id_ = site.request(2, skew=site.host.wall - site.clock.time + jump)
     site.run(BOOT / 2)
     site.restarted()

@@ -1,5 +1,6 @@
-"""What HF was told of how a request or a return ended never differs in a byte, and no machine pays for it, whatever
-became of the files, in whatever order, under whatever loop.
+"""Damaged files: a reported end of a request or return request never differs in a byte, and no machine is lost by it.
+
+The files are damaged in any order, under any loop.
 """
 
 from __future__ import annotations
@@ -12,69 +13,69 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.story import Story
+from tests.simulation.simulation import Simulation
 
 FILES, DAMAGES, LOOPS = ("status", "memory", "intent"), ("deleted", "cut", "old copy"), ("running", "down", "restarted")
 
 Blow = tuple[str, str]
-"""A file and what becomes of it."""
+"""A file and its damage."""
 
 BLOWS: list[Blow] = list(itertools.product(FILES, DAMAGES))
 
 
-def site() -> Story:
-    """A story with a request in each state that an answer can be in."""
-    story = Story()
+def site() -> Simulation:
+    """Return a simulation with a request in each state that an answer can be in."""
+    sim = Simulation()
     for template, count in (("wide", 3), ("pods", 1), ("vms", 2), ("pods", 2), ("wide", 1), ("vms", 1)):
-        story.request(template, count)
-    told, unheard, partly, lost, early, trimmed = story.requests
-    story.run(600.0, 30)
-    for id_ in (told, partly, lost, trimmed):
-        story.poll(id_)
-    listed = {id_: sorted(story.requests[id_].listed) for id_ in story.requests}
-    assert all(story.requests[id_].told for id_ in (told, partly, lost, trimmed))
-    story.give_back(listed[trimmed])
-    story.run(120.0, 6)
-    story.poll_all(unheard, early)
-    story.keep_copies()
-    story.give_back(listed[partly][:1])
-    story.vanish(listed[lost][0])
-    story.give_back(name for name in story.machines() if early in name)
-    story.run(120.0, 6)
-    story.request("pods", 1)
-    story.cycle()
-    return story
+        sim.request(template, count)
+    reported, unheard, partly, lost, early, trimmed = sim.requests
+    sim.run(600.0, 30)
+    for id_ in (reported, partly, lost, trimmed):
+        sim.poll(id_)
+    listed = {id_: sorted(sim.requests[id_].listed) for id_ in sim.requests}
+    assert all(sim.requests[id_].reported for id_ in (reported, partly, lost, trimmed))
+    sim.return_machines(listed[trimmed])
+    sim.run(120.0, 6)
+    sim.poll_all(unheard, early)
+    sim.keep_copies()
+    sim.return_machines(listed[partly][:1])
+    sim.vanish(listed[lost][0])
+    sim.return_machines(name for name in sim.machines() if early in name)
+    sim.run(120.0, 6)
+    sim.request("pods", 1)
+    sim.cycle()
+    return sim
 
 
-def strike(story: Story, blow: Blow, loop: str) -> None:
-    """The file is damaged; HF asks before the loop has noticed, and after."""
+def strike(sim: Simulation, blow: Blow, loop: str) -> None:
+    """Damage the file, and let HF call before the loop has noticed and after."""
     kind, damage = blow
-    story.lose([kind], put_back=damage == "old copy", cut=damage == "cut", restarted=False)
+    sim.lose([kind], put_back=damage == "old copy", cut=damage == "cut", restarted=False)
     if loop == "restarted":
-        story.restart()
-        story.cycle()
+        sim.restart()
+        sim.cycle()
     if loop != "running":
-        story.poll_all()
+        sim.poll_all()
     if loop == "down":
-        story.list_hosts()
-        story.restart()
-    story.run(40.0, 2)
-    story.poll_all()
-    story.list_hosts()
+        sim.list_hosts()
+        sim.restart()
+    sim.run(40.0, 2)
+    sim.poll_all()
+    sim.list_hosts()
 
 
 def survives(blows: tuple[Blow, ...], loop: str) -> None:
-    """The judge watches; at the end everything has to come to rest."""
-    with closing(site()) as story:
+    """Check with the judge that everything comes to its end."""
+    with closing(site()) as sim:
         for blow in blows:
-            strike(story, blow, loop)
-        story.run(300.0, 10)
-        story.poll_all()
-        story.settle()
+            strike(sim, blow, loop)
+        sim.run(300.0, 10)
+        sim.poll_all()
+        sim.settle()
 
 
 def orders(count: int) -> Iterator[tuple[Blow, ...]]:
-    """So many blows at different files, in every order."""
+    """Return that many blows at different files, in every order."""
     return (blows for blows in itertools.permutations(BLOWS, count) if len({kind for kind, _ in blows}) == count)
 
 
@@ -82,7 +83,7 @@ def orders(count: int) -> Iterator[tuple[Blow, ...]]:
     "loop", [pytest.param(loop, marks=[] if loop == "running" else pytest.mark.slow) for loop in LOOPS]
 )
 @pytest.mark.parametrize("blow", BLOWS, ids=" ".join)
-def test_what_was_told_stands_when_one_file_is_damaged(blow: Blow, loop: str) -> None:
+def test_reported_answers_stay_when_one_file_is_damaged(blow: Blow, loop: str) -> None:
     survives((blow,), loop)
 
 
@@ -91,5 +92,5 @@ def test_what_was_told_stands_when_one_file_is_damaged(blow: Blow, loop: str) ->
 @pytest.mark.parametrize("count", [2, 3])
 @settings(max_examples=10, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(data=st.data())
-def test_what_was_told_stands_when_several_files_are_damaged(data: st.DataObject, loop: str, count: int) -> None:
+def test_reported_answers_stay_when_several_files_are_damaged(data: st.DataObject, loop: str, count: int) -> None:
     survives(data.draw(st.sampled_from(list(orders(count)))), loop)

@@ -1,5 +1,7 @@
-"""Stories in which state files are lost or go back in time, alone and together: what HF was told of is kept, nothing
-that ended is made again, and what cannot be known is shown to a person instead of being guessed.
+"""Simulations in which state files are lost or replaced by old copies, alone and together.
+
+Reported answers are kept, ended requests are not repeated, and unknown facts are shown to the operator instead of being
+guessed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from provisioner.lab.cloud.compute.settings import Switches
-from tests.simulation.test_laws import STORIES, Laws, tell_some
+from tests.simulation.test_laws import RUNS, Laws, play_some
 from tests.support.clouds.switches import FLIPS
 
 pytestmark = pytest.mark.timeout(900)
@@ -22,40 +24,40 @@ old_files = st.sets(st.sampled_from(["intent", "memory", "status"]), min_size=1)
 
 
 class Disasters(Laws):
-    """Everything that may happen, and what should not."""
+    """All events of the laws, and the disasters."""
 
     @rule(kinds=lost_files, restarted=st.booleans())
     def files_are_lost(self, kinds: Collection[str], restarted: bool) -> None:
-        self.story.lose(kinds, restarted=restarted)
+        self.sim.lose(kinds, restarted=restarted)
 
     @rule(kinds=lost_files, restarted=st.booleans())
     def files_are_cut(self, kinds: Collection[str], restarted: bool) -> None:
-        self.story.lose(kinds, cut=True, restarted=restarted)
+        self.sim.lose(kinds, cut=True, restarted=restarted)
 
     @rule()
     def directory_is_wiped(self) -> None:
-        self.story.wipe()
+        self.sim.wipe()
 
     @rule()
-    def person_releases_the_brake(self) -> None:
-        self.story.list_hosts()  # as HF does every 30 s: what it lists is no orphan
-        self.story.cycle()
-        self.story.recover()
+    def operator_releases_the_brake(self) -> None:
+        self.sim.list_hosts()  # as HF does every 30 s, because a listed machine is no orphan
+        self.sim.cycle()
+        self.sim.recover()
 
     @rule()
     def files_are_copied(self) -> None:
-        self.story.keep_copies()
+        self.sim.keep_copies()
 
     @rule(kinds=old_files, restarted=st.booleans())
     def old_copies_are_put_back(self, kinds: Collection[str], restarted: bool) -> None:
-        self.story.lose(kinds, put_back=True, restarted=restarted)
+        self.sim.lose(kinds, put_back=True, restarted=restarted)
 
 
-Disasters.TestCase.settings = settings(Laws.TestCase.settings, max_examples=max(1, STORIES // 2))
+Disasters.TestCase.settings = settings(Laws.TestCase.settings, max_examples=max(1, RUNS // 2))
 TestDisasters = pytest.mark.slow(Disasters.TestCase)
 
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
-def test_disasters_whatever_is_true_of_what_nobody_documents(switches: Switches) -> None:
-    """All together as many stories as without."""
-    tell_some(Disasters, switches)
+def test_disasters_with_undocumented_behaviours_flipped(switches: Switches) -> None:
+    """Play as many simulations over all switches as without."""
+    play_some(Disasters, switches)

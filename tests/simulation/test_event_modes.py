@@ -1,5 +1,6 @@
-"""The same story with events that come, do not come, come twice, in any order or an hour late: what is made, what
-became of it and what HF is told agree. Only how early HF hears of a preemption differs.
+"""The same simulation with events that come, do not come, come twice, in any order or an hour late.
+
+Machines, verdicts and answers agree. Only the time at which HF learns of a preemption differs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from provisioner.lab.cloud.compute.settings import Switches, Timings
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import LossCause, Notice, PoolLimits, TemplateLimits
 from tests.simulation.laws import Law
-from tests.simulation.story import LIMITS, PREFIX, SPEC, Story
+from tests.simulation.simulation import LIMITS, PREFIX, SPEC, Simulation
 from tests.support.clouds import switches
 
 EXACT = Timings(
@@ -31,7 +32,7 @@ EXACT = Timings(
     leave=(3.0, 3.0),
     audit=(2.0, 6.0),
 )
-"""Nothing is left to chance but what happens to the entries."""
+"""Durations without chance; only the log entries are left to chance."""
 
 BETA = PoolLimits("beta", initial_window=50, boot_deadline=200.0, spill_after=150.0, lag=30.0, stale_after=90.0)
 EVENTFUL = replace(
@@ -42,7 +43,7 @@ EVENTFUL = replace(
 
 OFF = "off"
 UNREAD = "unread for an hour"
-"""They are in Pub/Sub in time; nobody takes them from there."""
+"""A mode in which entries are in Pub/Sub in time but are not pulled."""
 
 FAULTS: Mapping[str, Sequence[Fault]] = {
     OFF: [],
@@ -64,36 +65,36 @@ HOUR = 3600
 
 
 @dataclass
-class Told:
-    """What came of one story."""
+class End:
+    """The end of a simulation."""
 
     machines: set[str] = field(default_factory=set)
-    """What truly exists after the trouble."""
+    """The machines that truly exist after the trouble."""
     verdicts: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Of every slot, with the cause of its loss."""
+    """The verdict of every slot, with the cause of its loss."""
     answers: list[str] = field(default_factory=list)
-    """What HF was told at last of each request."""
+    """The last answer of each request."""
     leads: dict[str, float] = field(default_factory=dict)
-    """By preempted machine: seconds from the first word to HF to the end of its notice."""
+    """Seconds from the first report to HF until the end of the notice, by preempted machine."""
 
 
-class Telling:
-    """One story, second by second: the loop looks every ten, and at once when an event says so."""
+class EventRun:
+    """A simulation, second by second. The loop observes every ten seconds, and at once if an event asks for it."""
 
     def __init__(self, mode: str) -> None:
-        self.story = Story(limits=EVENTFUL, spec=replace(SPEC, provisioning_model="SPOT"), timings=EXACT)
-        self.told = Told()
+        self.sim = Simulation(limits=EVENTFUL, spec=replace(SPEC, provisioning_model="SPOT"), timings=EXACT)
+        self.reported = End()
         self._sieve = Sieve(PREFIX)
         self._news: list[Hint] = []
         self._preempted: set[str] = set()
         self._seconds = 0
         self._faults = FAULTS[mode]
-        self.story.world.set_faults(self._faults)
+        self.sim.world.set_faults(self._faults)
         if mode != OFF:
-            self.story.groups.audit.listeners.append(self._hear_late if mode == UNREAD else self._hear)
+            self.sim.groups.audit.listeners.append(self._hear_late if mode == UNREAD else self._hear)
 
     def _hear_late(self, data: bytes, published: float) -> None:
-        self.story.world.after(HOUR, lambda: self._hear(data, published))
+        self.sim.world.after(HOUR, lambda: self._hear(data, published))
 
     def _hear(self, data: bytes, published: float) -> None:
         judged = self._sieve.judge(data, datetime.fromtimestamp(published, UTC))
@@ -103,125 +104,129 @@ class Telling:
     def run(self, seconds: int, step: int = 1, pace: int = 10) -> None:
         for _ in range(seconds // step):
             self._seconds += step
-            self.story.advance(step)
+            self.sim.advance(step)
             if self._news or self._seconds % pace == 0:
                 self._take_news()
-                self.story.cycle()
-                self.story.poll_all()
+                self.sim.cycle()
+                self.sim.poll_all()
                 self._listen()
 
     def _take_news(self) -> None:
-        now = self.story.life.clock.now()
+        now = self.sim.life.clock.now()
         for hint in self._news:
             if hint.grace is not None:
-                self.story.notices.hear(hint.instance, Notice(LossCause.PREEMPTED, now + hint.grace), now)
+                self.sim.notices.hear(hint.instance, Notice(LossCause.PREEMPTED, now + hint.grace), now)
         self._news.clear()
 
     def _listen(self) -> None:
-        """HF asks what it has to give back; it takes its time to do so."""
-        lost = self.story.hf.status.read_lost()
-        assert lost.keys() <= self.story.judge.disturbed, f"{Law.PROVEN}: only what is taken away is reported lost"
+        """Call getReturnRequests, without returning the machines at once."""
+        lost = self.sim.hf.status.read_lost()
+        assert lost.keys() <= self.sim.judge.disturbed, f"{Law.PROVEN}: only what is taken away is reported lost"
         for name in lost.keys() & self._preempted:
-            self.told.leads.setdefault(name, PREEMPTED_AT + EXACT.notice - self._seconds)
+            self.reported.leads.setdefault(name, PREEMPTED_AT + EXACT.notice - self._seconds)
 
     def _plain(self, text: str) -> str:
-        """With the number of each request in place of its id, which depends on how often HF called before."""
-        for number, id_ in enumerate(self.story.requests):
+        """Return the text with the number of each request in place of its id, which depends on the number of earlier
+        calls.
+        """
+        for number, id_ in enumerate(self.sim.requests):
             text = text.replace(id_, str(number))
         return text
 
     def names(self) -> list[str]:
-        return sorted(self.story.machines())
+        return sorted(self.sim.machines())
 
     def trouble(self) -> None:
-        """Lists lag, machines are preempted, stopped, deleted and recreated, and there is no stock for a while."""
-        story = self.story
-        first = story.request("spot", 12)
+        """Let lists lag, let machines be preempted, stopped, deleted and recreated, and let stock be missing for a
+        while.
+        """
+        sim = self.sim
+        first = sim.request("spot", 12)
         self.run(PREEMPTED_AT)
         assert len(self.names()) == 12, first
-        story.lines["beta"].lag = 29.0
+        sim.lines["beta"].lag = 29.0
         chosen = self.names()
         self._preempted = set(chosen[:4])
-        story.preempt(chosen[:4])
+        sim.preempt(chosen[:4])
         self.run(100)
-        story.vanish(chosen[4])
-        story.recreate(chosen[5])
-        vm = story.mig.members[chosen[6]].vm
+        sim.vanish(chosen[4])
+        sim.recreate(chosen[5])
+        vm = sim.mig.members[chosen[6]].vm
         assert vm is not None
-        story.judge.disturbed.add(vm.name)
-        story.groups.stop_vm(vm)
+        sim.judge.disturbed.add(vm.name)
+        sim.groups.stop_vm(vm)
         self.run(100)
-        story.world.set_faults([*self._faults, Fault("stockout", target=".*-00000[01]")])
-        story.request("spot", 5)
+        sim.world.set_faults([*self._faults, Fault("stockout", target=".*-00000[01]")])
+        sim.request("spot", 5)
         self.run(500)
 
     def ending(self) -> None:
-        story = self.story
-        story.lines["beta"].lag = 0.0
+        sim = self.sim
+        sim.lines["beta"].lag = 0.0
         self.run(HOUR + 60, step=10, pace=60)
-        self.told.machines = {self._plain(name) for name in story.machines()}
-        memory = story.memory()
+        self.reported.machines = {self._plain(name) for name in sim.machines()}
+        memory = sim.memory()
         assert memory is not None
-        self.told.verdicts = {
+        self.reported.verdicts = {
             self._plain(slot.name): (str(slot.verdict), str(slot.observed.cause or ""))
             for record in memory.requests.values()
             for slot in record.slots.values()
         }
-        self.told.answers = [self._plain(str(kept_of(wanted.told))) for wanted in story.requests.values()]
-        story.return_all()
-        story.settle()
-        story.close()
+        self.reported.answers = [self._plain(str(kept_of(wanted.reported))) for wanted in sim.requests.values()]
+        sim.return_all()
+        sim.settle()
+        sim.close()
 
 
 def kept_of(answer: str | None) -> object:
-    """What HF keeps of a terminal answer, without when the machines were launched and their addresses."""
+    """Return the part of a terminal answer that HF keeps, without launch times and addresses."""
     assert answer is not None
     entry = json.loads(answer)
     return entry["status"], sorted((machine["name"], machine["result"]) for machine in entry["machines"])
 
 
-def tell(mode: str) -> Told:
-    return _tell(mode, Switches())
+def play(mode: str) -> End:
+    return _play(mode, Switches())
 
 
 @cache
-def _tell(mode: str, _in_force: Switches) -> Told:
-    telling = Telling(mode)
-    telling.trouble()
-    telling.ending()
-    return telling.told
+def _play(mode: str, _in_force: Switches) -> End:
+    event_run = EventRun(mode)
+    event_run.trouble()
+    event_run.ending()
+    return event_run.reported
 
 
 MODES = [mode for mode in FAULTS if mode != OFF]
 QUICK = "garbled"
-"""The one that `make test` tells."""
+"""The mode that `make test` plays."""
 
 EACH = [pytest.param("", mode, id=mode, marks=[] if mode == QUICK else pytest.mark.slow) for mode in MODES]
 FLIPS = [
     pytest.param(*flip.values, mode, id=f"{flip.id}: {mode}", marks=flip.marks)
     for flip, mode in zip(cycle(switches.FLIPS), MODES)
 ]
-"""Each way that events come, with the undocumented behaviours flipped, in turn."""
+"""Each mode of events, with the undocumented behaviours flipped in turn."""
 
 
 @pytest.mark.usefixtures("switches")
 @pytest.mark.parametrize(("switches", "mode"), [*EACH, *FLIPS], indirect=["switches"])
-def test_events_change_nothing_but_how_early_a_preemption_is_told(mode: str) -> None:
-    told, without = tell(mode), tell(OFF)
+def test_events_only_change_how_early_a_preemption_is_reported(mode: str) -> None:
+    reported, without = play(mode), play(OFF)
     verdicts = Counter(verdict for verdict, _ in without.verdicts.values())
-    assert verdicts == {"succeeded": 10, "lost": 7, "failed": 2}, "the story is one that matters"
-    assert told.machines == without.machines
-    assert told.verdicts == without.verdicts
-    assert told.answers == without.answers
-    assert told.leads.keys() == without.leads.keys()
-    assert all(told.leads[name] >= lead for name, lead in without.leads.items()), "no event makes it worse"
+    assert verdicts == {"succeeded": 10, "lost": 7, "failed": 2}, "the simulation has all the ends"
+    assert reported.machines == without.machines
+    assert reported.verdicts == without.verdicts
+    assert reported.answers == without.answers
+    assert reported.leads.keys() == without.leads.keys()
+    assert all(reported.leads[name] >= lead for name, lead in without.leads.items()), "no event makes it worse"
 
 
 @pytest.mark.slow
-def test_events_give_hf_most_of_the_notice_where_looks_are_too_late() -> None:
-    leads = {mode: sorted(tell(mode).leads.values()) for mode in FAULTS}
+def test_events_give_hf_most_of_the_notice_where_observations_are_too_late() -> None:
+    leads = {mode: sorted(play(mode).leads.values()) for mode in FAULTS}
     assert leads[OFF][-1] <= 1.0
     assert leads["an hour late"] == leads[UNREAD] == leads[OFF]
     assert leads["complete"][0] > 10.0
     assert leads["duplicated"][0] > 10.0
-    assert leads["lossy"][-1] > 10.0 >= leads["lossy"][0], "some came, some did not"
+    assert leads["lossy"][-1] > 10.0 >= leads["lossy"][0], "some events came, some did not"

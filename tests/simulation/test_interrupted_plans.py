@@ -1,6 +1,6 @@
-"""Interrupted plans: the loop dies after any prefix of any plan's actions, starts anew, and what is wanted runs.
+"""Interrupted plans: the loop dies after any prefix of any plan's actions and starts anew, and the wanted machines run.
 
-(Law: recorded before acted.) Each prefix is a run of its own: what comes after it differs.
+(Law: recorded before acted.) Each prefix is a run of its own, because its continuation differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from provisioner.loop.cycle import SupersededError
 from provisioner.model import Create
 from tests.simulation.watched import Watched
 
-STORIES: Mapping[str, dict[str, Any]] = {
+SCENARIOS: Mapping[str, dict[str, Any]] = {
     "step": {
         "about": "More are wanted than may be tried at once.",
         "pools": {"a": {"boot_seconds": 30, "initial_window": 5}},
@@ -32,7 +32,7 @@ STORIES: Mapping[str, dict[str, Any]] = {
         "hostfactory": {"batch": 6},
     },
     "faults": {
-        "about": "Machines fail, die and are deleted, answers are lost, looks lag, and the first pool has little room.",
+        "about": "Machines fail, die and are deleted, answers are lost, lists lag, and the first pool has little room.",
         "pools": {
             "a": {"boot_seconds": 20, "capacity": 3, "lost_answers": 0.3},
             "b": {"boot_seconds": 30, "boot_failures": 0.3, "appears_seconds": 5, "lag_seconds": 10, "watched": False},
@@ -41,7 +41,7 @@ STORIES: Mapping[str, dict[str, Any]] = {
         "events": [{"at_minutes": 4, "do": "kill", "share": 0.4}, {"at_minutes": 10, "do": "remove", "share": 0.4}],
     },
 }
-"""Half an hour each."""
+"""Scenarios of half an hour each."""
 
 UNCOUNTED = 20.0
 """Seconds of a machine that usage may miss or add: a minute while it waits for room, and between two observations."""
@@ -51,18 +51,18 @@ RESTARTS_AFTER = 1.0
 
 
 class Interrupted(Provisioner):
-    """A provisioner whose loop dies once: in its nth plan with actions, when so many of them are done."""
+    """A provisioner whose loop dies once: in its nth plan with actions, after that many of them."""
 
     def __init__(self, stage: Stage, plan: int, done: int) -> None:
         self._plan, self._left = plan, done
         self._planned_at = -1.0
         self.sizes: list[int] = []
-        """How many actions each plan had."""
+        """The number of actions of each plan."""
         super().__init__(stage)
         self._submit, self.loop.actors.submit = self.loop.actors.submit, self._carry_out
 
     def _carry_out(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """One pool's part of a plan."""
+        """Carry out one pool's part of a plan."""
         if self._world.now != self._planned_at:
             self._planned_at = self._world.now
             self.sizes.append(0)
@@ -73,7 +73,7 @@ class Interrupted(Provisioner):
             self._submit(batch, may_start)
 
     def _die_in(self, batch: Batch) -> None:
-        """Carry out what is done of it, and die once that is all: as if a newer loop stood there, nothing follows."""
+        """Carry out the allowed actions, and die after the last, as if a newer loop had taken over."""
         backend, actions = self.loop.backends[batch.pool], (*batch.deletes, *batch.creates)
         for action in actions[: self._left]:
             _ = backend.create([action], bool) if isinstance(action, Create) else backend.delete([action], bool)
@@ -83,13 +83,13 @@ class Interrupted(Provisioner):
             raise SupersededError
 
 
-def told(name: str) -> Scenario:
-    """A story as a scenario of half an hour."""
-    return scenarios({name: {"hours": 0.5, **STORIES[name]}}, "stories")[name]
+def reported(name: str) -> Scenario:
+    """Return a scenario of half an hour."""
+    return scenarios({name: {"hours": 0.5, **SCENARIOS[name]}}, "tests")[name]
 
 
 def plans(scenario: Scenario) -> list[int]:
-    """How many actions each plan has in the run that nothing interrupts."""
+    """Return the number of actions of each plan in the uninterrupted run."""
     begun: list[Interrupted] = []
 
     def begin(stage: Stage) -> Interrupted:
@@ -102,12 +102,12 @@ def plans(scenario: Scenario) -> list[int]:
 
 
 def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Each plan with each number of its actions that are done."""
+    """Return each plan with each number of completed actions."""
     return [(plan, done) for plan, size in enumerate(sizes) for done in range(size + 1)]
 
 
 def assert_sound(run: Watched) -> None:
-    """No law was broken, all that is wanted runs, and nothing else is there."""
+    """Check that no law was broken, that all wanted machines run, and that no other machine is there."""
     assert not run.broken, run.broken
     assert not run.brake()
     assert not run.missing(), f"{run.missing()} are missing"
@@ -117,8 +117,8 @@ def assert_sound(run: Watched) -> None:
 
 
 def play_interrupted(name: str, most: int) -> None:
-    """Play a story with each prefix, or with so many of them, evenly chosen."""
-    scenario = told(name)
+    """Play a scenario with each prefix, or with that many prefixes, evenly chosen."""
+    scenario = reported(name)
     sizes = plans(scenario)
     every = prefixes(sizes)
     for plan, done in every[:: -(-len(every) // most)]:
@@ -127,6 +127,6 @@ def play_interrupted(name: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("most", [12, pytest.param(10**6, id="any", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_wanted_runs_after_a_prefix(name: str, most: int) -> None:
     play_interrupted(name, most)

@@ -1,4 +1,4 @@
-"""A week of machines that Compute ends after a day: HF hears of each end before it comes, and how far it is."""
+"""A week of machines that Compute ends after a day. HF is asked for each before its end, with the seconds left."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PACE = 120.0
 
 
 class Week:
-    """HF holds so many machines, and returns those that it is told of when what runs on them is done."""
+    """A HostFactory with a number of machines, which returns the reported machines once their work is done."""
 
     def __init__(self, site: VirtualSite, chance: random.Random, patience: float) -> None:
         self.site, self.chance, self._patience = site, chance, patience
-        self.told: dict[str, float] = {}
+        self.reported: dict[str, float] = {}
         """World time at which the end of each machine was first reported to HF."""
         self.ends: dict[str, float] = {}
         """Return the world time at which Compute ends a machine."""
@@ -31,7 +31,7 @@ class Week:
         self.requests: set[str] = set()
 
     def step(self) -> None:
-        """Two minutes of the grid."""
+        """Play two minutes of the grid."""
         self.site.run(PACE)
         site, now = self.site, self.site.now()
         for id_ in self.requests - site.hf.terminal_answers.ids():
@@ -41,16 +41,16 @@ class Week:
             if vm.terminates is not None:
                 self.ends[vm.name] = vm.terminates - site.world.start_wall
         for name, loss in site.hf.status.read_lost().items():
-            if loss.grace > 0 and name not in self.told:
+            if loss.grace > 0 and name not in self.reported:
                 assert loss.cause == LossCause.EXPIRES
                 assert abs(self.ends[name] - now - loss.grace) <= 2 * PACE, f"{name}: not the seconds that are left"
-                self.told[name] = now
+                self.reported[name] = now
                 self.drained[name] = now + self.chance.uniform(0, self._patience)
-        back = [name for name, done in self.drained.items() if done <= now and name not in self.returned]
-        if back:
-            self.returned.update(back)
-            site.give_back(back)
-            self.requests.add(site.request(len(back)))
+        done_names = [name for name, done in self.drained.items() if done <= now and name not in self.returned]
+        if done_names:
+            self.returned.update(done_names)
+            site.give_back(done_names)
+            self.requests.add(site.request(len(done_names)))
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ class Week:
         pytest.param("STOP", 9000.0, id="what runs takes too long"),
     ],
 )
-def test_a_week_has_no_end_that_was_not_told_before(tmp_path: Path, action: str, patience: float) -> None:
+def test_a_week_has_no_end_that_was_not_reported_before(tmp_path: Path, action: str, patience: float) -> None:
     spec = replace(SPEC, provisioning_model="STANDARD", max_run_seconds=DAY, termination_action=action)
     with VirtualSite(tmp_path, spec, pace=PACE) as site:
         week = Week(site, random.Random(action), patience)
@@ -71,11 +71,11 @@ def test_a_week_has_no_end_that_was_not_told_before(tmp_path: Path, action: str,
             if week.chance.random() < 0.001:
                 site.restart()
         ended = {name for name, end in week.ends.items() if end <= site.now()}
-        late = {name for name in ended if week.told.get(name, end := week.ends[name]) >= end}
-        assert not (late - week.returned), "an end that nobody had told"
-        assert len(week.told) >= 6 * MACHINES
+        late = {name for name in ended if week.reported.get(name, end := week.ends[name]) >= end}
+        assert not (late - week.returned), "an end that was not reported"
+        assert len(week.reported) >= 6 * MACHINES
         if patience < 3000:
-            assert ended <= week.returned, "HF had given each back before its end"
+            assert ended <= week.returned, "HF had returned each before its end"
         closed = [close for report in site.reports for close in report.closes if close.slot.observed.cause is not None]
         assert {close.slot.observed.cause for close in closed} == {LossCause.EXPIRES}
         site.run(1200.0)

@@ -1,5 +1,5 @@
-"""Machines that HF has and that do not run: a container ends beside one that goes on, crashes again and again, or is
-not ready for a while.
+"""Machines that HF has and that do not run: a container ends beside a running one, crashes again and again, or is not
+ready for a while.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.story import Story
+from tests.simulation.simulation import Simulation
 
 SEEDS = 300
 PARTS = 30
-"""The seeds are played in so many tests, of which all but the first are slow."""
+"""The number of tests that share the seeds. All but the first test are slow."""
 
 ENDED, CRASHING, UNREADY = "ended", "crashing", "unready"
 
 
 @pytest.fixture
-def stories() -> Iterator[list[Story]]:
-    told: list[Story] = []
-    yield told
-    for story in told:
-        story.close()
+def sims() -> Iterator[list[Simulation]]:
+    reported: list[Simulation] = []
+    yield reported
+    for sim in reported:
+        sim.close()
 
 
 def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
@@ -39,10 +39,10 @@ def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
 
 
 class Trouble:
-    """Breaks and fixes containers of pods."""
+    """A source of broken and fixed containers of pods."""
 
-    def __init__(self, story: Story, chance: random.Random) -> None:
-        self._story, self._chance = story, chance
+    def __init__(self, sim: Simulation, chance: random.Random) -> None:
+        self._sim, self._chance = sim, chance
         self.broken: dict[str, str] = {}
 
     def strike(self, name: str) -> None:
@@ -53,7 +53,7 @@ class Trouble:
             sidecar = {**worker, "name": "mesh-proxy"}
             self._show(pod, "False", [{**worker, "ready": False, **_states(how, self._chance)}, sidecar])
             self.broken[name] = how
-            self._story.judge.disturbed.add(name)
+            self._sim.judge.disturbed.add(name)
 
     def fix(self) -> None:
         """Make the pods ready again that were only unready."""
@@ -63,7 +63,7 @@ class Trouble:
                 self._show(pod, "True", [{**one, "ready": True} for one in pod.document["status"]["containerStatuses"]])
 
     def _running(self, name: str) -> list[Any]:
-        return self._story.cluster.pods.select(
+        return self._sim.cluster.pods.select(
             "", lambda pod: pod.name == name and pod.document["status"].get("phase") == "Running"
         )
 
@@ -74,51 +74,51 @@ class Trouble:
             for one in status["conditions"]
         ]
         changed = {**pod.document, "status": {**status, "containerStatuses": statuses, "conditions": conditions}}
-        self._story.cluster.update(pod, changed, status_only=True)
+        self._sim.cluster.update(pod, changed, status_only=True)
 
 
-def play(story: Story, trouble: Trouble, chance: random.Random) -> None:
-    """HF asks and returns, containers break and fix, the loop dies."""
+def play(sim: Simulation, trouble: Trouble, chance: random.Random) -> None:
+    """Let HF request and return machines, containers break and recover, and the loop die."""
     for _ in range(14):
         match chance.randrange(6):
             case 0 | 1:
-                story.request(chance.choice(["wide", "pods"]), chance.randint(1, 4))
+                sim.request(chance.choice(["wide", "pods"]), chance.randint(1, 4))
             case 2:
-                pods = sorted(name for name, one in story.machines().items() if one.pool != "beta" and one.running)
+                pods = sorted(name for name, one in sim.machines().items() if one.pool != "beta" and one.running)
                 for name in chance.sample(pods, min(len(pods), chance.randint(1, 3))):
                     trouble.strike(name)
             case 3:
                 trouble.fix()
             case 4:
-                story.restart()
+                sim.restart()
             case 5:
-                hosts = sorted(story.judge.hosts())
-                story.give_back(chance.sample(hosts, min(len(hosts), 2)))
-        story.run(chance.choice([5.0, 40.0, 400.0]), 8)
-        story.list_hosts()
-        story.poll_all()
+                hosts = sorted(sim.judge.hosts())
+                sim.return_machines(chance.sample(hosts, min(len(hosts), 2)))
+        sim.run(chance.choice([5.0, 40.0, 400.0]), 8)
+        sim.list_hosts()
+        sim.poll_all()
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
-def test_hf_keeps_no_machine_that_does_not_run(part: int, stories: list[Story]) -> None:
+def test_hf_keeps_no_machine_that_does_not_run(part: int, sims: list[Simulation]) -> None:
     for seed in range(part, SEEDS, PARTS):
-        stories.append(story := Story(seed))
+        sims.append(sim := Simulation(seed))
         chance = random.Random(seed)
-        trouble = Trouble(story, chance)
-        play(story, trouble, chance)
+        trouble = Trouble(sim, chance)
+        play(sim, trouble, chance)
         trouble.fix()
         for _ in range(20):
-            story.run(300.0, 10)
-            story.list_hosts()
-            story.poll_all()
-        unended = [id_ for id_, wanted in story.requests.items() if wanted.told is None]
+            sim.run(300.0, 10)
+            sim.list_hosts()
+            sim.poll_all()
+        unended = [id_ for id_, wanted in sim.requests.items() if wanted.reported is None]
         assert not unended, f"seed {seed}: {unended} have not ended"
-        memory = story.memory()
+        memory = sim.memory()
         assert memory is not None
-        there = story.machines()
+        there = sim.machines()
         known = {slot.name for _, slot in memory.slots if not slot.deletion.gone}
         assert there.keys() <= known, f"seed {seed}: {there.keys() - known} run unseen"
-        idle = {name for name in story.judge.hosts() if name not in there or not there[name].running}
+        idle = {name for name in sim.judge.hosts() if name not in there or not there[name].running}
         pools = [there[name].pool for name in idle if name in there]
         few = {name for name in idle if name not in there or pools.count(there[name].pool) < 2}
         assert not few, f"seed {seed}: HF has {sorted(few)}, which do not run: {trouble.broken}"

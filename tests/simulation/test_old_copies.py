@@ -1,5 +1,7 @@
-"""An old copy of intent.json is put back without its lock file after nearly all else was lost: what tells that it is
-old, and that where nothing does no machine of HostFactory's is touched before a person has looked.
+"""An old copy of intent.json that is restored without its lock file after nearly all other files were lost.
+
+The copy is recognised as old. If no file proves its age, no machine of HostFactory is deleted before an operator has
+checked.
 """
 
 from __future__ import annotations
@@ -10,40 +12,40 @@ from dataclasses import dataclass
 import pytest
 
 from provisioner.model import BrakeReason
+from tests.simulation.simulation import LIMITS
 from tests.simulation.site import Site, three_requests
-from tests.simulation.story import LIMITS
 
 LOST, OLDER, INTENT = BrakeReason.MEMORY_LOST, BrakeReason.MEMORY_OLDER, BrakeReason.INTENT_OLDER
 
 
 @dataclass
 class Copied(Site):
-    """The copy is of intent.json."""
+    """A site with a copy of intent.json."""
 
     hosts: set[str]
-    """What HF has: of two requests that the copy knows, and of one that it does not."""
+    """The machines that HF has, of two requests in the copy and of one that is missing in it."""
 
 
 @pytest.fixture
 def site() -> Iterator[Copied]:
-    story = three_requests()
-    story.keep_copies()
-    done, *_ = story.requests
-    story.give_back(name for name in story.judge.hosts() if done in name)
-    story.run(300.0, 15)
-    story.poll_all()
-    story.cycle()
-    assert all(story.returns.values())
-    story.run(LIMITS.retention + 1200.0, 30)
-    assert done not in story.hf.intent.read().requests
-    story.request("vms", 2)
-    story.run(300.0, 15)
-    story.poll_all()
-    story.cycle()
-    hosts = story.judge.hosts()
-    assert {name.split("-")[1] for name in hosts} == story.requests.keys() - {done}
-    yield Copied(story, done, hosts)
-    story.close()
+    sim = three_requests()
+    sim.keep_copies()
+    done, *_ = sim.requests
+    sim.return_machines(name for name in sim.judge.hosts() if done in name)
+    sim.run(300.0, 15)
+    sim.poll_all()
+    sim.cycle()
+    assert all(sim.returns.values())
+    sim.run(LIMITS.retention + 1200.0, 30)
+    assert done not in sim.hf.intent.read().requests
+    sim.request("vms", 2)
+    sim.run(300.0, 15)
+    sim.poll_all()
+    sim.cycle()
+    hosts = sim.judge.hosts()
+    assert {name.split("-")[1] for name in hosts} == sim.requests.keys() - {done}
+    yield Copied(sim, done, hosts)
+    sim.close()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def site() -> Iterator[Copied]:
     ("survivors", "put_back", "reason"),
     [
         pytest.param((), ("intent",), LOST, id="nothing else is left"),
-        pytest.param(("status.json",), ("intent",), LOST, id="what HF was told is left", marks=pytest.mark.slow),
+        pytest.param(("status.json",), ("intent",), LOST, id="the terminal answers are left", marks=pytest.mark.slow),
         pytest.param(("seen",), ("intent",), LOST, id="what HF polled is left", marks=pytest.mark.slow),
         pytest.param(("memory.json",), ("intent",), INTENT, id="memory is left", marks=pytest.mark.slow),
         pytest.param(("memory.json", "memory.json.lock"), ("intent",), INTENT, id="memory and its lock file are left"),
@@ -68,24 +70,24 @@ def site() -> Iterator[Copied]:
 def test_an_old_intent_is_recognised_and_costs_hf_no_machine(
     site: Copied, survivors: Collection[str], put_back: Collection[str], reason: BrakeReason, lists: bool
 ) -> None:
-    site.story.wipe(survivors=survivors, put_back=put_back)
+    site.sim.wipe(survivors=survivors, put_back=put_back)
     site.goes_on(4, lists=lists)
     assert site.brake() is reason
-    assert site.hosts <= site.story.machines().keys()
-    assert not any(site.done in name for name in site.story.machines()), "what is long done is not done again"
+    assert site.hosts <= site.sim.machines().keys()
+    assert not any(site.done in name for name in site.sim.machines()), "ended requests are not repeated"
 
 
-def test_where_memory_is_left_scripts_refuse_the_old_intent_until_a_person_recovers_it(site: Copied) -> None:
-    site.story.wipe(survivors=["memory.json"], put_back=["intent"])
+def test_where_memory_is_left_scripts_refuse_the_old_intent_until_an_operator_recovers_it(site: Copied) -> None:
+    site.sim.wipe(survivors=["memory.json"], put_back=["intent"])
     site.goes_on(1, lists=False)
-    before = set(site.story.requests)
-    site.story.request("pods", 1)
-    assert set(site.story.requests) == before, "the script exited 1"
-    site.story.recover()
-    site.story.run(60.0, 3)
+    before = set(site.sim.requests)
+    site.sim.request("pods", 1)
+    assert set(site.sim.requests) == before, "the script exited 1"
+    site.sim.recover()
+    site.sim.run(60.0, 3)
     assert site.brake() is None
-    assert site.done not in site.story.hf.intent.read().requests
-    site.story.request("pods", 1)
-    assert len(site.story.requests) == len(before) + 1
-    site.story.run(300.0, 15)
-    assert site.hosts <= site.story.machines().keys()
+    assert site.done not in site.sim.hf.intent.read().requests
+    site.sim.request("pods", 1)
+    assert len(site.sim.requests) == len(before) + 1
+    site.sim.run(300.0, 15)
+    assert site.hosts <= site.sim.machines().keys()

@@ -1,4 +1,4 @@
-"""What each rule of the loop buys: played in virtual time with the rule and, alone of all, without it."""
+"""The effect of each rule of the loop: played in virtual time with the rule and without this one rule."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Switch = Callable[[pytest.MonkeyPatch], None]
 
 
 class Rule(NamedTuple):
-    """A rule, where it shows, and most that the measure may be with it."""
+    """A rule, a scenario that shows it, and the highest value of the measure with the rule."""
 
     scenario: str
     measure: str
     most: float
     off: Switch
     hours: float | None = None
-    """How much of the scenario is played; None: all."""
+    """The part of the scenario that is played, in hours; None: all."""
 
 
 def without(module: Any, name: str, value: object) -> Switch:
-    """The rule is a value of a module."""
+    """Return a switch that replaces the rule, which is a value of a module."""
     return lambda patch: patch.setattr(module, name, value)
 
 
@@ -59,7 +59,7 @@ RULES = {
     "what failed keeps its room until the round is over": Rule(
         "crash-loop", "created", 130, every_failure_frees_room, 1.0
     ),
-    "a round is a hundred results at most": Rule("looks-old", "created", 610, without(window, "ROUND", 10**6)),
+    "a round is a hundred results at most": Rule("observation-old", "created", 610, without(window, "ROUND", 10**6)),
     "where there is no room the next pool is asked at once": Rule(
         "stockout-first", "t90", 420, each_place_seems_to_have_room, 0.5
     ),
@@ -71,13 +71,13 @@ RULES = {
         "clock-jumps", "created", 550, without(VirtualClock, "uptime", lambda _: None), 0.5
     ),
     "many that vanish at once are looked for again": Rule(
-        "looks-empty", "created", 300, without(trust, "FEW", 10**6), 1.0
+        "observation-empty", "created", 300, without(trust, "FEW", 10**6), 1.0
     ),
 }
 
 
 def measured(rule: Rule) -> float:
-    """The measure, far above all bounds where it was never reached."""
+    """Return the measure, or a number far above all bounds if it was not reached."""
     scenario: Scenario = catalogue()[rule.scenario]
     if rule.hours is not None:
         scenario = scenario.model_copy(update={"hours": rule.hours})
@@ -99,7 +99,7 @@ def test_with_the_rule_it_is_good_and_without_it_is_not(name: str, monkeypatch: 
 
 
 def with_settings(scenario: Scenario, **settings: Any) -> Scenario:
-    """The same with other settings of its pools and templates."""
+    """Return the scenario with other settings of its pools and templates."""
     pools = {
         name: pool.model_copy(update={key: value for key, value in settings.items() if key in type(pool).model_fields})
         for name, pool in scenario.pools.items()
@@ -115,15 +115,15 @@ SETTINGS: dict[str, tuple[str, str, float, dict[str, float], float]] = {
     "the last of a request are given up": ("hangs", "t90", 600, {"straggler_seconds": 0.0}, 1.0),
     "who dies early counts against its pool": ("black-hole", "created", 320, {"early_loss_seconds": 0.0}, 1.0),
 }
-"""Scenario, measure, most that it may be, the settings that switch the rule off, and hours played."""
+"""Scenario, measure, highest value of the measure, the settings that switch the rule off, and hours played."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_with_the_default_it_is_good_and_without_it_is_not(name: str) -> None:
-    story, measure, most, off, hours = SETTINGS[name]
-    scenario = catalogue()[story].model_copy(update={"hours": hours})
+    sim, measure, most, off, hours = SETTINGS[name]
+    scenario = catalogue()[sim].model_copy(update={"hours": hours})
     values = [play(one, seed=1).measures[measure] for one in (scenario, with_settings(scenario, **off))]
     with_it, without_it = (1e9 if value is None else value for value in values)
-    print(f"{name}: {story}, {measure}: {with_it:g}, without {without_it:g}")
+    print(f"{name}: {sim}, {measure}: {with_it:g}, without {without_it:g}")
     assert with_it <= most < without_it

@@ -1,6 +1,6 @@
-"""A search for a scenario that breaks a law, or after whose trouble what is wanted never runs.
+"""A search for a scenario that breaks a law, or after whose trouble the wanted machines never run.
 
-What it finds it tells as YAML, as small as it can: ``provisioner simulate FILE --seeds 1`` plays it again.
+A found scenario is printed as YAML, as small as possible: ``provisioner simulate FILE --seeds 1`` plays it again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from provisioner.lab.virtual.scenario_file import scenarios
 from tests.simulation.drawn import ACTS, Body, bodies, open_values
 from tests.simulation.test_broken_laws import (
     Break,
-    a_failed_look_is_an_empty_pool,
+    a_failed_observation_is_an_empty_pool,
     holds_hold_nothing,
     nothing_has_a_deadline,
     only_wanted_machines_count_against_a_cap,
@@ -36,12 +36,14 @@ SEARCHED = settings(
 
 
 BLIND = ("cap", "killed", "orphan")
-"""Laws that nobody can keep who is shown what is not."""
+"""Laws that cannot be kept if observations are false."""
 
 
-SURPLUS = " machines told, "
-"""A memory made again keeps every machine of a request that has not ended, also one that had been withdrawn and was not
-gone yet: nothing is deleted by count. HostFactory may then be told of more machines than it asked for."""
+SURPLUS = " machines reported, "
+"""The text of a breach that is allowed after a lost memory. A rebuilt memory keeps every machine of an open request,
+also a withdrawn one that was not gone yet, because no machine is deleted by count. HostFactory may then get more
+machines than it requested.
+"""
 
 FORGETTING = frozenset({Act.LOSE_MEMORY, Act.OLD_MEMORY})
 
@@ -51,17 +53,17 @@ def read(body: Body) -> Scenario:
 
 
 def breaches(scenario: Scenario, run: Watched) -> Iterator[str]:
-    """Laws that were broken."""
-    spared = [] if scenario.shows_truly() else [f" s: {law}: " for law in BLIND]
+    """Return the broken laws."""
+    spared = [] if scenario.is_truthful() else [f" s: {law}: " for law in BLIND]
     if any(event.do in FORGETTING for event in scenario.events):
         spared.append(SURPLUS)
     return (text for text in run.broken if not any(words in text for words in spared))
 
 
 def shortcomings(scenario: Scenario, run: Watched) -> Iterator[str]:
-    """What should not be so once all trouble is over."""
-    # What HostFactory had stays for a day after it forgot it, or gave it back because looks did not show it.
-    may_stay = any(event.do is Act.HF_RESTART for event in scenario.events) or not scenario.shows_truly()
+    """Return the problems that remain once all trouble is over."""
+    # Machines that HostFactory forgot, or returned because observations did not show them, stay for a day.
+    may_stay = any(event.do is Act.HF_RESTART for event in scenario.events) or not scenario.is_truthful()
     if missing := run.missing():
         yield f"{missing} machines are missing at the end"
     elif run.calls_at_last() and not run.brake():
@@ -109,7 +111,7 @@ def test_everything_that_can_happen_is_searched() -> None:
 
 
 class Theme(NamedTuple):
-    """A law that is broken on purpose, what every scenario has in which that may show, and which laws then break."""
+    """A law that is broken on purpose, the scenario part that shows it, and the laws that then break."""
 
     broken: Callable[[], Break]
     laws: str
@@ -118,7 +120,7 @@ class Theme(NamedTuple):
     """Settings of all pools."""
 
     def given_to(self, body: Body) -> Body:
-        """A scenario about it."""
+        """Return a scenario about the theme."""
         pools = {name: {**pool, **self.pool} for name, pool in body["pools"].items()}
         return body | {"pools": pools, "events": [*body["events"], *self.events]}
 
@@ -126,7 +128,7 @@ class Theme(NamedTuple):
 THEMES = [
     Theme(slot_numbers_are_used_again, "double", pool={"boot_failures": 0.5}),
     Theme(
-        a_failed_look_is_an_empty_pool,
+        a_failed_observation_is_an_empty_pool,
         "killed",
         ({"at_minutes": 8.0, "for_minutes": 5.0, "change": {"observations": "failed"}},),
         {"boot_seconds": 20.0},

@@ -1,4 +1,4 @@
-"""A day in virtual time: what memory says of machine-hours is what the places know, whatever happens to the loop."""
+"""A day in virtual time: the machine-hours in memory are those of the places, whatever happens to the loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from provisioner.planning.allocate.budget import cost
 from provisioner.planning.core.usage import by_pool, used
 from provisioner.telemetry.cycle_meter import seconds
 
-STORY: dict[str, Any] = {
+SCENARIO: dict[str, Any] = {
     "about": "Machines come and go for a day, are preempted, fail to boot, and are made and seen late.",
     "pools": {
         "a": {
@@ -44,18 +44,17 @@ EVENTS: Mapping[str, list[dict[str, Any]]] = {
     ],
 }
 SLACK = 12.0
-"""Seconds by which the time of one machine may be told too long or too short: of a call, and between two
-observations."""
+"""Seconds by which the reported time of a machine may differ: a call, and the time between two observations."""
 
 
 class Counted(Provisioner):
-    """A provisioner whose reports are taken in as the metrics do: its counters may never fall."""
+    """A provisioner whose reports are counted as by the metrics: its counters may never fall."""
 
     def __init__(self, stage: Stage) -> None:
-        self.told: dict[str, float] = {}
+        self.reported: dict[str, float] = {}
         self.fell: list[str] = []
         self.dearest = 0.0
-        """What the machines that were there at once have cost in an hour, at most."""
+        """The highest price for an hour of the machines that existed at once."""
         self._looked: dict[str, float] = {}
         super().__init__(stage)
 
@@ -80,15 +79,15 @@ class Counted(Provisioner):
             if isinstance(observation, Snapshot)
         }
         now = seconds(report.memory, self._looked)
-        self.fell += [f"{pool} at {report.now}" for pool in now if now[pool] < self.told.get(pool, 0.0)]
-        self.told |= now
+        self.fell += [f"{pool} at {report.now}" for pool in now if now[pool] < self.reported.get(pool, 0.0)]
+        self.reported |= now
 
 
 class Day:
-    """One run of the story, and what was true and told at its end."""
+    """A run of the scenario, with the true and the reported numbers at its end."""
 
     def __init__(self, events: list[dict[str, Any]], **changes: Any) -> None:
-        self.scenario: Scenario = scenarios({"day": {**STORY, "events": events, **changes}}, "stories")["day"]
+        self.scenario: Scenario = scenarios({"day": {**SCENARIO, "events": events, **changes}}, "tests")["day"]
         self.limits: Limits = self.scenario.limits()
         self.broken = play(self.scenario, 7, self._begin).broken
         clock = self.provisioner.loop.clock
@@ -106,16 +105,18 @@ class Day:
 @pytest.mark.parametrize("hours", [6.0, pytest.param(24.0, marks=pytest.mark.slow)])
 def test_hours_and_costs_are_those_of_the_places(events: str, hours: float) -> None:
     day = Day(EVENTS[events], hours=hours)
-    tally, told = day.ledger.tally, sum(by_pool(day.usage).values()) / 1000
+    tally, reported = day.ledger.tally, sum(by_pool(day.usage).values()) / 1000
     total = sum(cost(day.limits, cells) for cells in day.usage.values())
 
     assert not day.broken
     assert tally.gone > 20
-    assert abs(told - tally.seconds) < SLACK * tally.created
-    assert abs(told - tally.seconds) < 0.02 * tally.seconds
+    assert abs(reported - tally.seconds) < SLACK * tally.created
+    assert abs(reported - tally.seconds) < 0.02 * tally.seconds
     assert abs(total - tally.cost) < 0.02 * tally.cost
     assert day.provisioner.fell == []
-    assert day.provisioner.told == pytest.approx({pool: ms / 1000 for pool, ms in by_pool(day.usage).items()}, rel=0.01)
+    assert day.provisioner.reported == pytest.approx(
+        {pool: ms / 1000 for pool, ms in by_pool(day.usage).items()}, rel=0.01
+    )
 
 
 def test_a_lost_memory_says_since_when_it_counts() -> None:
@@ -131,5 +132,5 @@ def test_no_hour_costs_more_than_its_budget_and_no_machine_goes_for_it() -> None
     most = 11.0
     day = Day(EVENTS["loops that die and are followed"], hours=6.0, settings={"budget": {"per_hour": most}})
 
-    assert not day.broken, "none was deleted that ran"
+    assert not day.broken, "no running machine was deleted"
     assert most - 1.0 < day.provisioner.dearest <= most

@@ -1,4 +1,4 @@
-"""A run in virtual time, and what was true in the places and at HostFactory at its end."""
+"""A run in virtual time, and the true state of the places and HostFactory at its end."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from provisioner.lab.virtual.scenario import Scenario
 from provisioner.planning.core.usage import by_pool, used
 
 QUIET_SECONDS = 600.0
-"""At the end of a run: where all is well again, nothing is called for any more."""
+"""Seconds at the end of a run in which no call is needed if all is well again."""
 
 
 class Watched:
-    """One run, played to its end."""
+    """A run that is played to its end."""
 
     def __init__(self, scenario: Scenario, seed: int, decide: Callable[[Stage], Provisioner] = Provisioner) -> None:
         self._scenario, self._decide = scenario, decide
         self._calls = 0
         self.broken = play(scenario, seed, self._begin).broken
-        """Laws that were broken."""
+        """The laws that were broken."""
 
     def _begin(self, stage: Stage) -> Provisioner:
         self._stage, self._provisioner = stage, self._decide(stage)
@@ -33,27 +33,27 @@ class Watched:
         return sum(place.calls for place in self._stage.places.values())
 
     def calls_at_last(self) -> int:
-        """Calls in the last minutes."""
+        """Return the number of calls in the last minutes."""
         return self._count_calls() - self._calls
 
     def missing(self) -> int:
-        """Machines that are wanted and do not run, or that HostFactory does not have."""
+        """Return the number of wanted machines that do not run or that HostFactory does not have."""
         return self._provisioner.grid.wanted.total() - self._stage.ledger.usable()
 
     def left(self) -> set[str]:
-        """Machines of ours that HostFactory does not have."""
+        """Return the machines of ours that HostFactory does not have."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         return there - self._provisioner.grid.hosts.keys()
 
     def miscounted(self) -> float:
-        """Seconds of each machine, on average, by which memory's usage differs from what the places know."""
+        """Return the average seconds of each machine by which memory's usage differs from the truth of the places."""
         memory, clock = self._provisioner.loop.reconciler.memory, self._provisioner.loop.clock
         assert memory is not None
-        told = sum(by_pool(used(memory, clock.now(), 0.0)).values()) / 1000
+        reported = sum(by_pool(used(memory, clock.now(), 0.0)).values()) / 1000
         tally = self._stage.ledger.tally
-        return abs(told - tally.seconds) / tally.created
+        return abs(reported - tally.seconds) / tally.created
 
     def brake(self) -> bool:
-        """A person is waited for."""
-        memory = self._provisioner.state.memory.held
+        """Return True if the run waits for an operator."""
+        memory = self._provisioner.state.memory.current
         return memory is not None and memory.brake is not None

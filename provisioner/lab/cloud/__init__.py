@@ -1,1 +1,1 @@
-"""An embedded cloud: one model with a clock, a seed and faults; HTTP faces that the official clients talk to."""
+"""An embedded cloud: one model with a clock, a seed and faults, and HTTP APIs for the official clients."""

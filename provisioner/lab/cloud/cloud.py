@@ -1,4 +1,4 @@
-"""The whole embedded cloud without its faces: one world, one Kubernetes cluster, the managed instance groups."""
+"""The whole embedded cloud without HTTP: one world, one Kubernetes cluster, and the managed instance groups."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MODES = frozenset(
     # faults of entries between the audit log and Pub/Sub
     | {"event_late", "event_lost", "event_malformed", "event_number", "event_twice", "event_unfinished"}
 )
-"""Every mode of a fault that some part of the cloud knows; each part's documentation says what it does there."""
+"""The modes of all faults. The documentation of each part of the cloud describes the effects of its modes."""
 
 _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
@@ -73,10 +73,10 @@ class Conditions:
 
     @classmethod
     def parse(cls, document: object) -> Conditions:
-        """From ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``; a mistake is a ValueError
-        that says where.
+        """Parse ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``.
 
-        Timings and switches that a section leaves out take their defaults; a section left out stays as it was.
+        A mistake raises a ValueError with its place. Timings and switches that a given section leaves out take their
+        defaults. A section that is left out stays as it was.
         """
         root = _object("the document", document, {"faults", "timings", "switches"})
         faults = root.get("faults", [])
@@ -87,7 +87,7 @@ class Conditions:
 
     @classmethod
     def of(cls, faults: Sequence[Fault] = (), timings: object = None, switches: object = None) -> Conditions:
-        """With timings and switches as in a document; a mistake in them is a ValueError."""
+        """Return conditions with timings and switches as in a document. A mistake in them raises a ValueError."""
         sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
         return cls(
             faults=tuple(faults),
@@ -98,7 +98,7 @@ class Conditions:
 
     @classmethod
     def read(cls, path: Path) -> Conditions:
-        """From a YAML or JSON file; a mistake is a ValueError that names the file."""
+        """Read a YAML or JSON file. A mistake raises a ValueError that names the file."""
         try:
             return cls.parse(yaml_text.parse(yaml_text.read_text(path))[0] or {})
         except (OSError, ValueError) as error:
@@ -132,7 +132,7 @@ def _fault(where: str, value: object) -> Fault:
 
 
 class Cloud:
-    """One embedded cloud. Whoever owns its world calls it, one call at a time."""
+    """An embedded cloud. The owner of its world makes the calls, one at a time."""
 
     def __init__(self, world: World, namespaces: Sequence[str], migs: Sequence[MigSpec]) -> None:
         self.world = world
@@ -150,12 +150,12 @@ class Cloud:
             self.groups.impose_switches(conditions.switches)
 
     def state(self) -> dict[str, Any]:
-        """Every machine, the world's clock (epoch seconds) and the number of API calls by method."""
+        """Return every machine, the world's clock (epoch seconds) and the number of API calls by method."""
         machines = [*self.cluster.state(), *self.groups.state()]
         return {"time": self.world.wall(), "machines": machines, "calls": dict(sorted(self.world.calls.items()))}
 
     def preempt(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Take machines away; returns the names of those that were taken, and of the others."""
+        """Preempt machines. Return the names of the preempted machines, and the other names."""
         preempted = [*self.cluster.preempt(names), *self.groups.preempt(names)]
         return preempted, [name for name in names if name not in preempted]
 
@@ -168,12 +168,12 @@ class Cloud:
 
 
 def namespaces_of(settings: Settings) -> list[str]:
-    """The namespaces that a configuration's pools name, in their order."""
+    """Return the namespaces that a configuration's pools name, in their order."""
     return list(dict.fromkeys(pool.namespace for pool in settings.pools.values() if isinstance(pool, GkePool)))
 
 
 def contexts_of(settings: Settings) -> dict[str, str]:
-    """The kubeconfig contexts that a configuration's pools name, each with the namespace of its first pool."""
+    """Return the kubeconfig contexts that a configuration's pools name, each with the namespace of its first pool."""
     contexts: dict[str, str] = {}
     for pool in settings.pools.values():
         if isinstance(pool, GkePool) and pool.context:
@@ -182,7 +182,7 @@ def contexts_of(settings: Settings) -> dict[str, str]:
 
 
 def migs_of(settings: Settings) -> list[MigSpec]:
-    """The managed instance groups that a configuration's pools name."""
+    """Return the managed instance groups that a configuration's pools name."""
     specs = {
         pool.identity: MigSpec(
             project=pool.project, name=pool.group, zone=pool.zone or "", region=pool.region or "", **ADVISED

@@ -1,8 +1,8 @@
-"""The control face: what a test or a person does to the embedded cloud behind the provisioner's back.
+"""The control API, by which a test or an operator changes the embedded cloud without the provisioner.
 
-``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``; a mistake is answered 400 with
-``{"error": …}``, and a request to a loopback address under another host's name 421, as a page of the internet can make
-a browser send it.
+It has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. A mistake is answered 400
+with ``{"error": …}``. A request to a loopback address under another host's name, which a page of the internet can make
+a browser send, is answered 421.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from provisioner.lab.cloud.cloud import Cloud, Conditions
 
 
 def routes(cloud: Cloud) -> Sequence[web.RouteDef]:
-    """Everything under ``/control/``."""
+    """Return the routes under ``/control/``."""
 
     async def state(_: web.Request) -> Any:
         return cloud.state()
@@ -48,7 +48,7 @@ Act = Callable[[web.Request], Awaitable[Any]]
 
 
 def _responding(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """A request handler that writes what ``act`` returns, and its mistakes."""
+    """Return a request handler that writes the result of ``act``, or its mistake."""
 
     async def respond(request: web.Request) -> web.StreamResponse:
         local = request.transport.get_extra_info("sockname")[0] if request.transport else ""

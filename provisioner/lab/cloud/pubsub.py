@@ -1,5 +1,6 @@
-"""The simulator's log sink: publishes audit log entries to a topic of a Pub/Sub emulator by its JSON API. It has a
-thread of its own; entries that the emulator does not take in time are lost, as with a real sink.
+"""The simulator's log sink, which publishes audit log entries to a topic of a Pub/Sub emulator by its JSON API.
+
+The sink has a thread of its own. Entries that the emulator does not accept in time are lost, as with a real sink.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import requests
 log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
-"""Seconds that the emulator has for a response."""
+"""Longest time in seconds until the emulator's response."""
 
 BATCH = 100
-"""Messages in one request, at most."""
+"""Most messages in a request."""
 
 
 class Sink:
-    """Publishes to the topic that feeds one subscription; makes both where they do not exist."""
+    """A publisher to the topic of one subscription. It makes topic and subscription if they do not exist."""
 
     def __init__(self, address: str, project: str, subscription: str) -> None:
         """``address`` as in PUBSUB_EMULATOR_HOST: host and port."""
@@ -32,17 +33,17 @@ class Sink:
         self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
 
     def start(self) -> None:
-        """Make topic and subscription, and publish from now on. Raises OSError when the emulator does not answer."""
+        """Make topic and subscription, and publish from now on. Raises OSError if the emulator does not answer."""
         self._make("topics", {})
         self._make("subscriptions", {"topic": self._topic, "ackDeadlineSeconds": 10})
         self._thread.start()
 
-    def take(self, data: bytes, _published: float) -> None:
+    def put(self, data: bytes, _published: float) -> None:
         """Put a message into the queue."""
         self._queue.put(data)
 
     def close(self) -> None:
-        """Publish the messages that wait, then end."""
+        """Publish the waiting messages, then end."""
         if self._thread.ident:
             self._queue.put(None)
             self._thread.join()

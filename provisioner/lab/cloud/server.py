@@ -1,4 +1,4 @@
-"""The embedded cloud as a server: one port for the Kubernetes, Compute and control faces, one thread, real time."""
+"""The embedded cloud as a server: one port for the Kubernetes, Compute and control APIs, one thread, real time."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK = 0.05
-"""Most real seconds between two observations whether something is due in the world."""
+"""Most real seconds between two checks for due events in the world."""
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02
-"""Real seconds that a call waits for a world with much to do, so that thousands of starts delay no response."""
+"""Most real seconds that a call waits while the world runs due events, so that thousands of starts delay no response.
+"""
 
 SHUTDOWN = 0.2
-"""Seconds that responses under way get when the server ends; watches are cut."""
+"""Seconds that responses under way get when the server ends. Watches are cut."""
 
 BODY_LIMIT = 16 * 1024 * 1024
 
@@ -55,7 +56,7 @@ T = TypeVar("T")
 
 
 class Clockwork:
-    """Lets a world keep pace with real time, ``speed`` times as fast."""
+    """The drive of a world at the pace of real time, ``speed`` times as fast."""
 
     def __init__(self, world: World, speed: float) -> None:
         self._world = world
@@ -63,8 +64,8 @@ class Clockwork:
         self._began = time.monotonic()
 
     def advance(self, patience: float = math.inf) -> None:
-        """Run the events that are due. After ``patience`` real seconds the rest waits and the world lags; an event that
-        fails is logged.
+        """Run the due events. After ``patience`` real seconds the rest waits and the world lags. A failed event is
+        logged.
         """
         now = time.monotonic()
         to = (now - self._began) * self._speed
@@ -87,7 +88,7 @@ class Clockwork:
 
 
 def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
-    """The three faces; the world advances before each request, and callers may hang up."""
+    """Return the application with the three APIs. The world advances before each request, and callers may hang up."""
 
     @web.middleware
     async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -103,24 +104,24 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
 
 @dataclass(frozen=True)
 class Serving:
-    """Where a simulator answers, where its kubeconfig and log entries go, and how its world runs."""
+    """The settings of a simulator: its address, the places of kubeconfig and log entries, and its world's pace."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    """0: a free one."""
+    """The port; 0: a free one."""
     kubeconfig: Path | None = None
-    """Where to write it; None: into a directory that goes with the simulator."""
+    """Path of the kubeconfig; None: in a directory that is removed with the simulator."""
     pubsub: str = ""
-    """A Pub/Sub emulator's address: audit log entries go to the subscription that the configuration names."""
+    """Address of a Pub/Sub emulator. Audit log entries go to the subscription that the configuration names."""
     seed: int = 0
     speed: float = 1.0
     """World seconds per real second."""
 
 
 class Simulator:
-    """One embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names and those given besides.
+    """An embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names and further given ones.
 
-    A context manager: inside it the cloud answers, driven by a thread of its own.
+    It is a context manager. Inside the context a thread of its own runs the cloud.
     """
 
     def __init__(
@@ -140,16 +141,16 @@ class Simulator:
         self.cloud.impose(conditions or Conditions())
         self._sink = _sink(settings, serving.pubsub)
         if self._sink:
-            self.cloud.groups.audit.listeners.append(self._sink.take)
+            self.cloud.groups.audit.listeners.append(self._sink.put)
         self.address = ""
-        """``http://HOST:PORT`` once it answers."""
+        """``http://HOST:PORT`` once the simulator answers."""
         self.ended_by: signal.Signals | None = None
-        """The signal that let it end, if one did."""
+        """The signal that ended the simulator, if any."""
         self._contexts = contexts_of(settings) if settings else {}
         self._namespace = spaces[0] if spaces else "default"
         self._scratch = None if serving.kubeconfig else Path(tempfile.gettempdir()) / f"simulator-{os.urandom(6).hex()}"
         self.kubeconfig = serving.kubeconfig or Path(str(self._scratch)) / "kubeconfig"
-        """File that leads kubectl and the official clients here."""
+        """Path of the file that leads kubectl and the official clients here."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -163,16 +164,16 @@ class Simulator:
 
     @property
     def compute(self) -> str:
-        """Address of the Compute API, as gcloud takes it for an endpoint."""
+        """Address of the Compute API, in gcloud's form of an endpoint."""
         return f"{self.address}/compute/v1/"
 
     @property
     def control(self) -> str:
-        """Address of the control face."""
+        """Address of the control API."""
         return f"{self.address}/control/"
 
     def line(self) -> str:
-        """What ``provisioner simulator`` prints once it answers."""
+        """Return the line that ``provisioner simulator`` prints once it answers."""
         addresses = {"kubernetes": self.kubernetes, "compute": self.compute, "control": self.control}
         return json.dumps({**addresses, "kubeconfig": str(self.kubeconfig)})
 
@@ -195,7 +196,7 @@ class Simulator:
         self.close()
 
     def close(self) -> None:
-        """End the server and its thread; remove the kubeconfig unless its place was given."""
+        """End the server and its thread. Remove the kubeconfig unless its path was given."""
         if self._loop is not None and self._end is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
         if self._thread is not None:
@@ -215,7 +216,7 @@ class Simulator:
                 ready.set_exception(error)
 
     def call(self, act: Callable[[Cloud], T]) -> T:
-        """The result of ``act``, run in the simulator's thread between two requests, with the world up to date."""
+        """Return the result of ``act``, run in the simulator's thread between requests, with the world up to date."""
         if self._loop is None:
             raise RuntimeError("the simulator does not run")
 
@@ -226,11 +227,11 @@ class Simulator:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def state(self) -> dict[str, Any]:
-        """The state, as ``GET state`` of the control face gives it."""
+        """Return the state, as ``GET state`` of the control API does."""
         return self.call(Cloud.state)
 
     def preempt(self, *names: str) -> list[str]:
-        """Take these machines away; returns the names of those that were taken."""
+        """Preempt these machines. Return the names of the preempted machines."""
         return self.call(lambda cloud: cloud.preempt(names)[0])
 
     def impose(
@@ -239,16 +240,16 @@ class Simulator:
         timings: Mapping[str, Mapping[str, Any]] | None = None,
         switches: Mapping[str, Any] | None = None,
     ) -> None:
-        """As ``PUT faults`` of the control face: these faults and no others; of the rest only the sections given."""
+        """Replace all faults and the given sections, as ``PUT faults`` of the control API does."""
         conditions = Conditions.of(faults, timings, switches)
         self.call(lambda cloud: cloud.impose(conditions))
 
     def reset(self) -> None:
-        """Reset the cloud, as ``POST reset`` of the control face does."""
+        """Reset the cloud, as ``POST reset`` of the control API does."""
         self.call(Cloud.reset)
 
     def end_by(self, number: signal.Signals) -> None:
-        """A signal ends the server, also before it answers. In the simulator's thread."""
+        """End the server because of a signal, also before it answers. Call it in the simulator's thread."""
         self.ended_by = number
         if self._end is not None:
             self._end.set()
@@ -256,7 +257,7 @@ class Simulator:
     # --- the server ---------------------------------------------------------------------------------------------------
 
     async def serve(self, ready: Callable[[], None]) -> None:
-        """Answer until :meth:`close` or :meth:`end_by`; ``ready`` is called once it answers."""
+        """Answer until :meth:`close` or :meth:`end_by`. ``ready`` is called once the simulator answers."""
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         if self.ended_by is not None:
             return
@@ -293,7 +294,7 @@ def _address(bound: Sequence[Any]) -> str:
 
 
 def check_reach(host: str) -> None:
-    """ValueError where others than this machine's own programs would reach a server that listens on ``host``."""
+    """Raise ValueError if other machines could reach a server that listens on ``host``."""
     try:
         entries = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -302,16 +303,17 @@ def check_reach(host: str) -> None:
     outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
     if outside:
         raise ValueError(
-            f"--listen {host!r} ({', '.join(outside)}): others may reach that, and the control face, which makes"
-            " faults and takes machines away, has no lock. Listen on 127.0.0.1, or add --unsafe-listen if everybody who"
-            " can reach it may do so."
+            f"--listen {host!r} ({', '.join(outside)}): other machines can reach it, and the control API, which makes"
+            " faults and preempts machines, has no authentication. Listen on 127.0.0.1, or add --unsafe-listen if every"
+            " program that can reach it may do so."
         )
 
 
 def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, faults_file: Path | None = None) -> int:
-    """``provisioner simulator``: returns the exit code. ValueError for a wrong file, OSError for a port or a place.
+    """Run ``provisioner simulator`` and return the exit code.
 
-    A ``host`` that others than this machine's own programs reach is a ValueError but for ``unsafe_listen``.
+    Raises ValueError for a wrong file, and OSError for a port or path that cannot be used. A ``host`` that other
+    machines can reach raises ValueError, unless ``unsafe_listen``.
     """
     if not unsafe_listen:
         check_reach(serving.host)
@@ -320,7 +322,7 @@ def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, 
 
 
 def run_until_signal(simulator: Simulator) -> int:
-    """Print the simulator's line once it answers, and end cleanly on SIGTERM or SIGINT. The exit code."""
+    """Print the simulator's line once it answers, end cleanly on SIGTERM or SIGINT, and return the exit code."""
 
     def ready() -> None:
         print(simulator.line(), flush=True)
@@ -328,9 +330,9 @@ def run_until_signal(simulator: Simulator) -> int:
 
     with orderly(simulator.close):
         with asyncio.Runner() as runner:
-            # Before the loop runs: a KeyboardInterrupt inside it may drop a callback that a caller waits for.
+            # before the loop runs, because a KeyboardInterrupt inside it may drop a callback that a caller waits for
             for number in (signal.SIGTERM, signal.SIGINT):
                 runner.get_loop().add_signal_handler(number, simulator.end_by, number)
             runner.run(simulator.serve(ready))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending already
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the simulator is already ending
     return INTERRUPTED if simulator.ended_by is signal.SIGINT else 0

@@ -1,4 +1,4 @@
-"""Delays of the simulated world, as JSON gives them."""
+"""Delays of the simulated world, in the form of JSON."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 Delay = tuple[float, float]
-"""Median and 95th percentile of a lognormal delay in seconds; a median of 0 is no delay at all."""
+"""Median and 95th percentile of a lognormal delay in seconds. A median of 0 means no delay."""
 
 T = TypeVar("T")
 
 
 def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
-    """A dataclass of seconds and delays; a delay is a number (no spread) or [median, 95th percentile].
+    """Parse a dataclass of seconds and delays. A delay is a number (no spread) or [median, 95th percentile].
 
-    A mistake is a ValueError that names the field.
+    A mistake raises a ValueError that names the field.
     """
     delays = {entry.name: isinstance(entry.default, tuple) for entry in fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
@@ -27,7 +27,7 @@ def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
 
 
 def parse_seconds(name: str, value: object) -> float:
-    """A number of seconds; a mistake is a ValueError that names it."""
+    """Parse a number of seconds. A mistake raises a ValueError that names the field."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
         raise ValueError(f"{name}: expected seconds ≥ 0, got {value!r}")
     return float(value)

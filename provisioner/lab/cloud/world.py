@@ -1,12 +1,10 @@
-"""The simulated world's clock, chance, pending events, faults and call counters: what every part of it shares.
+"""The simulated world's clock, chance, pending events, faults and call counters, which all parts share.
 
-Nothing here moves by itself: whoever owns the world calls :meth:`World.advance`, one thread at a time.
+Time advances only when the owner of the world calls :meth:`World.advance`, one thread at a time.
 
-One fault mode is the world's own, for all targets:
+The world itself has one fault mode, for all targets.
 
-============= ==========================================================================================
-clock_skew    every time in responses is wrong by ``seconds`` (3600)
-============= ==========================================================================================
+* ``clock_skew``: every time in responses is wrong by ``seconds`` (3600)
 """
 
 from __future__ import annotations
@@ -24,26 +22,26 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong, for the targets whose name matches."""
+    """A fault that strikes the targets whose name matches."""
 
     mode: str
-    """The mode of the fault; each face documents the modes that it has."""
+    """The mode of the fault. Each API documents its modes."""
     target: str = ".*"
     """Regular expression, matched in full against a namespace, a MIG or a machine name."""
     rate: float = 1.0
     """Probability at each chance to strike."""
     after: int = 0
-    """How many chances pass before it strikes."""
+    """The number of chances that pass before the fault strikes."""
     limit: int | None = None
-    """How often it strikes at most."""
+    """The most strikes of the fault."""
     start: float = 0.0
-    """World time in seconds before which it does not strike."""
+    """World time in seconds before which the fault does not strike."""
     end: float = math.inf
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Fault:
-        """A fault from JSON; a mistake is a ValueError that names the field."""
+        """Parse a fault from JSON. A mistake raises a ValueError that names the field."""
         names = {"mode", "target", "rate", "after", "limit", "start", "end", "params"}
         unknown = sorted(set(document) - names)
         if unknown:
@@ -58,13 +56,13 @@ class Fault:
 
 
 class World:
-    """Shared state of one simulated cloud."""
+    """The shared state of a simulated cloud."""
 
     def __init__(self, *, seed: int = 0, start_wall: float = 1_700_000_000.0) -> None:
         self.now = 0.0
         """World time in seconds since the world began."""
         self.start_wall = start_wall
-        """What a wall clock showed at time 0: timestamps in responses are ``start_wall + now``."""
+        """The wall clock's time at world time 0. Timestamps in responses are ``start_wall + now``."""
         self.seed = seed
         self.random = random.Random(seed)
         self.calls: Counter[str] = Counter()
@@ -77,17 +75,17 @@ class World:
         self._strikes: Counter[int] = Counter()
 
     def wall(self) -> float:
-        """Epoch seconds by this world's clock, right or wrong."""
+        """Return epoch seconds by this world's clock, which a fault may skew."""
         active = (fault for fault in self._skews if fault.start <= self.now < fault.end)
         skew = sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
         return self.start_wall + self.now + skew
 
     def after(self, delay: float, event: Callable[[], None]) -> None:
-        """Run ``event`` in ``delay`` seconds. The event itself checks whether it still makes sense."""
+        """Run ``event`` in ``delay`` seconds. The event itself has to check whether it still applies."""
         heapq.heappush(self._events, (self.now + delay, next(self._order), event))
 
     def next_event(self) -> float | None:
-        """World time of the next pending event."""
+        """Return the world time of the next pending event."""
         return self._events[0][0] if self._events else None
 
     def advance(self, to: float) -> None:
@@ -99,21 +97,24 @@ class World:
         self.now = max(self.now, to)
 
     def lognormal(self, median: float, p95: float, *, chance: random.Random | None = None) -> float:
-        """A delay with this median and 95th percentile, in seconds; by the world's own chance, unless given."""
+        """Return a delay in seconds with this median and 95th percentile, by the world's own generator unless one is
+        given.
+        """
         if median <= 0:
             return 0.0
         return median * math.exp((chance or self.random).gauss(0.0, math.log(p95 / median) / 1.645))
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
-        """Replace all faults; what has happened stays."""
+        """Replace all faults. Past effects stay."""
         self._faults = list(faults)
         self._skews = [fault for fault in faults if fault.mode == "clock_skew"]
         self._chances.clear()
         self._strikes.clear()
 
     def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
-        """The fault of this mode that strikes one of ``targets`` now; None when none does. Each call is one chance, by
-        the world's own generator unless another is given.
+        """Return the fault of this mode that strikes one of ``targets`` now, or None.
+
+        Each call is one chance, by the world's own generator unless another is given.
         """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:

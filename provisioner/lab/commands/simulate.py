@@ -1,4 +1,4 @@
-"""``provisioner simulate``: the loop in virtual time, under faults, judged and compared with others."""
+"""``provisioner simulate``: the loop in virtual time under faults, judged and compared with others."""
 
 from __future__ import annotations
 
@@ -21,38 +21,45 @@ if TYPE_CHECKING:
     from provisioner.lab.virtual.trial import Run
 
 SEEDS = 5
-"""Enough to see whether numbers scatter, few enough for an observation; the laws are judged over hundreds."""
+"""The default number of seeds. They show whether numbers scatter, and take little time; laws are judged over hundreds.
+"""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Which scenarios, how often, and what is written."""
+    """Add the options of ``provisioner simulate``."""
     command.add_argument(
         "scenarios",
         nargs="*",
         metavar="SCENARIO",
-        help="a name of the catalogue, a file of your own (FILE.yaml), or one scenario in it (FILE.yaml:NAME); "
-        "default the whole catalogue",
+        help="a name in the catalogue, your own file (FILE.yaml), or one scenario in it (FILE.yaml:NAME); "
+        "default: the whole catalogue",
     )
-    command.add_argument("--list", action="store_true", help="print the names of the catalogue, and what happens")
-    command.add_argument("--show", metavar="NAME", help="print a scenario of the catalogue, to write your own after")
+    command.add_argument("--list", action="store_true", help="print the names and descriptions of the catalogue")
+    command.add_argument("--show", metavar="NAME", help="print a scenario of the catalogue as an example")
     command.add_argument(
-        "--compare", nargs=2, metavar=("A", "B"), help="the same seeds for two of them, side by side, without baselines"
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="compare two scenarios with the same seeds; no baselines",
     )
-    command.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs of each; default {SEEDS}")
+    command.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs a scenario; default {SEEDS}")
     command.add_argument("--first-seed", type=int, default=1, metavar="S", help="default 1")
-    command.add_argument("--jobs", type=int, metavar="N", help="processes; default one for each processor")
+    command.add_argument("--jobs", type=int, metavar="N", help="number of processes; default: one for each processor")
     command.add_argument(
         "--baselines",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="the formulas of others in the same table; default yes",
+        help="add the formulas of other programs to the table; default yes",
     )
     command.add_argument("--out", type=Path, metavar="DIR", help="write results.json and a picture a scenario there")
     add_shared(command, "output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """A problem: a law was broken, or a goal missed. Raises ConfigError, UsageError, MissingExtra."""
+    """Simulate and return the exit code: a problem if a law was broken or a goal missed.
+
+    Raises ConfigError, UsageError, MissingExtra.
+    """
     from provisioner.lab.virtual.chosen import UnknownScenario
 
     try:
@@ -81,7 +88,7 @@ def _show(name: str) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    """Play all runs and print the report; after Ctrl-C the report of those that have ended."""
+    """Play all runs and print the report. After Ctrl-C, report the runs that have ended."""
     from provisioner.lab.virtual.chosen import choose, pairs
     from provisioner.lab.virtual.report import Report, document
 
@@ -111,11 +118,11 @@ def _check(options: argparse.Namespace) -> None:
     if options.seeds < 1 or options.first_seed < 0 or (options.jobs is not None and options.jobs < 1):
         raise UsageError("--seeds and --jobs have to be at least 1, --first-seed at least 0")
     if options.compare and options.scenarios:
-        raise UsageError("--compare takes the two scenarios itself; leave the others out")
+        raise UsageError("--compare names its two scenarios itself; leave out the others")
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """The runs, scenario by scenario, so that each scenario is reported and drawn as soon as its last run has ended."""
+    """Return the runs, scenario by scenario, so that each scenario is drawn once its last run has ended."""
     from provisioner.lab.virtual.trial import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]
@@ -130,7 +137,10 @@ def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run
 
 
 def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
-    """What draws a scenario's picture; without a directory nothing. A directory is made, and tried, now."""
+    """Return the function that draws a scenario's picture. Without a directory it draws no picture.
+
+    The directory is made and tested now.
+    """
     if directory is None:
         return lambda report, scenario: None
     from provisioner.lab.virtual.plots import draw
@@ -144,7 +154,7 @@ def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
 
 
 def _play(report: Report, runs: Sequence[Run], jobs: int, draw: Callable[[Report, str], None]) -> bool:
-    """Fill the report; whether all was played to its end."""
+    """Fill the report. Return True if all runs were played to their end."""
     from rich.console import Console
 
     from provisioner.lab.virtual.progress import progress

@@ -1,5 +1,6 @@
-"""The loop in virtual time: thousands of machines and days of faults in seconds, judged and compared with others.
+"""The loop in virtual time. It plays thousands of machines and days of faults in seconds, and compares the result with
+other programs.
 
-Plan, windows, cycle and answers are those of production; modelled are the places, HostFactory, the calls' time, and
-what keeps the state.
+Plan, windows, cycle and answers are the code of production. The places, HostFactory, the duration of calls and the
+state directory are modelled.
 """

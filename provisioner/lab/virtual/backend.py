@@ -1,4 +1,4 @@
-"""What the loop sees of a place, and how long its calls take."""
+"""The backend of a virtual place: the view that the loop has of the place, and the duration of its calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioner.backends import BackendError, MayStart
 from provisioner.backends.concurrency import Flow
 from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.place import LOST_ANSWER, Member, Place
-from provisioner.lab.virtual.scenario import Looks
+from provisioner.lab.virtual.scenario import ObservationMode
 from provisioner.loop.actors import Batch, Results
 from provisioner.model import (
     Action,
@@ -25,7 +25,7 @@ from provisioner.model import (
 
 
 class VirtualBackend:
-    """Implements ``provisioner.backends.Backend``; its calls take no time by themselves, that is ``VirtualActors``'."""
+    """A virtual ``provisioner.backends.Backend``. Calls take effect at once; ``VirtualActors`` adds their duration."""
 
     def __init__(self, place: Place, world: World) -> None:
         self.pool = place.name
@@ -35,7 +35,7 @@ class VirtualBackend:
         self._world = world
         self._machines: Mapping[str, Machine] = {}
         self._listed: dict[str, Machine] = {}
-        """What the place would show now."""
+        """The machines that the place would list now."""
         self._news: dict[str, Member] = {member.name: member for member in place.members.values()}
         """The machines that have changed since the last observation."""
         self._frozen: Mapping[str, Machine] | None = None
@@ -43,13 +43,13 @@ class VirtualBackend:
         self.observations = 0
 
     def start(self, wake: Callable[[], None]) -> None:
-        """The place calls ``wake`` when an observation would show something else."""
+        """Follow the place, which calls ``wake`` when an observation would differ from the last one."""
         self._wake = wake
         self._place.watchers.append(self._hear)
         self._place.behaves.append(wake)
 
     def close(self) -> None:
-        """From now on a change of the place wakes nobody."""
+        """Stop following the place, so that its changes wake no loop."""
         self._place.watchers.remove(self._hear)
         self._place.behaves.remove(self._wake)
 
@@ -58,26 +58,26 @@ class VirtualBackend:
         self._wake()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """What the place shows, whether or not that is true."""
+        """Return the view that the scenario gives of the place, which need not be true."""
         self.observations += 1
         shows = self._place.pool.observations
-        if shows is not Looks.FROZEN:
+        if shows is not ObservationMode.FROZEN:
             self._frozen = None
-        if shows is Looks.FAILED:
+        if shows is ObservationMode.FAILED:
             raise BackendError(ErrorClass.UNAVAILABLE, "The place cannot be seen.")
-        if shows is Looks.FROZEN:
+        if shows is ObservationMode.FROZEN:
             self._frozen = self._list() if self._frozen is None else self._frozen
             machines = self._frozen
-        elif shows is Looks.EMPTY:
+        elif shows is ObservationMode.EMPTY:
             machines = {}
         else:
             machines = self._list()
-            if shows is Looks.TRUNCATED:
+            if shows is ObservationMode.TRUNCATED:
                 machines = dict(list(machines.items())[: self._place.pool.page])
         if machines is not self._machines and machines != self._machines:
             self._machines = machines
         members = self._place.members
-        foreign = frozenset(name for name in sought if name in members and not members[name].ours)
+        foreign = frozenset(name for name in sought if name in members and not members[name].is_ours)
         return Snapshot(
             self.pool,
             now,
@@ -89,9 +89,9 @@ class VirtualBackend:
         )
 
     def _list(self) -> Mapping[str, Machine]:
-        """What is there and listed already; the mapping of the observation before when nothing changed."""
+        """Return the machines that exist and are listed; the same mapping as before if no machine has changed."""
         listed_until = self._world.now - self._place.pool.appears_seconds
-        news = [member for member in self._news.values() if member.ours and member.asked <= listed_until]
+        news = [member for member in self._news.values() if member.is_ours and member.asked <= listed_until]
         if news:
             self._listed = dict(self._listed)
         for member in news:
@@ -117,18 +117,18 @@ class VirtualBackend:
         if failure is not None:
             return [Outcome(action, failure) for action in actions]
         refusals = [do(action) for action in actions]
-        if not self._place.answers():
+        if not self._place.is_answered():
             return [Outcome(action, LOST_ANSWER) for action in actions]
         return [Outcome(action, refusal) for action, refusal in zip(actions, refusals, strict=True)]
 
 
 @dataclass
 class Running:
-    """A batch under way."""
+    """A batch that is under way."""
 
     batch: Batch
     until: float
-    """The time after which no call of the batch begins."""
+    """The time from which no further call of the batch begins."""
     calls: list[tuple[Action, ...]]
     outcomes: list[Outcome] = field(default_factory=list)
     stopped: set[str] = field(default_factory=set)
@@ -136,7 +136,7 @@ class Running:
 
 
 class VirtualActors:
-    """Carries out batches in virtual time, some calls at once; each call takes the pool's ``call_seconds``."""
+    """A virtual executor of batches, with several calls at once. Each call takes the pool's ``call_seconds``."""
 
     def __init__(self, backends: Mapping[str, VirtualBackend], places: Mapping[str, Place], world: World) -> None:
         self._backends, self._places, self._world = backends, places, world
@@ -146,14 +146,14 @@ class VirtualActors:
         self.wake: Callable[[], None] = lambda: None
         self.act_seconds = 2.0
         self.alive = True
-        """False once the process has ended: then no further call begins."""
+        """False once the process has ended, so that no further call begins."""
 
     def busy(self) -> Set[str]:
-        """Pools with a batch under way or not yet collected."""
+        """Return the pools with a batch that is under way or not yet collected."""
         return frozenset(self._running) | {results.pool for results in self._ended}
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Begin a batch. ``may_start`` is ignored: it asks the real clock, by which no call is late."""
+        """Begin a batch. ``may_start`` is ignored because it reads the real clock, by which no virtual call is late."""
         size = self._places[batch.pool].pool.machines_per_call
         running = Running(batch, self._world.now + self.act_seconds, [*_parts(batch.deletes, size)])
         running.calls += _parts(batch.creates, size)
@@ -161,7 +161,7 @@ class VirtualActors:
         self._next(running)
 
     def collect(self) -> list[Results]:
-        """The batches that ended since the last call."""
+        """Return the batches that ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -197,7 +197,7 @@ class VirtualActors:
         self._next(running)
 
     def _learn(self, pool: str, outcomes: Sequence[Outcome], began: float) -> None:
-        """Tell the flow of a call's end, which moves the number of calls that may be under way."""
+        """Report the end of a call to the flow, which adjusts the number of calls that may be under way."""
         errors = {outcome.failure.error for outcome in outcomes if outcome.failure}
         flow, now = self._flows[pool], self._world.now
         if ErrorClass.THROTTLED in errors:

@@ -1,4 +1,4 @@
-"""Chooses scenarios for a command: from the catalogue by name, or from a file."""
+"""The choice of scenarios for a command, from the catalogue by name or from a file."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ ENDINGS = (".yaml", ".yml")
 
 
 class UnknownScenario(Exception):
-    """No scenario has the name; the text lists those that exist."""
+    """The error for a name that no scenario has. Its text lists the scenarios that exist."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A scenario, and the argument that chooses it alone."""
+    """A scenario, and the argument that chooses this scenario alone."""
 
     scenario: Scenario
     argument: str
 
 
 def choose(arguments: Iterable[str]) -> dict[str, Chosen]:
-    """By the scenarios' names; without arguments the whole catalogue. Raises ConfigError, UnknownScenario."""
+    """Return the chosen scenarios by name; without arguments, all. Raises ConfigError, UnknownScenario."""
     chosen: dict[str, Chosen] = {}
     for argument in [*arguments] or catalogue():
         for one in _named(argument):
             name = one.scenario.name
             if name in chosen and chosen[name] != one:
                 sources = f"{chosen[name].argument} and {one.argument}"
-                raise UnknownScenario(f"{name}: {sources} are both called so; --compare shows two side by side")
+                raise UnknownScenario(f"{name}: {sources} have it; --compare shows two side by side")
             chosen[name] = one
     return chosen
 
@@ -59,9 +59,9 @@ def _one_of(scenarios: Mapping[str, Scenario], name: str, where: str) -> Scenari
 
 
 def pairs(one: str, other: str) -> list[tuple[Chosen, Chosen]]:
-    """Scenarios to compare: those of the same name, or the only one of each; named after where they are from.
+    """Return the pairs of scenarios to compare: scenarios of the same name, or the only scenario of each file.
 
-    Raises ConfigError, UnknownScenario.
+    Each scenario is named after its file. Raises ConfigError, UnknownScenario.
     """
     first, second = choose([one]), choose([other])
     if len(first) == len(second) == 1:
@@ -71,8 +71,8 @@ def pairs(one: str, other: str) -> list[tuple[Chosen, Chosen]]:
     else:
         alone = ", ".join(sorted(first.keys() ^ second.keys()))
         raise UnknownScenario(
-            f"{one} and {other} cannot be compared: give files with one scenario each, or with the same names; "
-            f"in one alone: {alone}"
+            f"{one} and {other} cannot be compared: give files with one scenario each or with the same scenario names; "
+            f"in one file only: {alone}"
         )
     return [(_labelled(left, one), _labelled(right, other)) for left, right in chosen]
 
@@ -83,7 +83,7 @@ def _labelled(chosen: Chosen, argument: str) -> Chosen:
 
 
 def written(name: str) -> str:
-    """A scenario of the catalogue as it is written there, comments included. Raises UnknownScenario."""
+    """Return the text of a scenario of the catalogue, with its comments. Raises UnknownScenario."""
     _one_of(catalogue(), name, "the catalogue")
     text = catalogue_text()
     document = yaml.compose(text, Loader=yaml.SafeLoader)

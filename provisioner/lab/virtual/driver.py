@@ -1,4 +1,4 @@
-"""Drives the loop's own cycle in virtual time: what wakes it, how long it waits, how it dies and starts anew."""
+"""The driver of the loop's own cycle in virtual time: it wakes the loop, lets it wait, kills it and starts it anew."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from provisioner.model import NEVER, Memory, Observation, ObservationFailed, Upt
 from provisioner.settings.definitions import Settings
 
 GATHER = 0.1
-"""Seconds between a change and the cycle that follows it, as in production."""
+"""Seconds between a change and the cycle that follows the change, as in production."""
 
 
 class VirtualClock:
-    """The loop's clock on one host: virtual time is its uptime, and scenarios move its wall clock."""
+    """The loop's clock on one host. Its uptime is virtual time, and scenarios move its wall clock."""
 
     def __init__(self, world: World, before: Memory | None, moved: float) -> None:
         self._world = world
         self.moved = moved
-        """Seconds by which somebody has set the wall clock forward."""
+        """Seconds by which the wall clock was set forward."""
         start = self.wall() if before is None else before.written.time + gap(before, self.uptime(), self.wall())
         self.ahead = start - world.now
         """Seconds from virtual time to loop time."""
@@ -42,7 +42,7 @@ class VirtualClock:
 
 
 class VirtualLoop:
-    """One process of the loop: from its start until it ends."""
+    """A process of the loop, from its start until its end."""
 
     def __init__(
         self,
@@ -53,11 +53,13 @@ class VirtualLoop:
         heard: Callable[[CycleReport], None],
         moved: float,
     ) -> None:
-        """``moved``: seconds by which the host's wall clock was set forward. ``heard`` gets each cycle's report."""
+        """Start the loop. ``moved``: seconds by which the host's wall clock was set forward. ``heard`` gets each
+        cycle's report.
+        """
         self._world, self._state, self._places = world, state, places
         self._pace = settings.loop
         self._heard = heard
-        self.clock = VirtualClock(world, state.memory.held, moved)
+        self.clock = VirtualClock(world, state.memory.current, moved)
         self.backends = {name: VirtualBackend(place, world) for name, place in places.items()}
         self.actors = VirtualActors(self.backends, places, world)
         self.actors.act_seconds = settings.loop.act_seconds
@@ -75,9 +77,9 @@ class VirtualLoop:
         self._next = NEVER
         """The time of the next cycle."""
         self._earliest = world.now
-        """The next cycle begins no sooner, so that changes gather."""
+        """The earliest time of the next cycle. Changes gather until then."""
         self._due = NEVER
-        """The time at which a plan has to be made even if nothing has changed."""
+        """The time at which the next plan has to be made even if no change has come."""
         self.alive = True
         self.paused_until = 0.0
         for backend in self.backends.values():
@@ -86,7 +88,7 @@ class VirtualLoop:
         self.wake()
 
     def end(self) -> None:
-        """The process is killed. Calls under way take effect, and the loop learns no outcome."""
+        """Kill the process. Calls under way still take effect, but the loop learns no outcome."""
         if self.alive:
             self.alive = self.actors.alive = False
             self._state.watchers.remove(self.wake)
@@ -94,16 +96,16 @@ class VirtualLoop:
                 backend.close()
 
     def pause(self, seconds: float) -> None:
-        """The process stands still, and calls under way take effect."""
+        """Stop the process for some seconds. Calls under way still take effect."""
         self.paused_until = self._world.now + seconds
         self.wake()
 
     def wake(self) -> None:
-        """Something has changed: a cycle begins once changes have gathered."""
+        """Begin a cycle once changes have gathered."""
         self._cycle_at(max(self._world.now + GATHER, self._earliest))
 
     def _changed(self, backend: VirtualBackend) -> None:
-        """A place shows something else. A watched place tells at once, any other with its next observation."""
+        """Wake the loop after a change of a place: at once if the place is watched, else with its next observation."""
         if self._places[backend.pool].pool.watched:
             self.wake()
         else:

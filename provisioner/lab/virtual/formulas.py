@@ -1,5 +1,6 @@
-"""Formulas by which other programs decide how many machines to add, on the same places and demand. No formula knows
-requests or names; constants and order are those of the programs.
+"""The formulas by which other programs decide how many machines to add, on the same places and demand.
+
+A formula knows neither requests nor names. Constants and order are taken from the programs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from provisioner.lab.virtual.scenario import Event
 from provisioner.model import Create, Delete, DeleteReason, Phase
 
 IDLE_SECONDS = 1200.0
-"""Seconds that a machine without work stays, with PRP and GlideinWMS."""
+"""Seconds that PRP and GlideinWMS keep a machine without work."""
 
 
 class Formula(ABC):
-    """Holds machines by a formula. Subclasses give the interval of rounds and the number to add."""
+    """A controller that keeps machines by a formula. Subclasses define the interval of rounds and the number to add."""
 
     name = ""
     period = 60.0
@@ -40,7 +41,7 @@ class Formula(ABC):
         self._round()
 
     def _ask(self) -> None:
-        """What is wanted changes when it does with HostFactory."""
+        """Update the wanted number at the same moments as HostFactory."""
         self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._ask)
         self._ledger.want(sum(self._levels.step(self._world.now).values()))
 
@@ -48,7 +49,7 @@ class Formula(ABC):
         self._world.after(self.period, self._round)
         wanted = self._ledger.wanted
         there = [member for place in self._stage.places.values() for member in place.ours() if not member.stopping]
-        running = [member for member in there if member.runs]
+        running = [member for member in there if member.is_running]
         pending = [member for member in there if member.phase is Phase.PENDING]
         self._ledger.use([member.name for member in running[:wanted]])
         more = self.more(max(0, wanted - len(running)), len(pending), len(running))
@@ -59,16 +60,14 @@ class Formula(ABC):
 
     @abstractmethod
     def more(self, idle: int, pending: int, running: int) -> int:
-        """How many more machines are asked for; ``idle``: what is wanted and not running."""
+        """Return the number of machines to add. ``idle``: the wanted machines that do not run."""
 
     def spread(self, machines: int) -> Mapping[str, int]:
-        """How many machines each pool gets: the first pool all, unless a subclass chooses otherwise."""
+        """Return the number of machines to add by pool: all in the first pool, unless a subclass chooses otherwise."""
         return {next(iter(self._stage.places)): machines}
 
     def _create(self, pool: str, machines: int) -> None:
-        """Create machines by one call each, as often as the place takes them. The next round tries again what was
-        refused.
-        """
+        """Create machines with one call each until the place refuses a call. The next round tries the rest again."""
         for _ in range(machines):
             self._numbers += 1
             create = Create(f"hf-formula{self._numbers:06d}", pool, "T", "")
@@ -86,14 +85,14 @@ class Formula(ABC):
             pool = next(name for name, place in self._stage.places.items() if member.name in place.members)
             self._backends[pool].delete([Delete(member.name, pool, DeleteReason.RETURNED, member.uid)], _always)
 
-    def happens(self, event: Event) -> None:  # noqa: B027 - nothing to do is meant
-        """A formula records nothing and has no HostFactory."""
+    def happens(self, event: Event) -> None:  # noqa: B027 - empty on purpose
+        """Ignore the event: a formula records no state and has no HostFactory."""
 
     def window(self) -> int:
         return 0
 
-    def check(self) -> None:  # noqa: B027 - nothing to do is meant
-        """A formula promises nothing of names and states."""
+    def check(self) -> None:  # noqa: B027 - empty on purpose
+        """Check no law: a formula makes no promise about names and states."""
 
     def end(self) -> Mapping[str, float | None]:
         return {}
@@ -103,7 +102,8 @@ class Formula(ABC):
 
 
 class Prp(Formula):
-    """PRP's provisioner: a part of what is idle may wait, at most 20 machines; one observation every two minutes.
+    """PRP's provisioner. At most a part of the idle jobs, and at most 20 machines, may wait; it observes every two
+    minutes.
 
     Source: sfiligoi/prp-htcondor-portal, event_loop.py.
     """
@@ -122,7 +122,8 @@ class Prp(Formula):
 
 
 class GlideinWms(Formula):
-    """GlideinWMS: a third of what is idle, at most 100 waiting, at most 100 new ones a minute; evenly over the pools.
+    """GlideinWMS. It adds a third of the idle jobs, with at most 100 waiting and 100 new a minute, evenly over the
+    pools.
 
     Source: glideinwms, glideinFrontendElement.py (compute_glidein_min_idle) and glideFactoryLib.py (keepIdleGlideins).
     """
@@ -133,7 +134,7 @@ class GlideinWms(Formula):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self._since: float | None = None
-        """Since when something has been idle."""
+        """The time since which some wanted machine has not run."""
 
     def more(self, idle: int, pending: int, running: int) -> int:
         if not idle:
@@ -151,7 +152,7 @@ class GlideinWms(Formula):
 
 
 class Exact(Formula):
-    """Asks at once for exactly the missing machines, and ignores failures."""
+    """A controller that asks at once for exactly the missing machines and ignores failures."""
 
     name = "exact"
     period = 5.0

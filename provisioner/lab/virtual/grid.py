@@ -1,7 +1,7 @@
-"""HostFactory in virtual time: what it wants, how it calls, what it believes.
+"""HostFactory in virtual time: its demand, its calls, and its belief about machines.
 
-It takes machines only from terminal answers, lists its hosts, gives back what is lost or wanted no more, and asks
-anew for what is missing.
+It takes machines only from terminal answers, lists its hosts, returns lost and unwanted machines, and requests missing
+machines again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from provisioner.state.protocols import ScriptState
 
 
 class Levels:
-    """How many machines are wanted of each template now."""
+    """The number of machines of each template that is wanted now."""
 
     def __init__(self, demand: tuple[Demand, ...], chance: random.Random) -> None:
         self._demand = demand
@@ -27,7 +27,7 @@ class Levels:
         self._walks = {number: 0 for number, one in enumerate(demand) if one.walk}
 
     def step(self, now: float) -> Counter[str]:
-        """How many machines are wanted now, by template. Each call is one step of a demand that varies by chance."""
+        """Return the wanted machines by template. Each call is one step of a demand that varies by chance."""
         wanted: Counter[str] = Counter()
         for number, one in enumerate(self._demand):
             level = one.level(now)
@@ -39,61 +39,61 @@ class Levels:
 
 
 class Grid:
-    """One HostFactory; call ``round`` every ``poll_seconds``."""
+    """A HostFactory; call ``round`` every ``poll_seconds``."""
 
     def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
         self.wanted: Counter[str] = Counter()
         self.hosts: Mapping[str, str] = {}
-        """The template of each machine that HostFactory has; it is replaced, never changed."""
+        """The template of each machine that HostFactory has. The mapping is replaced, never changed."""
         self.failures: Counter[str] = Counter()
-        """Messages of failed machines and requests."""
+        """The messages of failed machines and requests."""
         self.broken: list[str] = []
-        """What no provider may answer."""
+        """The answers that no provider may give."""
         self.lost: list[str] = []
-        """Machines of which it has just heard that they are gone."""
+        """The machines whose loss was reported in the last round."""
         self.ended = 0
         self.silent_until = 0.0
         self.asked = 0
         self._scenario, self._habits = scenario, scenario.hostfactory
         self._state, self._world = state, world
         self._numbers: Counter[str] = Counter()
-        """How many hosts there are of each template."""
+        """The number of hosts of each template."""
         self._chance = random.Random(f"{world.seed} grid")
         self._levels = Levels(scenario.demand, self._chance)
         self._open: dict[str, tuple[str, int, float]] = {}
-        """Template, count and begin of each request whose end HostFactory has not heard."""
+        """Template, count and start of each request whose end HostFactory has not read."""
         self._returns: dict[str, float] = {}
-        """The begin of each return whose end HostFactory has not heard."""
+        """The start of each return request whose end HostFactory has not read."""
         self._late: set[str] = set()
         self._patience = scenario.ends_within()
-        self._told: dict[str, str] = {}
+        self._answers: dict[str, str] = {}
         self._given: set[str] = set()
-        """Machines that it has given back."""
+        """The machines that HostFactory has returned."""
         self._never_made: list[str] = []
-        """Names to give back that no machine ever had."""
+        """Names to return that no machine ever had."""
         self._since: dict[str, float] = {}
-        """When HostFactory got each machine."""
+        """The time at which HostFactory got each machine."""
         self._idle: dict[str, float] = {}
-        """Since when each machine has been wanted no more."""
+        """The time since which each machine has been unwanted."""
 
     def forget(self) -> None:
-        """HostFactory starts anew with an empty database."""
+        """Restart HostFactory with an empty database."""
         self._have({})
         self._open, self._idle = {}, {}
-        self._returns, self._told = {}, {}
+        self._returns, self._answers = {}, {}
 
     def _have(self, hosts: Mapping[str, str]) -> None:
         self.hosts, self._numbers = hosts, Counter(hosts.values())
 
     def return_unknown_machines(self, machines: int) -> None:
-        """HostFactory gives back that many machines that were never made, in its next round."""
-        names = [
-            f"{self._scenario.provisioner().name_prefix}-stranger{number:02d}-000000" for number in range(machines)
-        ]
+        """Return that many machines that were never made, in the next round."""
+        names = [f"{self._scenario.provisioner().name_prefix}-unknown{number:02d}-000000" for number in range(machines)]
         self._never_made += names
 
     def round(self) -> None:
-        """Call every command once, as HostFactory does: ask what has ended and what is lost, then request or return."""
+        """Make each call once, as HostFactory does: poll requests, ask for lost machines, then request or return
+        machines.
+        """
         now = self._world.now
         self.wanted = self._levels.step(now)
         if now < self.silent_until:
@@ -109,21 +109,21 @@ class Grid:
             return  # the script exits with 1, and HF calls again
 
     def _poll(self) -> None:
-        ids = [*self._open, *self._returns, *self._some_told()]
+        ids = [*self._open, *self._returns, *self._some_answered()]
         for id_, answer in self._state.poll(ids).answers.items():
             if answer is None or not answer.ended:
                 self._check_deadline(id_)
-            elif id_ in self._told:
-                if self._told[id_] != answer.text:
+            elif id_ in self._answers:
+                if self._answers[id_] != answer.text:
                     self.broken.append(f"{id_}: a terminal answer has changed")
             elif id_ in self._open:
-                self._take(id_, answer.text)
+                self._read_answer(id_, answer.text)
             else:
                 self._returns.pop(id_, None)
 
-    def _some_told(self) -> list[str]:
-        """Now and then HostFactory asks again for requests that have ended."""
-        return [self._chance.choice(list(self._told))] if self._told and self._chance.random() < 0.1 else []
+    def _some_answered(self) -> list[str]:
+        """Return now and then a request that has ended, which HostFactory polls again."""
+        return [self._chance.choice(list(self._answers))] if self._answers and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
         since = self._open[id_][2] if id_ in self._open else self._returns.get(id_, self._world.now)
@@ -131,23 +131,23 @@ class Grid:
             self._late.add(id_)
             self.broken.append(f"{id_}: has not ended after {self._patience:.0f} s")
 
-    def _take(self, id_: str, text: str) -> None:
+    def _read_answer(self, id_: str, text: str) -> None:
         template, count, _ = self._open.pop(id_)
         entry = json.loads(text)
         self.ended += 1
         got = [machine["name"] for machine in entry["machines"] if machine["result"] == "succeed"]
         failed = [machine for machine in entry["machines"] if machine["result"] == "fail"]
         if len(got) > count or len(set(got)) < len(got):
-            self.broken.append(f"{id_}: {len(got)} machines told, {count} wanted")
+            self.broken.append(f"{id_}: {len(got)} machines reported, {count} wanted")
         if entry["status"] == "complete" and len(got) < count:
             self.broken.append(f"{id_}: complete with {len(got)} of {count}")
         if again := self._given.intersection(got) | self.hosts.keys() & set(got):
-            self.broken.append(f"{id_}: tells {min(again)}, which it was told of before")
+            self.broken.append(f"{id_}: reports {min(again)}, which was reported before")
         self.failures.update(machine["message"] for machine in failed)
         self._have({**self.hosts, **dict.fromkeys(got, template)})
         self._since |= dict.fromkeys(got, self._world.now)
-        if len(self._told) < 50:
-            self._told[id_] = text
+        if len(self._answers) < 50:
+            self._answers[id_] = text
 
     def _ask_for_losses(self) -> None:
         self.lost = []
@@ -174,7 +174,7 @@ class Grid:
             self._settle_idle(template, max(0, have - wanted))
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """The oldest machines beyond the demand stand idle, and are returned after ``idle_minutes``."""
+        """Mark the oldest machines beyond the demand as idle, and return them after ``idle_minutes``."""
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]
         idle = {name: self._idle.get(name, now) for name in have[:surplus]}
@@ -187,7 +187,7 @@ class Grid:
         return not self._habits.hourly_billing or 50 <= minute < 57
 
     def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
-        """The machines in pieces that HF names in one call."""
+        """Split the machines into the parts that HF names in one call."""
         size = self._habits.batch or max(1, len(all_))
         return [all_[start : start + size] for start in range(0, len(all_), size)]
 
@@ -206,9 +206,9 @@ class Grid:
                 self._since.pop(name, None)
 
     def open_requests(self) -> list[str]:
-        """The ids of requests whose end HostFactory has not heard."""
+        """Return the ids of the requests whose end HostFactory has not read."""
         return list(self._open)
 
     def facts(self) -> Mapping[str, int]:
-        """What HostFactory asked for and heard, as numbers of the run."""
+        """Return the numbers of HostFactory's requests in this run."""
         return {"requests": self.ended + len(self._open), "ended": self.ended, "open": len(self._open)}

@@ -1,4 +1,4 @@
-"""What truly happened in a run, and whether a law was broken: kept apart from everything that the loop believes."""
+"""The true events of a run and the broken laws, kept apart from everything that the loop believes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MINUTE = 60.0
 
 @dataclass(slots=True)
 class Sample:
-    """What there was at one moment."""
+    """The true numbers at one moment."""
 
     at: float
     wanted: int
@@ -24,35 +24,35 @@ class Sample:
     running: int
     pending: int
     window: int
-    """Machines that may be pending, in all pools; 0 where the controller has no such thing."""
+    """Machines that may be pending, in all pools; 0 if the controller has no such limit."""
 
 
 @dataclass
 class Tally:
-    """What machines were, in numbers."""
+    """The sums over all machines of a run."""
 
     created: int = 0
     gone: int = 0
     ran: int = 0
     pending_seconds: float = 0.0
-    """Of all machines together, until they ran or ended."""
+    """Seconds of all machines together until they ran or ended."""
     seconds: float = 0.0
-    """Of all machines together, from their creates until they were gone."""
+    """Seconds of all machines together from their creates until they were gone."""
     idle_seconds: float = 0.0
-    """Of all machines that ran and that nobody wanted."""
+    """Seconds of all machines together that ran although they were not wanted."""
     cost: float = 0.0
 
 
 @dataclass
 class Ledger:
-    """Counts all that truly happens in the places; a ``Witness``."""
+    """A ``Witness`` that counts all true events in the places."""
 
     world: World
     limits: dict[str, PoolLimits]
     prices: dict[str, float]
     """Price of a machine for an hour, by pool."""
     orphan_grace: float
-    """Seconds for which a machine of ours that nobody asked for stays."""
+    """Seconds for which a machine of ours without a request stays."""
     judge_from: float = 0.0
     """The time from which ``most_ran_at`` counts."""
     most_ran_at: float | None = None
@@ -62,14 +62,14 @@ class Ledger:
     broken: list[str] = field(default_factory=list)
     """The first hundred breaches of laws, with time and place."""
     counts: Counter[str] = field(default_factory=Counter)
-    """How often each law was broken."""
+    """The number of breaches of each law."""
     wanted: int = 0
     peak: int = 0
     """The most machines beyond the wanted number at the moment of a create."""
     made: Counter[str] = field(default_factory=Counter)
-    """How many machines were made in each pool."""
+    """The number of machines that were made in each pool."""
     hosts: Collection[str] = ()
-    """Machines that somebody uses, by name: none of them may be deleted while it runs. See ``use``."""
+    """The names of the machines in use. A running machine in use must not be deleted. See ``use``."""
     running: set[str] = field(default_factory=set)
     """The names of the machines that run."""
     pending: int = 0
@@ -77,11 +77,11 @@ class Ledger:
     _starting: Counter[tuple[str, str]] = field(default_factory=Counter)
     _names: set[str] = field(default_factory=set)
     _usable: int | None = None
-    """How many machines run and are used; None when it has to be counted again."""
+    """The number of machines that run and are in use; None if it has to be counted again."""
     _since: float = 0.0
 
     def breach(self, law: str, text: str) -> None:
-        """A law was broken."""
+        """Record that a law was broken."""
         self.counts[law] += 1
         if len(self.broken) < 100:
             self.broken.append(f"{self.world.now:.0f} s: {law}: {text}")
@@ -101,7 +101,7 @@ class Ledger:
         self._alive[key] += 1
         self._starting[key] += 1
         if not member.template:
-            return  # the provisioner did not ask for it
+            return  # made outside the provisioner
         if limits.max_machines is not None and self._alive[key] > limits.max_machines:
             self.breach("cap", f"{self._alive[key]} machines of {key}, at most {limits.max_machines}")
         total = sum(machines for (of, template), machines in self._alive.items() if of == pool and template)
@@ -111,30 +111,30 @@ class Ledger:
             self.breach("cap", f"{self._starting[key]} machines pending of {key}, at most {limits.max_pending}")
 
     def ran(self, pool: str, member: Member) -> None:
-        if not member.ours:
+        if not member.is_ours:
             return
         self._advance()
         self.tally.ran += 1
         self.pending -= 1
         self.running.add(member.name)
         self._usable = None
-        if self.most_ran_at is None and self.world.now >= self.judge_from and self._most_run():
+        if self.most_ran_at is None and self.world.now >= self.judge_from and self._has_most_running():
             self.most_ran_at = self.world.now
         self._starting[pool, member.template] -= 1
 
-    def _most_run(self) -> bool:
+    def _has_most_running(self) -> bool:
         return self.wanted > 0 and len(self.running) >= 0.9 * self.wanted
 
     def deleting(self, pool: str, member: Member) -> None:
-        if not member.ours:
-            self.breach("killed", f"{member.name} is somebody else's")
-        elif member.runs and member.name in self.hosts:
+        if not member.is_ours:
+            self.breach("killed", f"{member.name} is not ours")
+        elif member.is_running and member.name in self.hosts:
             self.breach("killed", f"{member.name} ran, and HostFactory had not returned it")
         elif not member.template and self.world.now - member.asked < self.orphan_grace:
             self.breach("killed", f"{member.name} was deleted within its grace period")
 
     def ended(self, pool: str, member: Member) -> None:
-        if not member.ours:
+        if not member.is_ours:
             return
         self._advance()
         if member.ran is not None:
@@ -145,7 +145,7 @@ class Ledger:
             self._starting[pool, member.template] -= 1
 
     def gone(self, pool: str, member: Member) -> None:
-        if not member.ours:
+        if not member.is_ours:
             return
         self.tally.gone += 1
         self._alive[pool, member.template] -= 1
@@ -154,17 +154,17 @@ class Ledger:
         self.tally.cost += seconds / HOUR * self.prices[pool]
 
     def want(self, machines: int) -> None:
-        """HostFactory wants so many from now on."""
+        """Set the number of machines that HostFactory wants from now on."""
         self._advance()
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """From now on exactly these machines are used. A change of hosts comes as another collection."""
+        """Set the machines that are in use from now on. A changed set has to come as another collection."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 
     def usable(self) -> int:
-        """Machines that run and that somebody uses."""
+        """Return the number of machines that run and are in use."""
         if self._usable is None:
             self._usable = len(self.running.intersection(self.hosts))
         return self._usable
@@ -176,7 +176,7 @@ class Ledger:
         self.tally.idle_seconds += seconds * max(0, len(self.running) - self.wanted)
 
     def close(self, alive: dict[str, list[Member]]) -> None:
-        """The run ends: what is there counts until now."""
+        """End the run, and count the machines that exist until now."""
         self._advance()
         for pool, members in alive.items():
             seconds = sum(self.world.now - member.asked for member in members)
@@ -185,6 +185,6 @@ class Ledger:
         self.audit(sum(map(len, alive.values())))
 
     def audit(self, there: int) -> None:
-        """Count a broken law unless ``there`` machines of ours are there: all that were made and are not gone."""
+        """Record a broken law unless ``there``, the number of our machines, equals those made and not gone."""
         if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")

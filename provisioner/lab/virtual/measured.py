@@ -1,4 +1,4 @@
-"""What is measured of a run: names in results and goals, headings of the table, and what they mean."""
+"""The measures of a run: names in results and goals, headings of the table, and meanings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Measure(NamedTuple):
-    """One number of a run."""
+    """A number of a run."""
 
     heading: str
     meaning: str
@@ -26,7 +26,7 @@ AMOUNTS = {
     "calls_per_machine": Measure("calls/\nmachine", "calls that create or delete, for each machine made", 2),
     "throttled": Measure("throt-\ntled", "part of these calls that the place throttled", 2),
     "unproven_minutes": Measure("unproven\nmin", "minutes of all machines together before they ran or ended"),
-    "idle_hours": Measure("idle\nh", "hours of all machines together that ran and that nobody wanted", 1),
+    "idle_hours": Measure("idle\nh", "hours of all machines together that ran and were not wanted", 1),
     "cost": Measure("cost", "hours of all machines together, each at its pool's price", 1),
     "created": Measure("made", "machines made"),
 }
@@ -37,12 +37,12 @@ LAWS = {
     ),
     "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(
-        "killed", "machines deleted, or told as gone, that run and HostFactory did not return, or that are not ours"
+        "killed", "running machines deleted or reported as gone that HostFactory did not return, or machines not ours"
     ),
     "answer": Measure(
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
-    "hold": Measure("held\nback", "creates and deletes that a person held back"),
+    "hold": Measure("held\nback", "creates and deletes in spite of a hold"),
     "books": Measure("books", "runs in which machines made, gone and there do not add up"),
 }
 PACE = {
@@ -50,7 +50,7 @@ PACE = {
     "open": Measure("open", "requests that were open at the end"),
     "cycles": Measure("cycles", "cycles of the loop"),
     "plans": Measure("plans", "plans that were made"),
-    "observations": Measure("observations", "looks at pools"),
+    "observations": Measure("observations", "observations of pools"),
 }
 MEASURES: Mapping[str, Measure] = {**TIMES, **AMOUNTS, **LAWS, **PACE}
-"""By name. The times count from ``judge_from_minutes``; the last few exist for the provisioner alone."""
+"""All measures by name. Times count from ``judge_from_minutes``. Only the provisioner has the last few."""

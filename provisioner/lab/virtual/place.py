@@ -1,5 +1,6 @@
-"""The machines of a pool in virtual time: they boot, run, fail and end as scenario and chance say. The place knows what
-is true; ``backend`` shows it to the loop as the scenario distorts it.
+"""The machines of a pool in virtual time. They boot, run, fail and end as scenario and chance decide.
+
+The place holds the truth; ``backend`` shows it to the loop as the scenario distorts it.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ DIED = Failure(ErrorClass.OTHER, "The machine ended: exit code 1.")
 
 @dataclass(slots=True)
 class Member:
-    """One machine of a place, as it truly is."""
+    """A machine of a place, as it truly is."""
 
     name: str
     template: str
-    """Empty: the provisioner did not ask for it."""
+    """The template that the machine was made for; empty if the provisioner did not create it."""
     uid: str
     asked: float
-    """When its create took effect."""
+    """The time at which its create took effect."""
     phase: Phase = Phase.PENDING
-    waits: bool = False
-    """True while it waits for room in the place."""
+    is_waiting: bool = False
+    """True while the machine waits for room in the place."""
     ran: float | None = None
     stopping: bool = False
     failure: Failure | None = None
     cause: LossCause | None = None
-    ours: bool = True
-    """True when it has our identity."""
+    is_ours: bool = True
+    """True if the machine has our identity."""
     launched: int = 0
 
     @property
-    def runs(self) -> bool:
-        """True while it runs and nobody has asked it to end."""
+    def is_running(self) -> bool:
+        """True while the machine runs and was not asked to end."""
         return self.phase is Phase.RUNNING and not self.stopping
 
     def shown(self) -> Machine:
-        """The machine as an observation shows it."""
+        """Return the machine as an observation shows it."""
         phase = Phase.STOPPING if self.stopping and self.phase is not Phase.GONE else self.phase
         ip = "" if self.ran is None else f"10.{self.uid}"
         fingerprint = Fingerprint(uid=self.uid, ip=ip)
@@ -64,43 +65,43 @@ class Member:
             launched=self.launched,
             failure=self.failure,
             cause=self.cause,
-            no_room=self.waits,
+            no_room=self.is_waiting,
         )
 
 
 class Witness(Protocol):
-    """Hears of everything that truly happens in a place."""
+    """A receiver of all true events in a place."""
 
     def created(self, pool: str, member: Member) -> None:
-        """A create took effect."""
+        """Record that a create took effect."""
 
     def ran(self, pool: str, member: Member) -> None:
-        """It runs."""
+        """Record that the machine runs."""
 
     def deleting(self, pool: str, member: Member) -> None:
-        """The provisioner's delete took effect."""
+        """Record that the provisioner's delete took effect."""
 
     def ended(self, pool: str, member: Member) -> None:
-        """It is no longer pending or running, for whatever reason."""
+        """Record that the machine is no longer pending or running, for any reason."""
 
     def gone(self, pool: str, member: Member) -> None:
-        """Nothing is left of it."""
+        """Record that the machine has left the place."""
 
 
 class Place:
-    """All machines of one place."""
+    """A place with all its machines."""
 
     def __init__(self, pool: VirtualPool, world: World, witness: Witness) -> None:
         self.name = pool.name
         self.pool = pool
-        """The settings of its behaviour now."""
+        """The settings of the place's behaviour now."""
         self.members: dict[str, Member] = {}
         self.watchers: list[Callable[[Member], None]] = []
-        """Called with each machine that an observation would show otherwise."""
+        """Functions that are called with each machine whose view has changed."""
         self.behaves: list[Callable[[], None]] = []
-        """Called when the place begins to behave otherwise."""
+        """Functions that are called when the place's behaviour changes."""
         self.causes: dict[str, LossCause] = {}
-        """The cause of end of each machine that is gone, where the place tells causes."""
+        """The cause of each vanished machine's end, if the place reports causes."""
         self.calls = self.throttled = 0
         self._plain = pool
         self._world = world
@@ -108,7 +109,7 @@ class Place:
         self._chance = random.Random(f"{world.seed} {pool.name}")
         self._changes: list[Mapping[str, Any]] = []
         self._roomy = 0
-        """Machines that have found room and are not gone."""
+        """The number of machines that have found room and are not gone."""
         self._tokens, self._filled = 0.0, world.now
         self._made = 0
         world.after(60.0, self._preempt_some)
@@ -140,15 +141,15 @@ class Place:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def take_call(self) -> Failure | None:
-        """The failure of a call without effect; None for a call that takes effect."""
+        """Return the failure of a call without effect, or None for a call that takes effect."""
         self.calls += 1
         if not self._may_call():
             self.throttled += 1
             return THROTTLED
         return {Calls.ANSWERED: None, Calls.UNANSWERED: UNANSWERED, Calls.DENIED: DENIED}[self.pool.calls]
 
-    def answers(self) -> bool:
-        """The response to this call arrives."""
+    def is_answered(self) -> bool:
+        """Return True if the response to this call arrives."""
         return self._chance.random() >= self.pool.lost_answers
 
     def _may_call(self) -> bool:
@@ -164,10 +165,10 @@ class Place:
         return True
 
     def create(self, name: str, template: str) -> Failure | None:
-        """Make a machine, or find the one that exists; returns the failure where the place refuses it."""
+        """Make a machine, or find the existing one. Return the failure if the place refuses the machine."""
         there = self.members.get(name)
         if there is not None:
-            return None if there.ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
+            return None if there.is_ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
         if self.pool.quota is not None and len(self.members) >= self.pool.quota:
             return QUOTA
         if self._chance.random() >= self.pool.ignored_creates:
@@ -175,7 +176,7 @@ class Place:
         return None
 
     def delete(self, name: str, uid: str) -> None:
-        """Delete the machine with this name and uid; another machine of the same name stays."""
+        """Delete the machine with this name and uid. Another machine of the same name stays."""
         member = self.members.get(name)
         if member is None or (uid and member.uid != uid) or self.pool.ignores_deletes:
             return
@@ -185,12 +186,12 @@ class Place:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def add(self, name: str, template: str, *, ours: bool = True) -> None:
-        """A machine appears."""
+        """Let a machine appear."""
         self._made += 1
         number, now = self._made, self._world.now
         launched = int(self._world.start_wall + now)
         uid = f"{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-        member = self.members[name] = Member(name, template, uid, now, launched=launched, ours=ours)
+        member = self.members[name] = Member(name, template, uid, now, launched=launched, is_ours=ours)
         if ours:
             self._witness.created(self.name, member)
         self._find_room(member)
@@ -199,9 +200,9 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a share of the running machines; with cause ``deleted`` a share of all."""
+        """End a share of the running machines; with cause ``deleted``, a share of all machines."""
         everyone = cause is LossCause.DELETED
-        there = [member for member in self.ours() if everyone or member.runs]
+        there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):
             if everyone:
                 self._stop(member, self.pool.stop_seconds)
@@ -209,20 +210,20 @@ class Place:
                 self._end(member, DIED if cause is LossCause.EXITED else None, cause)
 
     def ours(self) -> list[Member]:
-        """The machines that have our identity."""
-        return [member for member in self.members.values() if member.ours]
+        """Return the machines that have our identity."""
+        return [member for member in self.members.values() if member.is_ours]
 
     def _find_room(self, member: Member) -> None:
         capacity = self.pool.capacity
-        member.waits = capacity is not None and self._roomy >= capacity
-        member.failure = FULL if member.waits else None
-        if not member.waits:
+        member.is_waiting = capacity is not None and self._roomy >= capacity
+        member.failure = FULL if member.is_waiting else None
+        if not member.is_waiting:
             self._roomy += 1
             self._boot(member)
 
     def _admit(self) -> None:
-        """Give the room that there is now to waiting machines, in the order in which they came."""
-        waiting = [member for member in self.members.values() if member.waits and not member.stopping]
+        """Give free room to waiting machines, in the order in which they came."""
+        waiting = [member for member in self.members.values() if member.is_waiting and not member.stopping]
         for member in waiting:
             if self.pool.capacity is not None and self._roomy >= self.pool.capacity:
                 break
@@ -252,11 +253,11 @@ class Place:
         self._world.after(60.0, self._preempt_some)
         rate = self.pool.preempted_per_hour
         for member in self.ours() if rate else []:
-            if member.runs and self._chance.random() < rate / 60:
+            if member.is_running and self._chance.random() < rate / 60:
                 self._end(member, None, LossCause.PREEMPTED)
 
     def _end(self, member: Member, failure: Failure | None, cause: LossCause) -> None:
-        """End a machine that failed by itself or that the place takes away."""
+        """End a machine that failed by itself or that the place took away."""
         if member.phase is Phase.GONE or member.stopping:
             return
         self._witness.ended(self.name, member)
@@ -282,7 +283,7 @@ class Place:
         del self.members[member.name]
         if member.cause is not None:
             self.causes[member.name] = member.cause
-        if not member.waits:
+        if not member.is_waiting:
             self._roomy -= 1
         self._witness.gone(self.name, member)
         self._admit()

@@ -1,5 +1,6 @@
-"""One picture for each scenario: machines wanted, running and pending, and the pressure allowed. The same results give
-the same bytes.
+"""A picture for each scenario: machines wanted, running and pending, and the window.
+
+The same results give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from provisioner.model import HOUR
 logging.getLogger("matplotlib").setLevel(logging.WARNING)
 
 Lines = dict[str, tuple[str, dict[str, Any]]]
-"""What is drawn of a run's samples: its label, and how."""
+"""The label and the style of each line that is drawn, by field of the samples."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "provisioner",
@@ -41,17 +42,17 @@ COMING: Lines = {
     "pending": ("pending", {"color": "#b03a2e", "linewidth": 1.4}),
     "window": ("window", {"color": "#555555", "linewidth": 1.2, "linestyle": ":"}),
 }
-"""Lines differ in form and in lightness, so that they can be told apart in grey."""
+"""The lines of the lower part. Lines differ in form and in lightness, so that they differ in grey too."""
 
 OTHERS = ((0, (1, 1)), (0, (4, 2)), (0, (6, 1, 1, 1)))
 """Dashes of the other controllers' lines."""
 
 MOST_IN_MINUTES = 3 * HOUR
-"""Seconds of a run whose time is shown in minutes; a longer one's is in hours."""
+"""Seconds of the longest run whose time axis is in minutes; longer runs are drawn in hours."""
 
 
 def draw(report: Report, scenario: str, path: Path) -> None:
-    """Write the picture of a scenario, as ``path`` with .png and with .svg; the run with the median seed is drawn."""
+    """Write the picture of a scenario as ``path`` with .png and .svg. It shows the run with the median seed."""
     with matplotlib.rc_context(STYLE):
         figure = _figure(report, scenario)
         FigureCanvasAgg(figure)
@@ -62,7 +63,7 @@ def draw(report: Report, scenario: str, path: Path) -> None:
 def _figure(report: Report, scenario: str) -> Figure:
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1.4])
-    drawn = {controller: middle(report.of(scenario, controller)) for controller in report.controllers(scenario)}
+    drawn = {controller: middle(report.results(scenario, controller)) for controller in report.controllers(scenario)}
     unit, name = (MINUTE, "minutes") if report.scenarios[scenario].seconds <= MOST_IN_MINUTES else (HOUR, "hours")
     others = [result for controller, result in drawn.items() if controller != OURS]
     for result, dashes in zip(others, OTHERS, strict=False):

@@ -1,4 +1,4 @@
-"""What became of many runs, as a document: summaries, goals, broken laws. No I/O, no clock, no logger."""
+"""The results of many runs as a document: summaries, goals, broken laws. No I/O, no clock, no logger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioner.lab.virtual.run import Provisioner, Result
 from provisioner.lab.virtual.scenario import Scenario
 
 VERSION = 1
-"""Of the document; it rises when a key changes its meaning or goes."""
+"""The version of the document, which rises when a key is removed or changes its meaning."""
 
 OURS = Provisioner.name
 
@@ -23,95 +23,97 @@ class Goal(NamedTuple):
     name: str
     most: float
     worst: float | None
-    """The worst value of all seeds; None when a seed never came to one."""
+    """The worst value of all seeds; None if the measure was not reached in some seed."""
 
     @property
     def met(self) -> bool:
-        """True when every seed kept the limit."""
+        """True if every seed kept the limit."""
         return self.worst is not None and self.worst <= self.most
 
 
-class Told(NamedTuple):
-    """The reason that a scenario wants people to be told, and in how many seeds they were."""
+class ReasonGoal(NamedTuple):
+    """The reason that a scenario expects operators to see, and the number of seeds in which it was reported."""
 
     reason: str
     seeds: int
-    """In how many seeds people were told the reason."""
-    of: int
+    """The number of seeds in which the reason was reported."""
+    runs: int
 
     @property
     def met(self) -> bool:
-        """True when people were told in every seed."""
-        return self.seeds == self.of
+        """True if the reason was reported in every seed."""
+        return self.seeds == self.runs
 
 
 @dataclass
 class Report:
-    """Results, as far as there are any."""
+    """The results so far."""
 
     scenarios: Mapping[str, Scenario]
     _results: dict[str, dict[str, list[Result]]] = field(default_factory=dict)
     """The results by scenario and controller, in the order in which runs ended."""
 
     def add(self, result: Result) -> None:
-        """A run has ended."""
+        """Add the result of a run that has ended."""
         self._results.setdefault(result.scenario, {}).setdefault(result.controller, []).append(result)
 
     def played(self) -> list[str]:
-        """The scenarios of which there are results, in order."""
+        """Return the scenarios that have results, in order."""
         return [name for name in self.scenarios if name in self._results]
 
     def ended(self) -> int:
-        """How many runs there are results of."""
+        """Return the number of runs that have results."""
         return sum(len(results) for controllers in self._results.values() for results in controllers.values())
 
     def controllers(self, scenario: str) -> list[str]:
-        """The controllers that played the scenario, the provisioner first."""
+        """Return the controllers that played the scenario, the provisioner first."""
         return sorted(self._results[scenario], key=lambda name: (name != OURS, name.lower()))
 
-    def of(self, scenario: str, controller: str = OURS) -> list[Result]:
-        """The results of a scenario with one controller, in the order of seeds."""
+    def results(self, scenario: str, controller: str = OURS) -> list[Result]:
+        """Return the results of a scenario with one controller, in the order of seeds."""
         return sorted(self._results[scenario].get(controller, ()), key=lambda result: result.seed)
 
     def forget_samples(self, scenario: str) -> None:
-        """Forget the samples of a scenario whose picture is drawn: those of thousands of runs would fill the memory."""
+        """Forget the samples of a scenario whose picture is drawn, because the samples of thousands of runs would fill
+        memory.
+        """
         for results in self._results[scenario].values():
             results[:] = [replace(result, samples=()) for result in results]
 
     def goals(self, scenario: str) -> list[Goal]:
-        """The goals of a scenario; none where the provisioner has not played it."""
-        results = self.of(scenario)
+        """Return the goals of a scenario; none if the provisioner has not played the scenario."""
+        results = self.results(scenario)
         goals = self.scenarios[scenario].goals.items() if results else ()
         return [Goal(name, most, worst(values(results, name))) for name, most in goals]
 
-    def told(self, scenario: str, controller: str = OURS) -> Told | None:
-        """None where no reason is asked for."""
-        reason, results = self.scenarios[scenario].reason, self.of(scenario, controller)
-        return Told(reason, sum(reason in result.reasons for result in results), len(results)) if reason else None
+    def reason_goal(self, scenario: str, controller: str = OURS) -> ReasonGoal | None:
+        """Return the goal for the reported reason; None if the scenario expects no reason."""
+        reason, results = self.scenarios[scenario].reason, self.results(scenario, controller)
+        return ReasonGoal(reason, sum(reason in result.reasons for result in results), len(results)) if reason else None
 
     def broken(self) -> list[Result]:
-        """Runs of the provisioner in which a law was broken."""
-        return [result for name in self.played() for result in self.of(name) if result.broken]
+        """Return the runs of the provisioner in which a law was broken."""
+        return [result for name in self.played() for result in self.results(name) if result.broken]
 
-    def fine(self) -> bool:
-        """The provisioner broke no law and missed no goal."""
-        told = [self.told(name) for name in self.played() if self.of(name)]
+    def is_fine(self) -> bool:
+        """Return True if the provisioner broke no law and missed no goal."""
+        reason_goals = [self.reason_goal(name) for name in self.played() if self.results(name)]
         goals = [goal.met for name in self.played() for goal in self.goals(name)]
-        return not self.broken() and all(goals) and all(one.met for one in told if one is not None)
+        return not self.broken() and all(goals) and all(one.met for one in reason_goals if one is not None)
 
 
 def values(results: Iterable[Result], measure: str) -> list[float | None]:
-    """The value of a measure in each result; None where the run never came to one."""
+    """Return the value of a measure in each result; None if a run did not reach the measure."""
     return [result.measures.get(measure) for result in results]
 
 
 def worst(numbers: Sequence[float | None]) -> float | None:
-    """The largest; None if there is none or one was never reached."""
+    """Return the largest number; None if there is no number or some run did not reach the measure."""
     return percentile(numbers, 1.0)
 
 
 def percentile(numbers: Sequence[float | None], share: float) -> float | None:
-    """The least number that a ``share`` of the numbers does not exceed. None counts as larger than any number."""
+    """Return the least number that a ``share`` of the numbers does not exceed. None counts as the largest."""
     if not numbers:
         return None
     ranked = sorted(math.inf if number is None else number for number in numbers)
@@ -120,7 +122,7 @@ def percentile(numbers: Sequence[float | None], share: float) -> float | None:
 
 
 def middle(results: Sequence[Result]) -> Result:
-    """The one with the median time until 90 % are usable, and of equal ones the median cost."""
+    """Return the result with the median time until 90 % are usable, and among equal results the median cost."""
 
     def rank(result: Result) -> tuple[float, ...]:
         until, cost = result.measures.get("t90"), result.measures.get("cost")
@@ -130,23 +132,23 @@ def middle(results: Sequence[Result]) -> Result:
 
 
 def document(report: Report, *, interrupted: bool = False) -> dict[str, Any]:
-    """All results. Its keys: docs/pressure.md."""
+    """Return all results as one document. docs/pressure.md describes its keys."""
     return {
         "version": VERSION,
         "interrupted": interrupted,
-        "fine": report.fine(),
+        "fine": report.is_fine(),
         "scenarios": {name: _scenario(report, name) for name in report.played()},
     }
 
 
 def _scenario(report: Report, name: str) -> dict[str, Any]:
-    told = report.told(name)
+    wanted = report.reason_goal(name)
     return {
         "about": report.scenarios[name].about,
         "goals": {goal.name: {"most": goal.most, "worst": goal.worst, "met": goal.met} for goal in report.goals(name)},
-        "reason": None if told is None else {"asked": told.reason, "seeds": told.seeds, "met": told.met},
+        "reason": None if wanted is None else {"asked": wanted.reason, "seeds": wanted.seeds, "met": wanted.met},
         "controllers": {
-            controller: _controller(report.of(name, controller)) for controller in report.controllers(name)
+            controller: _controller(report.results(name, controller)) for controller in report.controllers(name)
         },
     }
 

@@ -1,4 +1,4 @@
-"""One run: a scenario, a seed, and who decides; what became of it in numbers."""
+"""A run of a scenario with a seed and a controller, and its measures."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ from provisioner.loop.cycle import CycleReport
 from provisioner.model import HOUR, ErrorClass, Hold, HoldKind, LossCause, PendingReason, Plan
 
 SAMPLE = 10.0
-"""Least seconds between two samples, and between two looks at what has to hold."""
+"""Least seconds between two samples, and between two checks of the laws."""
 
 MOST_SAMPLES = 2880
-"""Of a run: one longer than eight hours has them further apart."""
+"""The most samples of a run. The samples of a run longer than eight hours are further apart."""
 
 ORPHAN_SLACK = 900.0
-"""Seconds beyond its grace for which an orphan may wait for its turn and its delete."""
+"""Seconds beyond its grace for which an orphan may wait to be deleted."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The numbers of one run. Times are seconds from ``judge_from_minutes``; None: not within the run."""
+    """The numbers of a run. Times are seconds from ``judge_from_minutes``; None means not within the run."""
 
     scenario: str
     seed: int
     controller: str
     measures: Mapping[str, float | None]
     broken: tuple[str, ...]
-    """Laws that were broken, when and where."""
+    """The laws that were broken, each with time and place."""
     reasons: tuple[str, ...]
-    """What people were told of why machines are missing."""
+    """The reasons that were reported for missing machines."""
     samples: tuple[Sample, ...] = field(repr=False)
 
 
 class Controller(Protocol):
-    """Who decides how many machines there are."""
+    """The program that decides how many machines there are."""
 
     name: str
 
     def begin(self) -> None:
-        """The run begins."""
+        """Begin the run."""
 
     def happens(self, event: Event) -> None:
         """Carry out an event on the controller or HostFactory."""
 
     def window(self) -> int:
-        """How many machines may be pending now; 0 where the controller has no such limit."""
+        """Return the number of machines that may be pending now; 0 if the controller has no such limit."""
 
     def check(self) -> None:
         """Check the laws that hold at every moment."""
 
     def end(self) -> Mapping[str, float | None]:
-        """The numbers that only this controller has."""
+        """Return the numbers that only this controller has."""
 
     def reasons(self) -> tuple[str, ...]:
-        """The classes of failures that people were told as reasons for missing machines."""
+        """Return the classes of failures that were reported as reasons for missing machines."""
 
 
 class Stage:
-    """World, places and ledger of one run, without a controller."""
+    """World, places and ledger of a run, without a controller."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -105,7 +105,7 @@ CAUSES = {Act.PREEMPT: LossCause.PREEMPTED, Act.KILL: LossCause.EXITED, Act.REMO
 
 
 class Provisioner:
-    """The loop of production, with HostFactory."""
+    """The loop of production, together with HostFactory."""
 
     name = "provisioner"
 
@@ -116,11 +116,11 @@ class Provisioner:
         self.grid = Grid(stage.scenario, self.state, stage.world)
         self._settings = stage.scenario.provisioner()
         self._orphan_grace = 60 * self._settings.orphan_grace_minutes
-        self._shows_truly = stage.scenario.shows_truly()
-        self._told: Counter[str] = Counter()
+        self._is_truthful = stage.scenario.is_truthful()
+        self._reasons: Counter[str] = Counter()
         self._cycles = self._plans = 0
         self._orphans: dict[str, float] = {}
-        """Since when each machine of ours has been without a slot."""
+        """The time since which each machine of ours has had no slot."""
         self._check_at = 0.0
         self._moved = 0.0
         """Seconds by which the wall clock of the loop's host was set forward."""
@@ -143,19 +143,19 @@ class Provisioner:
             self._check_holds(report.plan)
         for close in report.closes:
             if close.slot.failure is not None:
-                self._told[close.slot.failure.error] += 1
+                self._reasons[close.slot.failure.error] += 1
         for (_, _, reason), machines in report.deferred.items():
             if reason is PendingReason.CAP and machines:
-                self._told["cap"] += 1
+                self._reasons["cap"] += 1
 
     def _check_holds(self, plan: Plan) -> None:
-        """A plan makes or deletes no machine that a hold holds back."""
-        held = self.state.holds.held
-        if held.stop and (plan.creates or plan.deletes):
+        """Check that a plan makes or deletes no machine in spite of a hold."""
+        holds = self.state.holds.current
+        if holds.stop and (plan.creates or plan.deletes):
             self._ledger.breach("hold", f"{len(plan.creates)} creates and {len(plan.deletes)} deletes while stopped")
-        cancelled = held.of(HoldKind.CANCEL)
+        cancelled = holds.of(HoldKind.CANCEL)
         for create in plan.creates:
-            if held.against(create.pool) or create.request in cancelled:
+            if holds.against(create.pool) or create.request in cancelled:
                 self._ledger.breach("hold", f"{create.name} was asked for in {create.pool}")
 
     def begin(self) -> None:
@@ -169,10 +169,10 @@ class Provisioner:
         self._ledger.use(self.grid.hosts)
 
     def _check_losses(self) -> None:
-        """Where looks are true, HostFactory gives up no machine that still runs."""
-        if self._shows_truly:
+        """Check that HostFactory is not asked to give up a running machine, if observations are true."""
+        if self._is_truthful:
             for name in self._ledger.running.intersection(self.grid.lost):
-                self._ledger.breach("killed", f"{name} runs, and HostFactory was told that it is gone")
+                self._ledger.breach("killed", f"{name} runs, but was reported to HostFactory as gone")
 
     def happens(self, event: Event) -> None:
         acts: dict[Act, Callable[[Event], None]] = {
@@ -186,7 +186,7 @@ class Provisioner:
             Act.CLOCK: lambda event: self._move_clock(event.seconds or 0.0),
             Act.HF_RESTART: lambda _: self.grid.forget(),
             Act.HF_SILENT: self._silence,
-            Act.RETURN_STRANGERS: lambda event: self.grid.return_unknown_machines(event.machines),
+            Act.RETURN_UNKNOWN: lambda event: self.grid.return_unknown_machines(event.machines),
             Act.HOLD: lambda event: self._pull(event, HoldKind.PAUSE, self._pools(event)),
             Act.DRAIN: lambda event: self._pull(event, HoldKind.DRAIN, self._pools(event)),
             Act.STOP_ALL: lambda event: self._pull(event, HoldKind.STOP_ALL, [""]),
@@ -238,7 +238,7 @@ class Provisioner:
         self.grid.silent_until = self._world.now + (event.seconds or 0.0)
 
     def window(self) -> int:
-        memory = self.state.memory.held
+        memory = self.state.memory.current
         return sum(window.window for window in memory.windows.values()) if memory else 0
 
     def check(self) -> None:
@@ -250,12 +250,14 @@ class Provisioner:
             self._check_machines()
 
     def _check_machines(self) -> None:
-        """The ledger adds up, and no machine of ours stays without a slot for longer than an orphan may."""
+        """Check that the ledger adds up, and that no machine of ours stays without a slot for longer than an orphan
+        may.
+        """
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory
-        if self.state.intent.held is None:
-            return  # HostFactory has asked for nothing yet: the loop has nothing to work from
+        if self.state.intent.current is None:
+            return  # HostFactory has not requested any machine yet, so the loop has no intent to work from
         explained = {slot.name for _, slot in memory.slots} if memory else set()
         now, grace = self._world.now, self._orphan_grace
         self._orphans = {name: self._orphans.get(name, now) for name in there - explained}
@@ -276,11 +278,11 @@ class Provisioner:
         }
 
     def reasons(self) -> tuple[str, ...]:
-        memory = self.state.memory.held
+        memory = self.state.memory.current
         failures = [window.failure for window in memory.windows.values()] if memory else []
         now = [str(failure.error) for failure in failures if failure is not None]
         words = {message.partition(":")[0] for message in self.grid.failures}
-        return tuple(sorted({*now, *self._told, *(word for word in words if word in set(ErrorClass))}))
+        return tuple(sorted({*now, *self._reasons, *(word for word in words if word in set(ErrorClass))}))
 
 
 def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = Provisioner) -> Result:
@@ -318,7 +320,7 @@ def play(scenario: Scenario, seed: int, decide: Callable[[Stage], Controller] = 
 
 
 def measures(stage: Stage) -> dict[str, float | None]:
-    """The result of a run."""
+    """Return the measures of a run."""
     ledger, scenario = stage.ledger, stage.scenario
     tally, most = ledger.tally, max((sample.wanted for sample in ledger.samples), default=0)
     start = 60 * scenario.judge_from_minutes
@@ -338,7 +340,10 @@ def measures(stage: Stage) -> dict[str, float | None]:
 
 
 def seconds_until(samples: list[Sample], share: float, start: float) -> float | None:
-    """Seconds from ``start`` until that ``share`` of the wanted machines is usable. None: never, or none is wanted."""
+    """Return the seconds from ``start`` until that ``share`` of the wanted machines is usable.
+
+    None means that the share was never reached or that no machine is wanted.
+    """
     for sample in samples:
         if sample.at >= start and sample.wanted and sample.usable >= share * sample.wanted:
             return sample.at - start

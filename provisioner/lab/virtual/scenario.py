@@ -1,4 +1,4 @@
-"""A scenario as people write it: pools and what goes wrong in them, what HostFactory wants, what is expected.
+"""A scenario as it is written in a file: pools and their faults, HostFactory's demand, and the expected results.
 
 Durations are in the unit that their names say; scenario time begins at 0. No I/O, no clock, no logger.
 """
@@ -27,46 +27,48 @@ PROVISIONER = "virtual"
 """HF's provider instance."""
 
 
-class Looks(StrEnum):
-    """What a pool shows to those who look at it."""
+class ObservationMode(StrEnum):
+    """The view that a pool gives to observations."""
 
     COMPLETE = "complete"
     FAILED = "failed"
     """The observation ends with an error."""
     EMPTY = "empty"
-    """It claims to be complete, and holds nothing."""
+    """The observation claims to be complete, and holds no machine."""
     TRUNCATED = "truncated"
-    """It claims to be complete, and ends after ``page`` machines."""
+    """The observation claims to be complete, and ends after ``page`` machines."""
     FROZEN = "frozen"
-    """It claims to be new, and shows the pool as it was when this began."""
+    """The observation claims to be new, and shows the pool as it was when this mode began."""
 
 
 class Calls(StrEnum):
-    """What becomes of calls that create or delete machines."""
+    """The result of calls that create or delete machines."""
 
     ANSWERED = "answered"
     UNANSWERED = "unanswered"
-    """No effect, and no response."""
+    """Calls have no effect and no response."""
     DENIED = "denied"
-    """No effect; 403."""
+    """Calls have no effect and fail with 403."""
 
 
-LooksField = Annotated[Looks, Field(strict=False), Expects(f"one of {', '.join(Looks)}")]
+ModeField = Annotated[ObservationMode, Field(strict=False), Expects(f"one of {', '.join(ObservationMode)}")]
 CallsField = Annotated[Calls, Field(strict=False), Expects(f"one of {', '.join(Calls)}")]
 
 
 class VirtualPool(Pool):
-    """A pool of the scenario: what it may be asked for, as in provisioner.yaml, and how its place behaves."""
+    """A pool of the scenario: its limits, as in provisioner.yaml, and the behaviour of its place."""
 
     kind: str = "virtual"
     boot_seconds: DurationOrZero = 120.0
     """Median seconds from an accepted create until the machine runs; default 120."""
     boot_p95_seconds: OptionalDuration = None
-    """Seconds in which 95 of 100 have booted, lognormally distributed; default none: all take ``boot_seconds``."""
+    """Seconds in which 95 of 100 machines have booted, lognormally distributed; default none: all take
+    ``boot_seconds``.
+    """
     boot_failures: Share = 0.0
     """Part of the machines that end instead of running; default 0."""
     hangs: Share = 0.0
-    """Part of the machines that never run, and say nothing; default 0."""
+    """Part of the machines that never run and report no failure; default 0."""
     dies: Share = 0.0
     """Part of the machines that run and end by themselves ``dies_after_seconds`` later; default 0."""
     dies_after_seconds: Duration = 30.0
@@ -74,45 +76,45 @@ class VirtualPool(Pool):
     preempted_per_hour: Share = 0.0
     """Part of the running machines that the place takes away in an hour; default 0."""
     capacity: Room = None
-    """Machines that the place has room for; default any. What finds none waits there, and says so."""
+    """Machines that the place has room for; default any. Further machines wait there and report the missing room."""
     quota: Room = None
-    """Machines that calls may create; default any. The call for one more is refused."""
+    """Machines that calls may create; default any. A call for one more machine is refused."""
     stop_seconds: DurationOrZero = 30.0
     """Seconds from a delete until the machine is gone; default 30."""
     remains: Switch = True
-    """What ended by itself stays until it is deleted, as a pod does; default true."""
+    """Machines that ended by themselves stay until they are deleted, as pods do; default true."""
     tells_why: Switch = True
-    """The place says why a machine ended; default true."""
+    """The place reports why a machine ended; default true."""
     call_seconds: Duration = 0.15
-    """Seconds that a call takes; default 0.15: with 32 at once as many as an API server on two processors creates."""
+    """Seconds that a call takes; default 0.15. With 32 calls at once this equals an API server on two processors."""
     calls_at_once: Count = 32
     """Most calls that are under way at once; default 32. Fewer while the place is slow or throttles."""
     machines_per_call: Count = 1
     """Machines that one call creates or deletes; default 1. A managed instance group takes 100 and more."""
     calls_per_second: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
-    """Calls that the place takes in a second; default any. One more is throttled."""
+    """Calls that the place accepts in a second; default any. A further call is throttled."""
     calls: CallsField = Calls.ANSWERED
-    """What becomes of calls; default answered."""
+    """The result of calls; default answered."""
     lost_answers: Share = 0.0
-    """Part of the calls that have their effect and no response; default 0."""
+    """Part of the calls that take effect but get no response; default 0."""
     ignored_creates: Share = 0.0
-    """Part of the creates that are answered with success, and make no machine; default 0."""
+    """Part of the creates that are answered with success but make no machine; default 0."""
     ignores_deletes: Switch = False
-    """Deletes are answered with success, and delete nothing; default false."""
-    observations: LooksField = Looks.COMPLETE
-    """What looks show; default complete."""
+    """Deletes are answered with success but delete no machine; default false."""
+    observations: ModeField = ObservationMode.COMPLETE
+    """The view that observations show; default complete."""
     page: Count = 500
-    """Machines in a truncated look; default 500."""
+    """Machines in a truncated observation; default 500."""
     appears_seconds: DurationOrZero = 0.0
-    """Most seconds until a machine that was created is listed; default 0."""
+    """Longest time in seconds until a created machine is listed; default 0."""
     watched: Switch = True
-    """Changes are heard of at once, as by a watch; default true. Else each observation shows those before it."""
+    """Changes wake the loop at once, as by a watch; default true. Otherwise the next observation shows them."""
     price_per_hour: Price = 1.0
-    """What a machine costs in an hour; default 1."""
+    """Price of a machine for an hour; default 1."""
 
 
 class Template(TemplateSettings):
-    """What HostFactory may ask for, with its settings in provisioner.yaml."""
+    """A template that HostFactory may request, with its settings in provisioner.yaml."""
 
     pools: Annotated[tuple[Text, ...], Field(strict=False, min_length=1), Expects("a list of pools")]
     """The pools that make its machines, in order."""
@@ -121,29 +123,32 @@ class Template(TemplateSettings):
 
 
 class Demand(Section):
-    """Machines that HostFactory wants of one template, from a time on. Several add up."""
+    """Machines of one template that HostFactory wants from a time on. Several demands add up."""
 
     template: Text = "T"
-    """Default T."""
+    """The template; default T."""
     machines: CountOrZero
-    """How many. No default."""
+    """The number of machines. No default."""
     at_minutes: DurationOrZero = 0.0
-    """From when; default 0."""
+    """The start in minutes; default 0."""
     ramp_minutes: DurationOrZero = 0.0
     """Minutes in which the number is reached, growing evenly; default 0: at once."""
     for_minutes: OptionalDuration = None
-    """Minutes after which they are wanted no more; default none."""
+    """Minutes after which the machines are no longer wanted; default none."""
     every_minutes: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
-    """Minutes after which the same begins again; default none: once."""
+    """Minutes after which the demand begins again; default none: once."""
     walk: CountOrZero = 0
-    """Most machines by which the number changes at each poll, up or down by chance, between 0 and ``machines``;
-    default 0: it stays."""
+    """Most machines by which the number changes at each poll, up or down by chance, between 0 and ``machines``; default
+    0: the number stays.
+    """
     levels: tuple[tuple[float, int], ...] = ()
-    """Seconds after ``at_minutes``, and how many of ``machines`` are wanted from then on; default: all at once.
-    Not a setting: of a trace."""
+    """Seconds after ``at_minutes``, and the number of ``machines`` wanted from then on; default: all at once.
+
+    A trace sets this field; it is not a setting.
+    """
 
     def level(self, seconds: float) -> int:
-        """How many are wanted at a time, chance apart."""
+        """Return the number of wanted machines at a time, without the part that varies by chance."""
         since = seconds - 60 * self.at_minutes
         if since < 0:
             return 0
@@ -162,39 +167,39 @@ class TracedDemand(Section):
     """Machines that a recorded HostFactory wanted: a ``demand`` that names a ``trace``."""
 
     trace: Text
-    """The file, relative to the scenario's; as ``provisioner replay`` takes it. No default."""
+    """Path of the trace file, relative to the scenario's file, as ``provisioner replay`` reads it. No default."""
     recorded: Annotated[str | None, Expects("a text")] = None
-    """Only what was asked of this recorded template; default: of any."""
+    """Recorded template whose requests count; default: all templates."""
     template: Text = "T"
-    """Of which template it is wanted here; default T."""
+    """Template that the machines are wanted of in the scenario; default T."""
     at_minutes: DurationOrZero = 0.0
-    """When the trace begins; default 0."""
+    """Start of the trace in minutes; default 0."""
 
 
 class HostFactory(Section):
-    """How HostFactory calls."""
+    """The pattern of HostFactory's calls."""
 
     poll_seconds: Duration = 30.0
     """Seconds between two rounds of calls; default 30."""
     batch: CountOrZero = 100
-    """Most machines in one requestMachines or requestReturnMachines; default 100; 0: any number."""
+    """Most machines in a requestMachines or requestReturnMachines call; default 100; 0: any number."""
     idle_minutes: DurationOrZero = 0.0
-    """Minutes that a machine is kept after it is wanted no more; default 0."""
+    """Minutes that a machine is kept after it is no longer wanted; default 0."""
     hourly_billing: Switch = False
-    """Machines are given back only in minutes 50 to 57 of each of their hours; default false."""
+    """Machines are returned only in minutes 50 to 57 of each of their hours; default false."""
 
 
 class Act(StrEnum):
-    """What happens at one moment."""
+    """An event that happens at one moment."""
 
     PREEMPT = "preempt"
     """The place takes ``share`` of the running machines away."""
     KILL = "kill"
     """``share`` of the running machines end by themselves."""
     REMOVE = "remove"
-    """A person deletes ``share`` of all machines in the place."""
+    """``share`` of all machines in the place are deleted by hand."""
     UNKNOWN_MACHINES = "unknown_machines"
-    """``machines`` of somebody else appear under names that begin as ours do."""
+    """``machines`` that are not ours appear under names that begin like ours."""
     DOUBLES = "doubles"
     """``machines`` with our identity appear that this provisioner did not make."""
     RESTART = "restart"
@@ -202,13 +207,13 @@ class Act(StrEnum):
     PAUSE = "pause"
     """The loop stands still for ``for_minutes``, in the middle of a batch if one is under way."""
     SECOND_LOOP = "second_loop"
-    """Another loop takes over on the same state; the one before goes on until it finds that out."""
+    """Another loop takes over the same state; the previous loop goes on until it reads the new epoch."""
     LOSE_MEMORY = "lose_memory"
     """The loop's memory is deleted, and the loop is killed and starts anew."""
     OLD_MEMORY = "old_memory"
     """Memory is put back as it was ``for_minutes`` ago, and the loop is killed and starts anew."""
     LOSE_ANSWERS = "lose_answers"
-    """What was published is deleted."""
+    """The published status is deleted."""
     UNREADABLE_INTENT = "unreadable_intent"
     """Intent cannot be read for ``for_minutes``."""
     CLOCK = "clock"
@@ -217,42 +222,42 @@ class Act(StrEnum):
     """HostFactory forgets all requests and machines."""
     HF_SILENT = "hf_silent"
     """HostFactory makes no call for ``for_minutes``."""
-    RETURN_STRANGERS = "return_strangers"
-    """HostFactory gives back ``machines`` that were never made."""
+    RETURN_UNKNOWN = "return_unknown"
+    """HostFactory returns ``machines`` that were never made."""
     HOLD = "hold"
-    """A person pauses the pools for ``for_minutes``."""
+    """An operator pauses the pools for ``for_minutes``."""
     DRAIN = "drain"
-    """A person drains the pools for ``for_minutes``."""
+    """An operator drains the pools for ``for_minutes``."""
     STOP_ALL = "stop_all"
-    """A person stops all creates and deletes for ``for_minutes``."""
+    """An operator stops all creates and deletes for ``for_minutes``."""
     CANCEL_REQUESTS = "cancel_requests"
-    """A person cancels all requests that are open."""
+    """An operator cancels all open requests."""
     CANCEL_MACHINES = "cancel_machines"
-    """A person lets HostFactory be asked for ``share`` of its machines."""
+    """An operator cancels ``share`` of HostFactory's machines, so that HostFactory is asked to return them."""
 
 
 STANDSTILLS = frozenset({Act.PAUSE, Act.UNREADABLE_INTENT, Act.HF_SILENT})
-"""Acts during which no request ends, or none is heard to have ended."""
+"""Acts during which no request ends, or HostFactory reads no end."""
 
 END_SLACK = 900.0
-"""Seconds after its deadline in which a request, or a return, has to end."""
+"""Seconds after its deadline within which a request or return request has to end."""
 
 ActField = Annotated[Act | None, Field(strict=False), Expects(f"one of {', '.join(Act)}")]
 
 
 class Event(Section):
-    """Something that happens: an act, or a change of pools' settings for a while."""
+    """An event of a scenario: an act, or a change of pools' settings for a while."""
 
     at_minutes: DurationOrZero
-    """When. No default."""
+    """The moment in minutes. No default."""
     pools: Annotated[tuple[Text, ...], Field(strict=False), Expects("a list of pools")] = ()
-    """Where; default: in all pools."""
+    """The affected pools; default: all."""
     change: Mapping[str, Any] = Field(default={}, strict=False)
     """Settings of these pools from now on, or for ``for_minutes``."""
     do: ActField = None
-    """What happens once."""
+    """The act that happens once."""
     for_minutes: Annotated[float | None, Expects("a number")] = None
-    """How long; default: for good."""
+    """The duration in minutes; default: without end."""
     share: Share = 1.0
     """Part of the machines; default all."""
     machines: CountOrZero = 0
@@ -260,72 +265,72 @@ class Event(Section):
 
     @property
     def at(self) -> float:
-        """Seconds."""
+        """The moment in seconds."""
         return 60 * self.at_minutes
 
     @property
     def seconds(self) -> float | None:
-        """How long it lasts; None: for good."""
+        """The duration in seconds; None: without end."""
         return None if self.for_minutes is None else 60 * self.for_minutes
 
 
 class Scenario(Section):
-    """One story, played by a seed."""
+    """A sequence of demand and events that is played with a seed."""
 
     name: str
     about: Text
-    """What happens, in a sentence."""
+    """A sentence that describes the scenario."""
     hours: Duration = 2.0
-    """How long it is; default 2."""
+    """The length in hours; default 2."""
     judge_from_minutes: DurationOrZero = 0.0
-    """From when the seconds until 50, 90 and 100 % of the demand are counted; default 0."""
+    """Minute from which the seconds until 50, 90 and 100 % of the demand are counted; default 0."""
     pools: Mapping[str, VirtualPool] = Field(strict=False)
     """The pools by name."""
     templates: Mapping[str, Template] = Field(strict=False)
     """The templates by id; default one, T, that may use all pools in order."""
     demand: Annotated[tuple[Demand, ...], Field(strict=False), Expects("a list")]
-    """What HostFactory wants."""
+    """The demand of HostFactory."""
     hostfactory: HostFactory = HostFactory()
-    """How HostFactory calls."""
+    """The pattern of HostFactory's calls."""
     events: Annotated[tuple[Event, ...], Field(strict=False), Expects("a list")] = ()
-    """What happens."""
+    """The events of the scenario."""
     settings: Mapping[str, Any] = Field(default={}, strict=False)
-    """Settings of provisioner.yaml other than pools; default theirs."""
+    """Settings of provisioner.yaml other than pools; default as in provisioner.yaml."""
     goals: Annotated[Mapping[str, float], Expects("a number for each measure")] = Field(default={}, strict=False)
-    """Most that a measure may be in any seed, by its name in the results."""
+    """The highest allowed value of measures in any seed, by name in the results."""
     reason: str = ""
-    """The class of the failure that people have to be told; default: any."""
+    """The class of the failure that has to be reported; default: any."""
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length in seconds."""
         return 3600 * self.hours
 
-    def shows_truly(self) -> bool:
-        """Every observation that succeeds shows what is there, or is late by no more than the pool's
-        ``lag_seconds``."""
+    def is_truthful(self) -> bool:
+        """Return True if successful observations show the true state, late by at most the pool's ``lag_seconds``."""
         late = any(pool.appears_seconds > pool.lag_seconds for pool in self.pools.values())
         observations = [pool.observations for pool in self.pools.values()]
-        changed = [event.change.get("observations", Looks.COMPLETE) for event in self.events]
+        changed = [event.change.get("observations", ObservationMode.COMPLETE) for event in self.events]
         slower = any("appears_seconds" in event.change for event in self.events)
-        return not late and not slower and {*observations, *changed} <= {Looks.COMPLETE, Looks.FAILED}
+        truthful = {ObservationMode.COMPLETE, ObservationMode.FAILED}
+        return not late and not slower and {*observations, *changed} <= truthful
 
     def ends_within(self) -> float | None:
-        """Seconds in which every request has to end; None where a lost memory may not be made again in time."""
+        """Return the seconds in which every request has to end; None if a lost memory may not be rebuilt in time."""
         acts = Counter(event.do for event in self.events)
         losses = acts[Act.LOSE_MEMORY] + acts[Act.OLD_MEMORY]
-        if losses and not (self.shows_truly() and self._always_seen()):
+        if losses and not (self.is_truthful() and self._is_always_seen()):
             return None
         idle = sum(event.seconds or 0.0 for event in self.events if event.do in STANDSTILLS)
         limits = self.limits()
         return (1 + losses) * max(limits.request_deadline, limits.return_deadline) + idle + END_SLACK
 
-    def _always_seen(self) -> bool:
+    def _is_always_seen(self) -> bool:
         changed = [event.change.get("observations") for event in self.events]
-        return Looks.FAILED not in [*changed, *(pool.observations for pool in self.pools.values())]
+        return ObservationMode.FAILED not in [*changed, *(pool.observations for pool in self.pools.values())]
 
     def provisioner(self) -> Settings:
-        """The configuration that the loop works by."""
+        """Return the configuration that the loop works by."""
         templates = {
             name: template.limits(name, template.pools, template.max_machines)
             for name, template in self.templates.items()
@@ -334,5 +339,5 @@ class Scenario(Section):
         return Settings.model_validate(body)
 
     def limits(self) -> Limits:
-        """What the plan takes from it."""
+        """Return the limits that the plan uses."""
         return self.provisioner().limits()

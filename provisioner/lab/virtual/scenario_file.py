@@ -1,4 +1,4 @@
-"""Reads scenarios from YAML, or says all that is wrong with them. One file holds one scenario or several by name."""
+"""The reader of scenarios in YAML, which reports all mistakes. A file holds one scenario or several by name."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ CATALOGUE = "catalogue.yaml"
 """The scenarios that come with this package."""
 
 GIVEN = frozenset({"id", "pools", "templates", "template_limits", "instance"})
-"""Settings of provisioner.yaml that a scenario gives otherwise."""
+"""Settings of provisioner.yaml that a scenario defines elsewhere."""
 
 REASONS = (*map(str, ErrorClass), "cap")
-"""What people may be told of why machines are missing."""
+"""The reasons that may be reported for missing machines."""
 
 SomeSection = TypeVar("SomeSection", bound=Section)
 
 
 def catalogue_text() -> str:
-    """The file of the scenarios that come with this package: an example to write one's own after."""
+    """Return the text of the catalogue of this package's scenarios, an example for the files of a site."""
     return resources.files("provisioner.lab.virtual").joinpath(CATALOGUE).read_text()
 
 
 @cache
 def catalogue() -> Mapping[str, Scenario]:
-    """These scenarios by name."""
+    """Return the scenarios of the catalogue by name."""
     document, _ = parse(catalogue_text())
     return scenarios(document, CATALOGUE)
 
 
 def read(path: Path) -> dict[str, Scenario]:
-    """The scenarios in a file, by name. Raises ConfigError with every mistake."""
+    """Return the scenarios in a file by name. Raises ConfigError with every mistake."""
     document, problems = read_mapping(path)
     if problems:
         raise ConfigError(problems)
@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, Scenario]:
 
 
 def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
-    """By name. Raises ConfigError with every mistake."""
+    """Return the scenarios of a document by name. Raises ConfigError with every mistake."""
     readers = {str(name): _Reader(file, str(name)) for name in document}
     by_name = {name: readers[name].scenario(body) for name, body in document.items()}
     problems = [problem for reader in readers.values() for problem in reader.problems]
@@ -73,14 +73,14 @@ def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
 
 
 class _Reader:
-    """One reading of a scenario, which gathers every mistake."""
+    """A reader of one scenario, which gathers every mistake."""
 
     def __init__(self, file: str, name: str) -> None:
         self.problems: list[Problem] = []
         self._file, self._name = file, name
 
     def scenario(self, body: object) -> Scenario | None:
-        """The scenario, or None; to be used only when ``problems`` is empty afterwards."""
+        """Return the scenario or None. Use it only if ``problems`` is empty afterwards."""
         if not isinstance(body, dict):
             self._complain(self._name, expected("a mapping of settings", body))
             return None
@@ -184,9 +184,9 @@ class _Reader:
                 self._complain(join(self._name, where), f"unknown {word} {name!r}" + suggestion(name, list(there)))
 
     def _check_settings(self, scenario: Scenario) -> None:
-        """Check these settings as those of provisioner.yaml, without the parts that a scenario gives elsewhere."""
+        """Check these settings as settings of provisioner.yaml, without the parts that a scenario defines elsewhere."""
         for name in [name for name in scenario.settings if name in GIVEN]:
-            self._complain(join(self._name, "settings", name), "a scenario has its own; leave it out")
+            self._complain(join(self._name, "settings", name), "the scenario defines this itself; leave it out")
         settings = {name: value for name, value in scenario.settings.items() if name not in GIVEN}
         for name in [name for name in settings if name in SECTIONS]:
             section = self._section(settings.pop(name), SECTIONS[name], join("settings", name))
@@ -195,7 +195,7 @@ class _Reader:
         self.problems += validate(Settings, settings, self._file, join(self._name, "settings"), **given)[1]
 
     def _check_expected(self, scenario: Scenario) -> None:
-        """Check that goals name measures, and that the reason is a class of failures."""
+        """Check that goals name measures and that the reason is a class of failures."""
         for name in scenario.goals:
             if name not in MEASURES:
                 self._complain(join(self._name, "goals", name), "unknown measure" + suggestion(name, list(MEASURES)))

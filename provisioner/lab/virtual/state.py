@@ -1,6 +1,6 @@
-"""What lasts, kept in memory: one object is a ``ScriptState`` and a ``State``, and outlives the loops that use it.
+"""A state directory in memory: an object that is a ``ScriptState`` and a ``State``, and outlives the loops that use it.
 
-What files can suffer happens to it when a scenario says so: it is lost, put back old, or cannot be read.
+A scenario can damage it as files can be damaged: it is lost, replaced by an old copy, or unreadable.
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ UNREADABLE = "The virtual state cannot be read now."
 
 
 class VirtualIntent:
-    """What HF wants."""
+    """The requests and return requests of HF."""
 
     def __init__(self) -> None:
-        self.held: Intent | None = None
+        self.current: Intent | None = None
         self.readable = True
         self._noted = 0
 
     def add(self, provisioner: str, request: Request | ReturnRequest) -> None:
-        """Record one more. Raises StateUnreadable."""
+        """Record another request or return request. Raises StateUnreadable."""
         self._check()
-        held = self.held or Intent(provisioner, 0, {}, {})
-        requests, returns = dict(held.requests), dict(held.returns)
+        intent = self.current or Intent(provisioner, 0, {}, {})
+        requests, returns = dict(intent.requests), dict(intent.returns)
         if isinstance(request, Request):
             requests[request.id] = request
         else:
             returns[request.id] = request
-        self._write(Intent(held.provisioner, held.generation + 1, requests, returns))
+        self._write(Intent(intent.provisioner, intent.generation + 1, requests, returns))
 
     def _write(self, intent: Intent) -> None:
-        self.held, self._noted = intent, max(self._noted, intent.generation)
+        self.current, self._noted = intent, max(self._noted, intent.generation)
 
     def _check(self) -> None:
         if not self.readable:
             raise StateUnreadable(UNREADABLE)
 
     def exists(self) -> bool:
-        return self.held is not None
+        return self.current is not None
 
     def existed(self) -> bool:
         return self._noted > 0
 
     def signature(self) -> object:
-        return None if self.held is None else (self.held.generation, self.readable)
+        return None if self.current is None else (self.current.generation, self.readable)
 
     def condition(self) -> Condition:
         if not self.readable:
             return Condition.UNREADABLE
-        return condition(None if self.held is None else self.held.generation, self._noted)
+        return condition(None if self.current is None else self.current.generation, self._noted)
 
     def read_newest(self) -> tuple[Intent, int]:
         self._check()
-        if self.held is None:
+        if self.current is None:
             raise StateMissing("The virtual intent is missing.")
-        return self.held, self._noted
+        return self.current, self._noted
 
     def read(self) -> Intent:
         return self.read_newest()[0]
@@ -80,47 +80,47 @@ class VirtualIntent:
 
     def remove(self, identifiers: Iterable[str]) -> float:
         self._check()
-        held, doomed = self.held, set(identifiers)
-        if held is not None and not doomed.isdisjoint(held.requests.keys() | held.returns.keys()):
-            requests = {id_: one for id_, one in held.requests.items() if id_ not in doomed}
-            returns = {id_: one for id_, one in held.returns.items() if id_ not in doomed}
-            self._write(Intent(held.provisioner, held.generation + 1, requests, returns))
+        intent, doomed = self.current, set(identifiers)
+        if intent is not None and not doomed.isdisjoint(intent.requests.keys() | intent.returns.keys()):
+            requests = {id_: one for id_, one in intent.requests.items() if id_ not in doomed}
+            returns = {id_: one for id_, one in intent.returns.items() if id_ not in doomed}
+            self._write(Intent(intent.provisioner, intent.generation + 1, requests, returns))
         return 0.0
 
 
 class VirtualMemory:
-    """The loop's memory, held as a value. Scenarios delete it, or put an old one back."""
+    """The loop's memory, kept as a value. Scenarios delete it or restore an old copy."""
 
     def __init__(self) -> None:
         self.copies: list[Memory] = []
-        """The memories of this run that scenarios may put back, the newest last."""
-        self.held: Memory | None = None
+        """The memories of this run that scenarios may restore, the newest last."""
+        self.current: Memory | None = None
         self._written = 0
         self._generation = 0
-        """How many writes came before the memory that is held."""
+        """The number of writes up to the current memory."""
         self._lives = 0
 
     def exists(self) -> bool:
-        return self.held is not None
+        return self.current is not None
 
     def existed(self) -> bool:
         return self._written > 0
 
     def signature(self) -> object:
-        return None if self.held is None else self._generation
+        return None if self.current is None else self._generation
 
     def condition(self) -> Condition:
-        return condition(None if self.held is None else self._generation, self._written)
+        return condition(None if self.current is None else self._generation, self._written)
 
     def read(self) -> Memory:
-        if self.held is None:
+        if self.current is None:
             raise StateMissing("The virtual memory is missing.")
-        return self.held
+        return self.current
 
     def write(self, memory: Memory) -> None:
         self._written += 1
         self._generation = self._written
-        self.held = memory
+        self.current = memory
         if not self.copies or memory.written.time - self.copies[-1].written.time >= 60.0:
             self.copies.append(memory)
 
@@ -129,17 +129,17 @@ class VirtualMemory:
         return self._lives
 
     def lose(self) -> None:
-        """Somebody deletes it."""
-        self.held = None
+        """Delete the memory, as a scenario demands."""
+        self.current = None
 
     def put_back(self, before: float) -> None:
-        """Somebody puts a copy of that loop time, or the oldest one, in its place."""
+        """Restore the copy of that loop time, or the oldest copy."""
         old = [memory for memory in self.copies if memory.written.time <= before] or self.copies[:1]
-        self.held, self._generation = old[-1] if old else None, 0
+        self.current, self._generation = old[-1] if old else None, 0
 
 
 class VirtualAnswers:
-    """What scripts print."""
+    """The answers that scripts print."""
 
     def __init__(self) -> None:
         self.answers: Mapping[str, Answer] | None = None
@@ -174,45 +174,45 @@ class VirtualAnswers:
         self.answers, self.losses, self.available = answers, lost, available
 
     def lose(self) -> None:
-        """Somebody deletes them."""
+        """Delete the answers, as a scenario demands."""
         self.answers, self.losses = None, {}
 
 
 class VirtualTerminalAnswers:
-    """What HF was told for good."""
+    """The terminal answers that HF has read."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._read: dict[str, str] = {}
         self._claimed: dict[str, str] = {}
 
     def tell(self, id_: str, text: str) -> str:
-        """What is printed: what was settled before, or this."""
-        return self._told.setdefault(id_, self._claimed.get(id_, text))
+        """Return the text to print: the answer that was settled before, or else this text."""
+        return self._read.setdefault(id_, self._claimed.get(id_, text))
 
     def ids(self) -> frozenset[str]:
-        return frozenset(self._told)
+        return frozenset(self._read)
 
     def answers(self) -> dict[str, Answer]:
-        return {id_: Answer(text, True) for id_, text in {**self._claimed, **self._told}.items()}
+        return {id_: Answer(text, True) for id_, text in {**self._claimed, **self._read}.items()}
 
     def settled(self, id_: str) -> Answer | None:
-        text = self._told.get(id_, self._claimed.get(id_))
+        text = self._read.get(id_, self._claimed.get(id_))
         return None if text is None else Answer(text, True)
 
     def claim(self, id_: str, text: str) -> bool:
-        if id_ in self._told:
+        if id_ in self._read:
             return False
         self._claimed[id_] = text
         return True
 
     def forget(self, ids: Iterable[str]) -> None:
         for id_ in ids:
-            self._told.pop(id_, None)
+            self._read.pop(id_, None)
             self._claimed.pop(id_, None)
 
 
 class VirtualTurn:
-    """Grants the loop by epoch alone, so that a scenario can let two loops run at once."""
+    """A loop lock that is always granted. Only the epoch counts, so that a scenario can let two loops run at once."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -245,31 +245,31 @@ class VirtualTurn:
 
 
 class VirtualHolds:
-    """What people hold back."""
+    """The holds that operators have set."""
 
     def __init__(self) -> None:
-        self.held = NO_HOLDS
+        self.current = NO_HOLDS
         self._written = 0
 
     def signature(self) -> object:
         return self._written or None
 
     def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
-        before, after = self.held, change(self.held)
+        before, after = self.current, change(self.current)
         if anew or after != before:
             self._write(after)
         return before, after
 
     def pull(self, hold: Hold) -> None:
-        """A person holds something back."""
-        self.change(lambda held: pulled(held, hold))
+        """Set a hold."""
+        self.change(lambda holds: pulled(holds, hold))
 
     def release(self, kind: HoldKind, target: str) -> None:
-        """A person lets it go."""
-        self.change(lambda held: let_go(held, [kind], Hold(kind, target)))
+        """Release a hold."""
+        self.change(lambda holds: let_go(holds, [kind], Hold(kind, target)))
 
     def _write(self, holds: Holds) -> None:
-        self.held = holds
+        self.current = holds
         self._written += 1
 
 
@@ -290,7 +290,7 @@ class VirtualState:
         self.loop_lock = VirtualTurn()
         self.holds = VirtualHolds()
         self.watchers: list[Callable[[], None]] = []
-        """Called when HF has recorded something or left a mark, and when a hold was moved."""
+        """Functions that are called when HF records a request or polls, and when a hold changes."""
         self._shown: Mapping[str, int] = {}
         self._chance = random.Random(seed)
 
@@ -300,7 +300,7 @@ class VirtualState:
         return self.holds.signature()
 
     def read_holds(self) -> Holds:
-        return self.holds.held
+        return self.holds.current
 
     def change_holds(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
         return self.holds.change(change, anew=anew)
@@ -349,7 +349,7 @@ class VirtualState:
 
     def refusal(self) -> None: ...
 
-    # --- people -------------------------------------------------------------------------------------------------------
+    # --- operators ----------------------------------------------------------------------------------------------------
 
     def pull(self, hold: Hold) -> None:
         self.holds.pull(hold)
@@ -390,14 +390,15 @@ class VirtualState:
         return Polled(answers, None)
 
     def _is_recorded(self, id_: str) -> bool:
-        held = self.intent.held
-        return held is not None and (id_ in held.requests or id_ in held.returns)
+        intent = self.intent.current
+        return intent is not None and (id_ in intent.requests or id_ in intent.returns)
 
     def lost(self, machines: Iterable[str]) -> Mapping[str, Loss]:
-        held, losses = self.intent.held, self.status.losses
+        intent, losses = self.intent.current, self.status.losses
         if not losses:
             return {}
-        returned = {name for back in held.returns.values() for name in back.names} if held else set()
+        returns = intent.returns.values() if intent else ()
+        returned = {name for request in returns for name in request.names}
         return {name: losses[name] for name in machines if name in losses and name not in returned}
 
     def available(self) -> Mapping[str, int]:
@@ -405,7 +406,7 @@ class VirtualState:
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
         listed, number = self._listed or ((), 0)
-        self._listed = listed if names is self._noted else tuple(names), number + 1  # other hosts are another object
+        self._listed = listed if names is self._noted else tuple(names), number + 1  # other hosts, another object
         self._noted = names
         self._changed()
 
@@ -414,7 +415,7 @@ class VirtualState:
         return self._shown, self.path
 
     def note_read(self, digests: Digests) -> None:
-        """Nothing to note: scripts and loop have one configuration in virtual time."""
+        """Ignore the digests, because scripts and loop share one configuration in virtual time."""
 
     def _changed(self) -> None:
         for watcher in self.watchers:

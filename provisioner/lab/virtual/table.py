@@ -1,4 +1,4 @@
-"""What became of many runs, for a terminal: a block a scenario, a row a controller; or two scenarios side by side."""
+"""The results of many runs for a terminal: a block a scenario and a row a controller, or two scenarios side by side."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from rich.table import Table
 from rich.text import Text
 
 from provisioner.lab.virtual.measured import AMOUNTS, LAWS, MEASURES, TIMES
-from provisioner.lab.virtual.report import OURS, Goal, Report, Told, percentile, values
+from provisioner.lab.virtual.report import OURS, Goal, ReasonGoal, Report, percentile, values
 from provisioner.lab.virtual.run import Result
 
 OURS_ALONE = frozenset({"orphan", "answer", "hold"})
-"""Laws that nothing is judged by but the provisioner: the others keep no slots, and answer nobody."""
+"""Laws by which only the provisioner is judged, because the other controllers have neither slots nor answers."""
 
 MOST_BROKEN = 5
-"""Runs with broken laws that are shown; JSON has them all."""
+"""The number of runs with broken laws that are shown. JSON has them all."""
 
 BROKEN_LINES = 3
-"""The breaches of laws that are shown of one run."""
+"""The number of breaches that are shown of each run."""
 
 WIDEST = 1000
-"""Columns of a console: tables take what they need, and nothing is cut off where the output is a file."""
+"""Columns of a console. Tables take the width that they need, and lines are not cut off if the output is a file."""
 
 
 def wide(console: Console) -> Console:
-    """A console like that one, on which tables are as wide as they are."""
+    """Return a console like the given one, on which tables have their full width."""
     return Console(file=console.file, width=WIDEST, highlight=False)
 
 
 def report_text(report: Report, repeat: Callable[[str], str]) -> Group:
-    """The blocks of all scenarios, then the broken laws. ``repeat`` gives the argument that plays a scenario again."""
+    """Return the blocks of all scenarios, then the broken laws.
+
+    ``repeat`` returns the argument that plays a scenario again.
+    """
     blocks = [_block(report, name) for name in report.played()]
     return Group(*blocks, *_broken_lines(report.broken(), repeat), _verdict(report))
 
@@ -46,11 +49,11 @@ def _block(report: Report, scenario: str) -> RenderableType:
     table.add_column("")
     for measure in (*TIMES, *AMOUNTS, *LAWS):
         table.add_column(MEASURES[measure].heading, justify="right", no_wrap=True)
-    table.add_column("reason\ntold", justify="right")
+    table.add_column("reason\nreported", justify="right")
     for controller in report.controllers(scenario):
         table.add_row(controller, *_cells(report, scenario, controller))
     seeds = sorted(
-        {result.seed for controller in report.controllers(scenario) for result in report.of(scenario, controller)}
+        {result.seed for controller in report.controllers(scenario) for result in report.results(scenario, controller)}
     )
     title = Text.assemble((scenario, "bold"), f": {report.scenarios[scenario].about} ", (_seeds(seeds), "dim"))
     return Group(title, table, *_goal_lines(report, scenario), Text())
@@ -61,39 +64,39 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _cells(report: Report, scenario: str, controller: str) -> Iterator[str]:
-    results = report.of(scenario, controller)
+    results = report.results(scenario, controller)
     for measure in (*TIMES, *AMOUNTS):
         yield _spread(results, measure)
     for law in LAWS:
         judged = controller == OURS or law not in OURS_ALONE
         yield f"{sum(value or 0 for value in values(results, law)):.0f}" if judged else "-"
-    told = report.told(scenario, controller) if controller == OURS else None
-    yield "-" if told is None else f"{told.seeds}/{told.of}"
+    reason_goal = report.reason_goal(scenario, controller) if controller == OURS else None
+    yield "-" if reason_goal is None else f"{reason_goal.seeds}/{reason_goal.runs}"
 
 
 def _spread(results: Sequence[Result], measure: str) -> str:
-    """The median, and below it what 95 of 100 seeds do not exceed, where that is another number."""
+    """Return the median and, below it, the 95th percentile over the seeds if it differs."""
     numbers = values(results, measure)
     cells = [number_text(measure, percentile(numbers, share)) for share in (0.5, 0.95)]
     return "\n".join(dict.fromkeys(cells))
 
 
 def number_text(measure: str, number: float | None) -> str:
-    """A number as the table shows it; a measure that a run never came to has none."""
+    """Return a number as the table shows it, or "never" if the run did not reach the measure."""
     return "never" if number is None else f"{number:,.{MEASURES[measure].digits}f}"
 
 
 def _goal_lines(report: Report, scenario: str) -> Iterator[Text]:
-    told = report.told(scenario) if report.of(scenario) else None
-    goals: list[Goal | Told] = [*report.goals(scenario), *([] if told is None else [told])]
+    reason_goal = report.reason_goal(scenario) if report.results(scenario) else None
+    goals: list[Goal | ReasonGoal] = [*report.goals(scenario), *([] if reason_goal is None else [reason_goal])]
     for goal in goals:
         mark, style = ("✓ met   ", "green") if goal.met else ("✗ MISSED", "bold red")
         yield Text.assemble((f"  {mark} ", style), _goal_text(goal))
 
 
-def _goal_text(goal: Goal | Told) -> str:
-    if isinstance(goal, Told):
-        return f"{goal.reason} is told as the reason: in {goal.seeds} of {goal.of} seeds"
+def _goal_text(goal: Goal | ReasonGoal) -> str:
+    if isinstance(goal, ReasonGoal):
+        return f"{goal.reason} is reported as the reason: in {goal.seeds} of {goal.runs} seeds"
     most, worst = number_text(goal.name, goal.most), number_text(goal.name, goal.worst)
     return f"{goal.name} at most {most}: {worst} in the worst seed"
 
@@ -113,25 +116,25 @@ def _broken_lines(results: Sequence[Result], repeat: Callable[[str], str]) -> It
 
 
 def _verdict(report: Report) -> Text:
-    runs = sum(len(report.of(name)) for name in report.played())
+    runs = sum(len(report.results(name)) for name in report.played())
     goals = [goal.met for name in report.played() for goal in report.goals(name)]
-    told = [report.told(name) for name in report.played() if report.of(name)]
-    goals += [one.met for one in told if one is not None]
+    reason_goals = [report.reason_goal(name) for name in report.played() if report.results(name)]
+    goals += [one.met for one in reason_goals if one is not None]
     text = f"{runs} runs of the provisioner: laws broken in {len(report.broken())}, goals missed {goals.count(False)}"
-    return Text(f"{text} of {len(goals)}.", style="green" if report.fine() else "bold red")
+    return Text(f"{text} of {len(goals)}.", style="green" if report.is_fine() else "bold red")
 
 
 # --- two side by side -------------------------------------------------------------------------------------------------
 
 
 def comparison_text(report: Report, pairs: Sequence[Sequence[str]], repeat: Callable[[str], str]) -> Group:
-    """The provisioner's numbers of two scenarios each, and how much the second differs from the first."""
+    """Return the provisioner's numbers of two scenarios each, and the difference of the second from the first."""
     tables = [_comparison(report, one, other) for one, other in pairs if {one, other} <= set(report.played())]
     return Group(*tables, *_broken_lines(report.broken(), repeat), _verdict(report))
 
 
 def _comparison(report: Report, one: str, other: str) -> RenderableType:
-    first, second = report.of(one), report.of(other)
+    first, second = report.results(one), report.results(other)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
     for name in (one, other):
@@ -150,7 +153,7 @@ def _comparison(report: Report, one: str, other: str) -> RenderableType:
 
 
 def _difference(first: Sequence[Result], second: Sequence[Result], measure: str) -> str:
-    """The median difference of two runs with the same seed. Seeds in which a run never came to a value are left out."""
+    """Return the median difference of two runs with the same seed, without seeds in which a run has no value."""
     before = {result.seed: result.measures.get(measure) for result in first}
     pairs = [(before.get(result.seed), result.measures.get(measure)) for result in second]
     both = [(one, other) for one, other in pairs if one is not None and other is not None]

@@ -1,4 +1,4 @@
-"""How many machines a recorded HostFactory wanted, from its calls. No I/O, no clock, no logger."""
+"""The numbers of machines that a recorded HostFactory wanted, from its calls. No I/O, no clock, no logger."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from provisioner.lab.trace import Document, Event, listed
 
 Levels = tuple[tuple[float, int], ...]
-"""Seconds since the first call, and how many machines were wanted from then on."""
+"""Seconds since the first call, and the number of machines wanted from then on."""
 
 
 def levels_of(events: Sequence[Event], template: str | None) -> Levels:
-    """How many machines the calls want over time: requests add, returns subtract; None: of any template. A refused call
-    counts nothing, and a machine that failed and was asked for again counts twice, as a trace does not tell.
+    """Return the number of machines that the calls want over time, of one template or, with None, of any.
+
+    Requests add and return requests subtract. A refused call is not counted. A machine that failed and was requested
+    again counts twice, because a trace does not record the failure.
     """
     recording = _Recording()
     levels: dict[float, int] = {}
@@ -35,7 +37,7 @@ class _Recording:
         self._returned: set[str] = set()
 
     def changes(self, event: Event) -> list[tuple[str, int]]:
-        """How many more or fewer machines of each template a call wants."""
+        """Return the change of each template's wanted machines by a call."""
         for request, names in event.machines.items():
             self._requests |= dict.fromkeys(names, request)
         if event.request and event.command == "requestMachines":
@@ -49,7 +51,10 @@ class _Recording:
         return []
 
     def _template(self, machine: str) -> str:
-        """Morgan Stanley's machines are called after their requests, and its traces need not list them."""
+        """Return the template of a machine, or an empty text.
+
+        Morgan Stanley's machines are named after their requests, and its traces need not list them.
+        """
         request = self._requests.get(machine, machine.rpartition("-")[0])
         return self._templates.get(request, "")
 

@@ -1,4 +1,4 @@
-"""Plays many runs, in processes beside each other."""
+"""The player of many runs, in parallel processes."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ MOST_SAMPLES = 480
 
 
 class Run(NamedTuple):
-    """One run that is to be played."""
+    """A run that is to be played."""
 
     scenario: Scenario
     seed: int
     controller: str
     drawn: bool = False
-    """True when the run's samples are kept for a picture."""
+    """True if the run's samples are kept for a picture."""
 
 
 def play_all(runs: Sequence[Run], jobs: int) -> Generator[Result, None, None]:
-    """The results in the order in which the runs end. The processes end with the iterator: close it."""
+    """Return the results in the order in which the runs end. Close the iterator to end its processes."""
     if min(jobs, len(runs)) <= 1:
         return (played(run) for run in runs)
     return _beside_each_other(runs, jobs)
 
 
 def played(run: Run) -> Result:
-    """The result of a run. An exception counts as a broken law, so that the other runs go on."""
+    """Return the result of a run. An exception counts as a broken law, so that the other runs go on."""
     try:
         result = play(run.scenario, run.seed, CONTROLLERS[run.controller])
-    except Exception:  # noqa: BLE001 - whatever it is, it is told with the run that shows it
+    except Exception:  # noqa: BLE001 - any exception is reported with the run that raised it
         return _failed(run, traceback.format_exc())
     apart = -(-len(result.samples) // MOST_SAMPLES) or 1
     return replace(result, samples=result.samples[::apart] if run.drawn else ())
@@ -72,7 +72,7 @@ def _beside_each_other(runs: Iterable[Run], jobs: int) -> Generator[Result, None
 
 
 class _Workers:
-    """Processes that play runs. Each ends when its connection to this process is closed."""
+    """The processes that play runs. Each process ends when its connection to this process is closed."""
 
     def __init__(self) -> None:
         self._processes: dict[Connection, BaseProcess] = {}
@@ -82,12 +82,14 @@ class _Workers:
     def send(self, run: Run) -> Connection:
         """Give a run to an idle process, or to a new one when none is idle."""
         worker = self._idle.pop() if self._idle else self._begin()
-        with suppress(BrokenPipeError):  # the process has died, which ``result`` finds
+        with suppress(BrokenPipeError):  # the process has died; ``result`` finds that out
             worker.send(run)
         return worker
 
     def _begin(self) -> Connection:
-        """Ctrl-C reaches every process of the terminal: this process handles it, and ends the others."""
+        """Start a process without SIGINT. Ctrl-C reaches every process of the terminal; this process handles it and
+        ends the others.
+        """
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
         with held():
@@ -101,7 +103,7 @@ class _Workers:
         return ours
 
     def result(self, worker: Connection, run: Run) -> Result:
-        """The result that a process sent; a broken law when the process died."""
+        """Return the result that a process sent, or a broken law if the process died."""
         try:
             result: Result = worker.recv()
         except (EOFError, OSError):
@@ -130,7 +132,7 @@ def _work(caller: Connection) -> None:
 
 
 def _end_with_caller() -> None:
-    """End this process when its parent was killed: a run would go on for minutes."""
+    """End this process if its parent was killed, because a run would go on for minutes."""
     caller = multiprocessing.parent_process()
     if caller is not None:
         caller.join()

@@ -1,4 +1,4 @@
-"""The fake place: what a seed decides of a machine, and when. Its promises as a backend: tests/contract."""
+"""The fake place: the fate of a machine as the seed decides. tests/contract checks its promises as a backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = [machine_name("hf", "abcdefghij", number) for number in range(1, 101)]
 
 
 class World:
-    """A place whose time the test passes."""
+    """A place whose time the test sets."""
 
     def __init__(self, **settings: object) -> None:
         self.time = 0.0
@@ -23,7 +23,7 @@ class World:
         self.backend = FakeBackend(pool, self.place, provisioner="demo")
 
     def create(self, *names: str) -> list[ErrorClass | None]:
-        """Create each by itself, of a template of its own: a refusal stops no other."""
+        """Create each machine by itself, with a template of its own, so that a refusal stops no other machine."""
         outcomes = self.backend.create([Create(name, "a", name, "abcdefghij") for name in names], lambda: True)
         return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
 

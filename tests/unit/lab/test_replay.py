@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.commands.cli import run
-from provisioner.lab.replay import LONGEST_WAIT, Replay, ScriptResult, loop_lives
+from provisioner.lab.replay import LONGEST_WAIT, Replay, ScriptResult, is_loop_alive
 from provisioner.lab.trace import read_trace
 from provisioner.state.directory import StateDir
 from tests.support.hostfactory.provider import requesting
@@ -17,7 +17,7 @@ from tests.unit.lab.test_trace import events, line
 
 
 def morgan_stanley(path: Path) -> Path:
-    """A trace in the format of its hfreplay: only inputs count, of these five categories."""
+    """Write a trace in the format of Morgan Stanley's hfreplay, in which only inputs of these five categories count."""
     rows = [
         ("request", "aaaa", 100.0, "input", requesting("T2", 2)),
         ("request", "aaaa", 100.5, "output", {"requestId": "aaaa"}),
@@ -31,7 +31,7 @@ def morgan_stanley(path: Path) -> Path:
 
 
 class Scripts:
-    """Answers as the scripts do, and remembers what they were asked."""
+    """Scripts that answer as the real ones, and record their calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -104,19 +104,19 @@ def test_a_call_keeps_its_form_whether_it_was_refused_or_not(
 
 def test_a_loop_is_known_by_its_lock_or_its_heartbeat_until_it_has_signed_off(tmp_path: Path) -> None:
     state = StateDir(tmp_path)
-    assert not loop_lives(state), "nothing ever ran there"
-    assert not Path(state.loop_lock.path).exists(), "looking makes no file"
+    assert not is_loop_alive(state), "no loop ever ran there"
+    assert not Path(state.loop_lock.path).exists(), "the check makes no file"
     assert state.loop_lock.acquire(0)
-    assert loop_lives(state), "it has begun"
+    assert is_loop_alive(state), "the loop has begun"
     state.loop_lock.raise_epoch()
     state.loop_lock.release()
-    assert not loop_lives(state)
+    assert not is_loop_alive(state)
     state.heartbeat.touch()
-    assert loop_lives(state), "it beats on a host whose locks are not seen here"
+    assert is_loop_alive(state), "the loop beats on a host whose locks are not visible here"
     assert state.loop_lock.acquire(0)
     state.loop_lock.sign_off()
     state.loop_lock.release()
-    assert not loop_lives(state), "it has just ended"
+    assert not is_loop_alive(state), "the loop has just ended"
 
 
 @pytest.mark.parametrize("options", [["--speed", "nan"], ["--speed", "0"], ["--longest-gap", "nan"], []])
@@ -140,4 +140,4 @@ def test_a_trace_without_calls_is_no_success(
     else:
         events(trace, *([("pod", "a", 1.0, "input", "{}")] if form.endswith("else") else []))
     assert run(["replay", str(trace)]) == 2
-    assert f"{trace}: holds no call of HostFactory's" in capsys.readouterr().err
+    assert f"{trace}: contains no call of HostFactory" in capsys.readouterr().err

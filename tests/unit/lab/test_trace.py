@@ -1,4 +1,4 @@
-"""Traces of HostFactory's calls: how they are read, and what cannot be read is named."""
+"""Traces of HostFactory's calls: how they are read, and the errors that name the unreadable part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioner.lab.trace import TraceError, read_trace
 
 
 def events(path: Path, *rows: tuple[object, ...]) -> Path:
-    """A trace of these rows; a value has the type that it is given with."""
+    """Write a trace of these rows. A value keeps its type."""
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE events (category TEXT, id TEXT, timestamp REAL, type TEXT, value)")
         database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", rows)
@@ -22,7 +22,7 @@ def events(path: Path, *rows: tuple[object, ...]) -> Path:
 
 
 def line(command: str, document: object, output: object = "", *, at: object = 1) -> str:
-    """A call as ``--record`` writes it."""
+    """Return a call as ``--record`` writes it."""
     return json.dumps({"time": at, "command": command, "input": document, "output": output}) + "\n"
 
 
@@ -75,7 +75,7 @@ def test_a_row_that_cannot_be_understood_is_named(tmp_path: Path, when: object, 
         ("none", {}),
     ],
 )
-def test_an_answer_teaches_what_it_names(tmp_path: Path, requests: object, machines: dict[str, tuple[str]]) -> None:
+def test_machines_are_read_from_an_answer(tmp_path: Path, requests: object, machines: dict[str, tuple[str]]) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text(line("getRequestStatus", {"requests": []}, {"requests": requests}))
     assert read_trace(trace)[0].machines == machines

@@ -1,1 +1,1 @@
-"""The embedded Compute Engine: a model of managed instance groups and their VMs, and the API's face."""
+"""The embedded Compute Engine: a model of managed instance groups and their VMs, and its HTTP API."""

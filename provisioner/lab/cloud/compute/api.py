@@ -1,23 +1,21 @@
-"""The Compute Engine API over HTTP, as far as MIGs need it; what it does is in ``groups.py``.
+"""The Compute Engine API over HTTP, as far as MIGs need it. ``groups.py`` implements the behaviour.
 
-``world.calls``: every call counts, by method.
+``world.calls`` counts every call by method.
 
-Fault modes of calls (targets: the name of the MIG, VM or operation, else of the zone or region; the method such as
-``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; ``<name>/<method>``); more are in
-``lists.py`` (lists), ``groups.py`` (operations), ``attempts.py`` (creation of VMs), ``vms.py`` (VMs):
+Fault modes of calls. Targets: the name of the MIG, VM or operation, or else of the zone or region; the method, such as
+``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; or ``<name>/<method>``. Further modes
+are in ``lists.py`` (lists), ``groups.py`` (operations), ``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
 
-============= ==========================================================================================
-throttled     403 rateLimitExceeded; with ``per_minute``: only calls beyond so many in a minute of the world
-unavailable   503 before anything is applied
-http_error    any ``status`` (500), ``reason``, ``message``, before anything is applied
-denied        403 forbidden
-invalid       400 invalid; mutations only
-hang          waits ``seconds`` (3600) of world time, then goes on, even if the caller has gone
-reset         drops the connection before anything is applied
-lost_response the call is applied, then the connection is dropped, or answered ``status`` if that is given
-unknown_words members and instances do and are what Google has no words for yet, and have a new field
-mig_gone      404 for the MIG, which also leaves the lists of MIGs; its VMs stay
-============= ==========================================================================================
+* ``throttled``: 403 rateLimitExceeded; with ``per_minute``, only for calls beyond that number in a minute of the world
+* ``unavailable``: 503 before the call is applied
+* ``http_error``: any ``status`` (500), ``reason``, ``message``, before the call is applied
+* ``denied``: 403 forbidden
+* ``invalid``: 400 invalid; mutations only
+* ``hang``: waits ``seconds`` (3600) of world time, then goes on, even if the caller has gone
+* ``reset``: drops the connection before the call is applied
+* ``lost_response``: applies the call, then drops the connection, or answers ``status`` if that is given
+* ``unknown_words``: gives members and instances an action and status that Google does not have yet, and a new field
+* ``mig_gone``: 404 for the MIG, which also leaves the lists of MIGs; its VMs stay
 """
 
 from __future__ import annotations
@@ -41,18 +39,18 @@ from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document
 from provisioner.lab.cloud.world import Fault, World
 
 WAIT_LIMIT = 120.0
-"""Seconds after which an operation's wait answers although it is not done."""
+"""Seconds after which an operation's wait answers although the operation is not done."""
 
 BETA = "/compute/beta/"
 ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"
-"""The one method that Google has in its beta API alone."""
+"""The method that Google offers in its beta API alone."""
 
 _TICK = 0.01
-"""Real seconds between two looks at the world's clock."""
+"""Real seconds between two readings of the world's clock."""
 
 
 def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
-    """Everything below ``/compute/v1/``, and the batches that stand beside it."""
+    """Return the routes below ``/compute/v1/`` and the route of batches."""
     face = Face(groups, world)
     served = [web.route(method.verb, PATH + method.path, face.serves(method)) for method in METHODS]
     allowed = "zones/{zone}", "regions/{region}"
@@ -66,34 +64,34 @@ def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
 
 
 class Dropped(Exception):
-    """Breaks the connection off without a response."""
+    """A signal to close the connection without a response."""
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """One call as it came, alone or in a batch."""
+    """A call as it came, alone or in a batch."""
 
     path: str
     """Relative URL."""
     parts: Mapping[str, str]
-    """What the placeholders of the method's path stand for."""
+    """The values of the placeholders in the method's path."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
     text: str
     base: str
-    """The address under which the caller reached us; ends in ``/compute/v1/``."""
+    """The address that the caller used for this server; ends in ``/compute/v1/``."""
 
 
 @dataclass
 class Face:
-    """Answers calls of every method, alone or in a batch, through ``reply``."""
+    """The HTTP handlers of all methods. Calls alone or in a batch pass through ``reply``."""
 
     groups: Groups
     world: World
     _minutes: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def serves(self, method: Method) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        """The handler of one method."""
+        """Return the handler of a method."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             path, parts = request.path.removeprefix(PATH), request.match_info
@@ -107,7 +105,7 @@ class Face:
         return handle
 
     async def permissions(self, request: web.Request) -> web.StreamResponse:
-        """testIamPermissions: all permissions that are asked for, but those that the fault ``denied`` names."""
+        """Answer testIamPermissions with all requested permissions except those that the fault ``denied`` names."""
         parts = request.match_info
         scope = next(f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts)
         self.world.calls["instanceGroupManagers.testIamPermissions"] += 1
@@ -125,11 +123,11 @@ class Face:
         return _response(200, json.dumps({"permissions": granted} if granted else {}))
 
     async def unknown(self, request: web.Request) -> web.StreamResponse:
-        """A method that this simulator lacks."""
+        """Refuse a method that this simulator lacks."""
         return _response(*self._lacks(request.method, request.path))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
-        """Several calls, one after the other."""
+        """Answer several calls in sequence."""
         responses = []
         try:
             for part in parse_batch(request.headers.get("Content-Type", ""), await request.read()):
@@ -155,7 +153,7 @@ class Face:
         return 404, json.dumps(error_document(ApiError(404, "notFound", f"The simulator has no method {verb} {path}")))
 
     async def reply(self, method: Method, incoming: Incoming) -> tuple[int, str]:
-        """Status and JSON, with URLs that carry the caller's own address of us."""
+        """Return status and JSON of a call, with URLs that begin with the address that the caller used."""
         self.world.calls[method.name] += 1
         try:
             status, document = 200, await self._serve(method, incoming)
@@ -176,7 +174,7 @@ class Face:
             raise Dropped
         self._refuse(call)
         call.check_place()
-        if method.waits:
+        if method.is_waiting:
             await self._wait(call)
         document = method.respond(call)
         if fault := self._strikes("lost_response", call):
@@ -192,7 +190,7 @@ class Face:
         return self.world.strikes(mode, call.named, call.method.name, f"{call.named}/{call.method.name}")
 
     def _refuse(self, call: Call) -> None:
-        """Raise the error or hold the call, as a fault of the call wants."""
+        """Raise the error that a fault of the call demands."""
         if fault := self._strikes("throttled", call):
             self._throttle(call, fault)
         if self._strikes("unavailable", call):
@@ -221,14 +219,14 @@ class Face:
             await asyncio.sleep(_TICK)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait world time."""
+        """Wait some seconds of world time."""
         if seconds > 0:
             over = asyncio.Event()
             self.world.after(seconds, over.set)
             await over.wait()
 
     def _mask(self, incoming: Incoming) -> Mask | None:
-        """The fields that the caller wants; None: all."""
+        """Return the fields that the caller asks for; None: all."""
         text = incoming.query.get("fields", "")
         if not text and self.groups.switches.field_mask_header:
             text = incoming.headers.get("x-goog-fieldmask", "")
@@ -239,7 +237,7 @@ class Face:
 
 
 def _parse(groups: Groups, method: Method, incoming: Incoming) -> Call:
-    """The call that a request stands for; 400 when its body or requestId is malformed."""
+    """Return the call that a request stands for; 400 if its body or requestId is malformed."""
     parts = incoming.parts
     scope = next((f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts), "")
     try:
@@ -263,7 +261,7 @@ def _check_request_id(query: Mapping[str, str]) -> None:
 
 
 def _drop(request: web.Request) -> web.Response:
-    """End the connection without a response."""
+    """Close the connection without a response."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -1,4 +1,4 @@
-"""Why a group cannot make an instance now, in Google's words: entries of ``lastAttempt.errors``."""
+"""The reasons why a group cannot make an instance now, in Google's words: entries of ``lastAttempt.errors``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ HELP = {
 
 
 def failed(name: str, code: str, message: str) -> Document:
-    """An error that names the instance."""
+    """Return an error that names the instance."""
     return {"code": code, "message": f"Instance '{name}' creation failed: {message}"}
 
 
 def insert_error(error: Document) -> OperationError:
-    """The error of an attempt as the error of the insert, which the audit log shows."""
+    """Return the error of an attempt as the error of the insert, which the audit log shows."""
     return OperationError(str(error["code"]), str(error["message"]), 503)
 
 
 def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
-    """No room. The codes that public reports show with ``errorDetails`` have them."""
+    """Return the error for missing capacity. It has ``errorDetails`` with those codes for which public reports show
+    them.
+    """
     where = f"The zone 'projects/{spec.project}/zones/{zone}' does not have enough resources available"
     detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
     message = f"{where} to fulfill the request.{detail}  Try a different zone, or try again later."
@@ -35,7 +37,7 @@ def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
 
 
 def _stockout_details(spec: MigSpec, zone: str) -> list[Document]:
-    """The three entries of ``errorDetails``, each with one field, as public reports show them."""
+    """Return the three entries of ``errorDetails``, each with one field, as public reports show them."""
     words = (
         f"A {spec.machine_type} VM instance is currently unavailable in the {zone} zone. Alternatively, you can try"
         " your request again with a different VM hardware configuration or at a later time. For more information, see"
@@ -50,7 +52,7 @@ def _stockout_details(spec: MigSpec, zone: str) -> list[Document]:
 
 
 def quota(spec: MigSpec, zone: str, name: str, fault: Fault) -> Document:
-    """The error where a quota of the region is used up."""
+    """Return the error for an exhausted quota of the region."""
     family = spec.machine_type.partition("-")[0].upper()
     metric = str(fault.params.get("metric", f"{family}_CPUS"))
     limit = float(fault.params.get("limit", 500.0))

@@ -1,17 +1,15 @@
-"""How a simulated managed instance group goes on trying to create the VM of a member.
+"""The repeated attempts of a simulated managed instance group to create the VM of a member.
 
-Fault modes that strike at each attempt to create a VM (targets: the VM's name, the MIG, the zone). The member stays
-CREATING with ``lastAttempt.errors``, a row appears in listErrors, and the MIG tries again after a growing gap:
+Fault modes of each attempt to create a VM. Targets: the VM's name, the MIG, the zone. The member stays CREATING with
+``lastAttempt.errors``, a row appears in listErrors, and the MIG tries again after a growing gap.
 
-============= ==========================================================================================
-stockout      no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_WITH_DETAILS`` or
-              INSUFFICIENT_CAPACITY; let some through with the fault's ``after``
-quota         QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
-ip_exhausted  IP_SPACE_EXHAUSTED
-attempt_error any other: ``code`` (INTERNAL_ERROR), ``message``
-false_start   no capacity, as the MIG learns ``seconds`` (5) after the VM shows as PROVISIONING
-name_taken    a VM outside the MIG takes the name just before: RESOURCE_ALREADY_EXISTS, until it goes
-============= ==========================================================================================
+* ``stockout``: no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_WITH_DETAILS`` or INSUFFICIENT_CAPACITY.
+  The fault's ``after`` lets some attempts through.
+* ``quota``: QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
+* ``ip_exhausted``: IP_SPACE_EXHAUSTED
+* ``attempt_error``: any other error: ``code`` (INTERNAL_ERROR), ``message``
+* ``false_start``: no capacity, which the MIG finds out ``seconds`` (5) after the VM shows as PROVISIONING
+* ``name_taken``: a VM outside the MIG takes the name just before: RESOURCE_ALREADY_EXISTS, until that VM goes
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from provisioner.lab.cloud.compute.vms import STARTING, Vm
 
 
 class Attempts:
-    """The attempts of one MIG; ``noticed`` is told whenever the VM of a member changes its status."""
+    """The attempts of a MIG. ``noticed`` is called whenever the VM of a member changes its status."""
 
     def __init__(self, group: Members, noticed: Callable[[Member, Vm], None]) -> None:
         self._group = group
@@ -39,7 +37,7 @@ class Attempts:
         self._group.world.after(delay, lambda: self._queue(member))
 
     def _queue(self, member: Member) -> None:
-        """Try it as soon as the MIG's throughput allows."""
+        """Try to create the VM as soon as the MIG's throughput allows."""
         world, rate = self._group.world, self._group.timings.inserts_per_second
         at = max(world.now, self._next_insert)
         if rate:
@@ -47,7 +45,7 @@ class Attempts:
         world.after(at - world.now, lambda: self._attempt(member))
 
     def _attempt(self, member: Member) -> None:
-        if not self._group.holds(member) or member.vm or member.leaving:
+        if not self._group.has_member(member) or member.vm or member.leaving:
             return
         error = self._obstacle(member)
         if error is None:
@@ -71,7 +69,7 @@ class Attempts:
             group.world.after(float(fault.params.get("seconds", 5.0)), partial(self._give_up, member, vm))
 
     def _give_up(self, member: Member, vm: Vm) -> None:
-        """Take back a VM that has been begun, as there is no room for it."""
+        """Withdraw a VM that was begun, because there is no room for it."""
         if member.vm is not vm or vm.status not in STARTING:
             return
         error = stockout(self._group.spec, member.zone)
@@ -91,20 +89,20 @@ class Attempts:
         self.schedule(member, min(timings.retry_first * 2.0 ** (member.failures - 1), timings.retry_last))
 
     def _log_insert(self, member: Member, error: Document) -> None:
-        """Log a failed insert, which has two entries of the audit log like any other."""
+        """Log a failed insert, which has two audit log entries like any other insert."""
         path, audit = self._group.path(member), self._group.vms.audit
         audit.end("instances.insert", path, audit.begin("instances.insert", path), insert_error(error))
 
     def _obstacle(self, member: Member) -> Document | None:
-        """Why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
+        """Return the reason why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``."""
         spec, zone, world = self._group.spec, member.zone, self._group.world
         targets = (member.name, spec.name, zone)
-        if self._name_taken(member):
+        if self._is_name_taken(member):
             path = self._group.path(member)
             return failed(member.name, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists")
         if fault := world.strikes("stockout", *targets):
             return stockout(spec, zone, str(fault.params.get("code", STOCKOUT)))
-        if self._full():
+        if self._is_full():
             return stockout(spec, zone)
         if fault := world.strikes("quota", *targets):
             return quota(spec, zone, member.name, fault)
@@ -116,15 +114,15 @@ class Attempts:
             return {"code": str(fault.params.get("code", "INTERNAL_ERROR")), "message": message}
         return None
 
-    def _name_taken(self, member: Member) -> bool:
-        """Another VM of the zone has the member's name; the fault ``name_taken`` makes one."""
+    def _is_name_taken(self, member: Member) -> bool:
+        """Return True if another VM of the zone has the member's name. The fault ``name_taken`` makes such a VM."""
         spec, vms = self._group.spec, self._group.vms
         struck = self._group.world.strikes("name_taken", member.name, spec.name, member.zone)
         if struck and member.name not in vms.zone(spec.project, member.zone):
             vms.insert(spec, member.zone, member.name)
         return member.name in vms.zone(spec.project, member.zone)
 
-    def _full(self) -> bool:
-        """True when the MIG has as many VMs as there is room for."""
+    def _is_full(self) -> bool:
+        """Return True if the MIG has as many VMs as there is room for."""
         capacity = self._group.spec.capacity
         return capacity is not None and sum(1 for member in self._group.members.values() if member.vm) >= capacity

@@ -1,21 +1,20 @@
-"""Audit log entries of the simulated Compute Engine, as a log sink hands them to Pub/Sub: late, and in any order.
+"""Audit log entries of the simulated Compute Engine, as a log sink passes them to Pub/Sub: late, and in any order.
 
-What listeners hear changes nothing in the world: chance here is their own, and nothing is logged without any.
+Entries are logged only if there are listeners. They use a random generator of their own, so that listeners do not
+change the world.
 
 * A call that takes effect later makes two entries of one operation, ``first`` and ``last``.
 * A preemption and a repair are system events, one entry each.
 * A call that is refused is one entry without operation.
 
-Fault modes (targets: the instance or MIG, the method such as ``instances.preempted``):
+Fault modes. Targets: the instance or MIG, the method such as ``instances.preempted``.
 
-================ ===========================================================================================
-event_lost       the entry never comes
-event_twice      it comes twice, as two messages
-event_late       it comes ``seconds`` (3600) later than it would
-event_malformed  what comes is cut off in the middle
-event_number     the project stands in it as its number
-event_unfinished the entry ``last`` of an operation never comes
-================ ===========================================================================================
+* ``event_lost``: the entry never comes
+* ``event_twice``: the entry comes twice, as two messages
+* ``event_late``: the entry comes ``seconds`` (3600) later than usual
+* ``event_malformed``: the message is cut off in the middle
+* ``event_number``: the entry contains the project's number instead of its id
+* ``event_unfinished``: the entry ``last`` of an operation never comes
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from provisioner.lab.cloud.compute.settings import Timings, project_number
 from provisioner.lab.cloud.world import World
 
 LONGEST_DELAY = 60.0
-"""Seconds; the tail of what a sink needs."""
+"""Longest delay of a sink in seconds."""
 
 AUDIT_LOG = "type.googleapis.com/google.cloud.audit.AuditLog"
 STATUS_CODES = {400: 3, 403: 7, 404: 5, 409: 6, 412: 9, 503: 14}
-"""HTTP status to the code of google.rpc.Status, which entries carry."""
+"""The code of google.rpc.Status that entries carry, by HTTP status."""
 
 OTHER_ERROR = 13
 
 Listener = Callable[[bytes, float], None]
-"""Gets each message, and when Pub/Sub got it (epoch seconds by the world's clock)."""
+"""A function that gets each message and the time when Pub/Sub got it (epoch seconds by the world's clock)."""
 
 
 @dataclass
 class Audit:
-    """Sends entries of what happens to instances and groups to all listeners."""
+    """A sender of entries about instances and groups to all listeners."""
 
     world: World
     timings: Timings
@@ -56,9 +55,9 @@ class Audit:
         self._serial = 0
 
     def begin(self, method: str, path: str, instance: int = 0) -> str:
-        """Log an accepted call, ``method`` as in ``instances.insert``, on ``path``; returns its operation's name.
+        """Log an accepted call of ``method``, such as ``instances.insert``, on ``path``. Return its operation's name.
 
-        ``instance``: the id of the instance that it is about.
+        ``instance``: the id of the affected instance.
         """
         operation = f"operation-{int(self.world.wall() * 1000)}-{self._next():012x}"
         if self.listeners:
@@ -140,7 +139,7 @@ class Audit:
 
 
 def _activity(method: str, path: str, instance: int = 0) -> Document:
-    """The parts that both entries of a call share."""
+    """Return the parts that both entries of a call share."""
     name, project = f"v1.compute.{method}", _project(path)
     user = f"{project_number(project)}@cloudservices.gserviceaccount.com"
     entry = _entry(name, path, instance) | {
@@ -162,7 +161,7 @@ def _activity(method: str, path: str, instance: int = 0) -> Document:
 
 
 def _entry(name: str, path: str, instance: int = 0) -> Document:
-    """The parts that every entry has."""
+    """Return the parts that every entry has."""
     scope, place = path.split("/")[2:4]
     group = "instanceGroupManagers" in path
     identity = {"instance_id": str(instance)} if instance else {}
@@ -182,7 +181,7 @@ def _entry(name: str, path: str, instance: int = 0) -> Document:
 
 
 def _utc(wall: float) -> str:
-    """A time in RFC 3339, as logs have it."""
+    """Return a time in RFC 3339, as logs have it."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""Several API calls in one request (``multipart/mixed``), which gcloud and google-api-python-client send."""
+"""Batches: several API calls in one request (``multipart/mixed``), which gcloud and google-api-python-client send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOUNDARY = "batch_simulator_answer"
 
 @dataclass(frozen=True)
 class Part:
-    """One call inside a batch."""
+    """A call inside a batch."""
 
     id: str
     """Content-ID, with its angle brackets."""
@@ -23,12 +23,12 @@ class Part:
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """The headers by name in lower case."""
     text: str
 
 
 def parse_batch(content_type: str, body: bytes) -> list[Part]:
-    """The calls of a batch; 400 when it is none."""
+    """Return the calls of a batch; 400 if the request is not a batch."""
     head = f"Content-Type: {content_type}\r\n\r\n".encode()
     message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
     if not message.is_multipart():
@@ -49,7 +49,9 @@ def _part(identity: str, text: str) -> Part:
 
 
 def format_batch(responses: Iterable[tuple[str, int, str]]) -> bytes:
-    """The body of a batch's response, from Content-ID, status and JSON of each call; its boundary is ``BOUNDARY``."""
+    """Return the body of a batch's response, from Content-ID, status and JSON of each call. Its boundary is
+    ``BOUNDARY``.
+    """
     parts = [
         f"--{BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <response-{identity.strip('<>')}>\r\n\r\n"
         f"HTTP/1.1 {status} {PHRASES.get(status, 'OK')}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"

@@ -1,4 +1,4 @@
-"""What is refused at once in a call about a managed instance group: counts, names, sizes and instances' URLs."""
+"""The checks that refuse a call about a managed instance group at once: counts, names, sizes and instances' URLs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSTANCE_URL = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?zones/(?P<z
 
 
 def check_names(names: Sequence[str]) -> None:
-    """400 for what cannot be the names of new members."""
+    """Raise 400 for texts that cannot be the names of new members."""
     _check_count(names)
     for name in names:
         if not NAME.fullmatch(name):
@@ -24,7 +24,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_size(group: Members, size: int) -> None:
-    """400 for more members than the MIG takes."""
+    """Raise 400 if the MIG cannot have that many members."""
     fault = group.world.strikes("size_limit", group.spec.name)
     limit = int(fault.params.get("limit", 1)) if fault else group.spec.limit
     if size > limit:
@@ -32,7 +32,10 @@ def check_size(group: Members, size: int) -> None:
 
 
 def members_named(group: Members, urls: Sequence[str], *, skip_invalid: bool = False) -> list[str]:
-    """The names of members that the URLs stand for; 400 for what is malformed, elsewhere, or no member."""
+    """Return the names of the members that the URLs stand for.
+
+    Raises 400 for a URL that is malformed, belongs elsewhere, or names no member.
+    """
     _check_count(urls)
     names = []
     for url in urls:
@@ -60,5 +63,5 @@ def _parse(spec: MigSpec, url: str) -> tuple[str, str]:
 
 
 def invalid(message: str) -> ApiError:
-    """400 for a value that a field cannot have."""
+    """Return a 400 error for a value that a field cannot have."""
     return ApiError(400, "invalid", message)

@@ -1,4 +1,4 @@
-"""The methods of the Compute Engine API that the simulator has: where each is, and what it answers."""
+"""The methods of the Compute Engine API that the simulator has, with their paths and responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provisioner.lab.cloud.compute.group import Mig
 from provisioner.lab.cloud.compute.groups import Groups
 from provisioner.lab.cloud.compute.instance_configs import config_document, preserved_states
 from provisioner.lab.cloud.compute.labels import new_labels
-from provisioner.lab.cloud.compute.lists import ListCall, Source, aggregated_page, fixed, page_of, take, token_of
+from provisioner.lab.cloud.compute.lists import ListCall, Source, aggregated_page, fixed, page_items, page_of, token_of
 from provisioner.lab.cloud.compute.operations import ApiError, Document, Operation
 from provisioner.lab.cloud.compute.settings import UnknownPlace, UnknownProject
 from provisioner.lab.cloud.compute.vms import Vm
@@ -30,25 +30,25 @@ PATH = "/compute/v1/"
 
 @dataclass(frozen=True)
 class Method:
-    """One method of the API."""
+    """A method of the API."""
 
     name: str
     verb: str
     path: str
     respond: Callable[[Call], Document]
     mutates: bool = False
-    waits: bool = False
+    is_waiting: bool = False
     """True for a method whose response waits until the operation is done."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """What the path matches."""
+        """The pattern of the method's path."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a method."""
+    """A call of a method."""
 
     groups: Groups
     method: Method
@@ -57,11 +57,11 @@ class Call:
     scope: str
     """``zones/<zone>``, ``regions/<region>`` or nothing."""
     parts: Mapping[str, str]
-    """What the path's placeholders stand for."""
+    """The values of the path's placeholders."""
     query: Mapping[str, str]
     body: Mapping[str, Any]
     base: str
-    """The address under which the caller reached us, which begins every URL that it is shown."""
+    """The address that the caller used for this server. Every URL in a response begins with it."""
 
     @property
     def project(self) -> str:
@@ -75,40 +75,40 @@ class Call:
 
     @property
     def named(self) -> str:
-        """The resource that the call is about; of a list the zone, region or project."""
+        """The resource that the call is about; for a list the zone, region or project."""
         return self.parts.get("name") or self.place or self.project
 
     def mig(self) -> Mig:
-        """The MIG that the path names."""
+        """Return the MIG that the path names."""
         return self.groups.mig(self.project, self.scope, self.parts["name"])
 
     def operation(self) -> Operation:
-        """The operation that the path names."""
+        """Return the operation that the path names."""
         return self.groups.operations.get(self.project, self.scope, self.parts["name"])
 
     def check_place(self) -> None:
-        """Refuse a project, zone or region that does not exist; two switches say how."""
+        """Refuse a project, zone or region that does not exist. Two switches choose the error."""
         switches, groups = self.groups.switches, self.groups
-        if not groups.knows(self.project):
+        if not groups.has_project(self.project):
             raise unknown_project(switches.unknown_project, self.project, self.method.name)
         kind = self.scope.partition("/")[0]
         if kind and self.place not in (groups.zones if kind == "zones" else groups.regions)(self.project):
             raise unknown_place(switches.unknown_place, self.project, self.scope)
 
     def list_call(self, place: str = "") -> ListCall:
-        """This call as one of a list."""
+        """Return this call as a call of a list."""
         return ListCall(self.groups.world, self.method.name, self.path, place or self.place, self.query, self.base)
 
 
 def unknown_project(said: UnknownProject, project: str, method: str) -> ApiError:
-    """The error of a call whose project does not exist."""
+    """Return the error of a call whose project does not exist."""
     if said is UnknownProject.FORBIDDEN:
         return ApiError(403, "forbidden", f"Required 'compute.{method}' permission for 'projects/{project}'")
     return ApiError(404, "notFound", f"The resource 'projects/{project}' was not found")
 
 
 def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
-    """The error of a call whose zone or region (``zones/…``) does not exist."""
+    """Return the error of a call whose zone or region (``zones/…``) does not exist."""
     if said is UnknownPlace.INVALID:
         kind, _, place = scope.partition("/")
         field = kind.removesuffix("s")
@@ -118,21 +118,21 @@ def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
 
 @dataclass(frozen=True)
 class Collection:
-    """What a project has in zones and regions: its ``list`` in one of them, and its ``aggregatedList`` of all."""
+    """Resources of a project in zones and regions: the ``list`` of one place and the ``aggregatedList`` of all."""
 
     kind: str
-    """What one is called in a zone."""
+    """The kind of a resource in a zone."""
     kind_in_region: str
     documents: Callable[[Call, str], Mapping[str, Document]]
-    """Those of a scope, by name."""
+    """The documents of a scope by name."""
 
     def listed(self, call: Call) -> Document:
-        """A page of those in the zone or region of the call."""
+        """Return a page of the resources in the zone or region of the call."""
         kind = self.kind if call.scope.startswith("zones") else self.kind_in_region
         return page_of(call.list_call(), f"{kind}List", fixed(self.documents(call, call.scope)))
 
     def aggregated(self, call: Call) -> Document:
-        """A page of those in all zones and regions."""
+        """Return a page of the resources in all zones and regions."""
         scopes = {scope: fixed(self.documents(call, scope)) for scope in scopes_of(call)}
         return aggregated_page(call.list_call(), f"{self.kind}AggregatedList", f"{self.kind}s", scopes)
 
@@ -183,24 +183,24 @@ def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
 
 
 def _list_managed(call: Call) -> Document:
-    """PAGELESS: the response holds the whole group, whichever page is asked for."""
+    """Return a page, or with PAGELESS the whole group, whatever page is asked for."""
     mig = call.mig()
     list_call = call.list_call(mig.spec.name)
     if not mig.paginated:
         predicate = list_call.predicate
         everything = [document for _, document in mig.shelf.after("", list_call.lag)]
         return _page("managedInstances", [one for one in everything if predicate is None or predicate(one)], "")
-    return _page("managedInstances", *take(list_call, mig.shelf.after, order=False))
+    return _page("managedInstances", *page_items(list_call, mig.shelf.after, order=False))
 
 
 def _list_errors(call: Call) -> Document:
     rows = {f"{number:06d}": row for number, row in enumerate(call.mig().errors)}
-    return _page("items", *take(call.list_call(call.parts["name"]), fixed(rows), order=False))
+    return _page("items", *page_items(call.list_call(call.parts["name"]), fixed(rows), order=False))
 
 
 def _list_configs(call: Call) -> Document:
     configs = {member.name: config_document(member) for member in call.mig().members.values() if member.configured}
-    return _page("items", *take(call.list_call(call.parts["name"]), fixed(configs), order=False))
+    return _page("items", *page_items(call.list_call(call.parts["name"]), fixed(configs), order=False))
 
 
 def _page(field: str, items: list[Document], last: str) -> Document:
@@ -245,14 +245,14 @@ def _instance_set_labels(call: Call) -> Document:
 
 
 def _act_on_instance(call: Call, begin: Callable[[Vm, str], Operation]) -> Document:
-    """Begin a mutation as ``accepted`` does; a repeated call is recognised although its instance has gone meanwhile."""
+    """Begin a mutation as ``accepted`` does. A repeated call is recognised even if its instance has gone meanwhile."""
     name, request_id = call.parts["name"], call.query.get("requestId", "")
     target = f"projects/{call.project}/{call.scope}/instances/{name}"
     operation = call.groups.operations.repeated(target, request_id)
     return (operation or begin(call.groups.vm(call.project, call.place, name), request_id)).document()
 
 
-# --- what surrounds them ----------------------------------------------------------------------------------------------
+# --- operations, zones, regions, projects, instance groups, autoscalers -----------------------------------------------
 
 
 def _operation_get(call: Call) -> Document:
@@ -263,7 +263,7 @@ def _operation_get(call: Call) -> Document:
 
 
 def _operations(call: Call, scope: str) -> Mapping[str, Document]:
-    return call.groups.operations.of(call.project, scope)
+    return call.groups.operations.documents_of(call.project, scope)
 
 
 def _zone_get(call: Call) -> Document:
@@ -313,7 +313,7 @@ def _autoscaler_get(call: Call) -> Document:
 
 
 def scopes_of(call: Call) -> Iterable[str]:
-    """All zones and regions of the project."""
+    """Return all zones and regions of the project."""
     zones = [f"zones/{zone}" for zone in call.groups.zones(call.project)]
     return zones + [f"regions/{region}" for region in call.groups.regions(call.project)]
 
@@ -338,7 +338,7 @@ OPERATIONS = Collection("operation", "operation", _operations)
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """The methods that exist in zones and in regions; ``prefix``: ``instance`` or ``regionInstance``."""
+    """Return the methods that exist in zones and in regions. ``prefix``: ``instance`` or ``regionInstance``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     migs, mig = f"{prefix}GroupManagers.", scope + "instanceGroupManagers/{name}"
     groups, autoscalers = f"{prefix}Groups.", "autoscalers." if placeholder == "zone" else "regionAutoscalers."
@@ -359,7 +359,7 @@ def _of_scope(prefix: str, placeholder: str) -> list[Method]:
         Method(autoscalers + "get", "GET", scope + "autoscalers/{name}", _autoscaler_get),
         Method(autoscalers + "list", "GET", scope + "autoscalers", AUTOSCALERS.listed),
         Method(operations + "get", "GET", operation, _operation_get),
-        Method(operations + "wait", "POST", operation + "/wait", _operation_get, waits=True),
+        Method(operations + "wait", "POST", operation + "/wait", _operation_get, is_waiting=True),
         Method(operations + "list", "GET", scope + "operations", OPERATIONS.listed),
     ]
 

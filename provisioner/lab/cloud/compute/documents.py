@@ -1,4 +1,4 @@
-"""How Compute Engine prints MIGs and what surrounds them: zones, regions, templates, instance groups, lists."""
+"""The documents that Compute Engine prints for MIGs, zones, regions, templates, instance groups and lists."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ACTION_FIELDS = {
 }
 
 PROJECT_MADE = 1_400_000_000.0
-"""When projects, zones and regions say they were created; nobody looks."""
+"""The creation time of projects, zones and regions, as epoch seconds. Its value has no effect."""
 
 
 def mig_document(mig: Mig) -> Document:
-    """An instanceGroupManager."""
+    """Return an instanceGroupManager."""
     spec = mig.spec
     actions = mig.actions()
     document = _located(spec.project, spec.scope) | {
@@ -52,7 +52,7 @@ def mig_document(mig: Mig) -> Document:
         "listManagedInstancesResults": "PAGINATED" if mig.paginated else "PAGELESS",
         "currentActions": {field: actions[action] for action, field in ACTION_FIELDS.items()},
         "status": {
-            "isStable": mig.stable,
+            "isStable": mig.is_stable,
             "stateful": stateful_document(mig.members.values()),
             "versionTarget": {"isReached": True},
             "allInstancesConfig": {"effective": True},
@@ -64,7 +64,7 @@ def mig_document(mig: Mig) -> Document:
             "replacementMethod": spec.replacement_method,
         },
         "instanceLifecyclePolicy": {
-            "defaultActionOnFailure": "REPAIR" if mig.repairs else "DO_NOTHING",
+            "defaultActionOnFailure": "REPAIR" if mig.is_repairing else "DO_NOTHING",
             "forceUpdateOnRepair": "NO",
             "onFailedHealthCheck": "DEFAULT_ACTION",
         },
@@ -81,7 +81,7 @@ def mig_document(mig: Mig) -> Document:
 
 
 def autoscaler_document(mig: Mig) -> Document:
-    """The autoscaler that is attached to a MIG; it bears the MIG's name."""
+    """Return the autoscaler that is attached to a MIG. It has the MIG's name."""
     spec = mig.spec
     return _located(spec.project, spec.scope) | {
         "kind": "compute#autoscaler",
@@ -102,7 +102,7 @@ def autoscaler_document(mig: Mig) -> Document:
 
 
 def instance_group_document(mig: Mig) -> Document:
-    """The instanceGroup that a MIG manages."""
+    """Return the instanceGroup that a MIG manages."""
     spec = mig.spec
     path = f"projects/{spec.project}/{spec.scope}/instanceGroups/{spec.name}"
     region = spec.region or region_of(spec.zone)
@@ -121,7 +121,7 @@ def instance_group_document(mig: Mig) -> Document:
 
 
 def template_document(spec: MigSpec, created: float) -> Document:
-    """The instanceTemplate of a MIG; its numeric id tells one template from another of the same name."""
+    """Return the instanceTemplate of a MIG. Its numeric id distinguishes it from another template of the same name."""
     return {
         "kind": "compute#instanceTemplate",
         "id": numeric_id(spec.template),
@@ -151,7 +151,7 @@ def template_document(spec: MigSpec, created: float) -> Document:
 
 
 def zone_document(project: str, zone: str) -> Document:
-    """A zone that is up."""
+    """Return a zone that is up."""
     return {
         "kind": "compute#zone",
         "id": numeric_id(zone),
@@ -167,7 +167,7 @@ def zone_document(project: str, zone: str) -> Document:
 
 
 def region_document(project: str, region: str, zones: Sequence[str]) -> Document:
-    """A region that is up, with its zones."""
+    """Return a region that is up, with its zones."""
     return {
         "kind": "compute#region",
         "id": numeric_id(region),
@@ -183,7 +183,7 @@ def region_document(project: str, region: str, zones: Sequence[str]) -> Document
 
 
 def project_document(project: str) -> Document:
-    """A project with its number."""
+    """Return a project with its number."""
     return {
         "kind": "compute#project",
         "id": str(project_number(project)),
@@ -197,7 +197,7 @@ def project_document(project: str) -> Document:
 
 
 def with_unknown_words(document: Document) -> Document:
-    """A list as a later version of the API may print it: an action or status, and a field, that nobody knows yet."""
+    """Return a list as a later API version may print it: with an unknown action or status and an unknown field."""
     changed = dict(document)
     for field, word in (("managedInstances", "currentAction"), ("items", "status")):
         if field in document:
@@ -209,7 +209,7 @@ def with_unknown_words(document: Document) -> Document:
 
 
 def error_document(error: ApiError) -> Document:
-    """The body of a call that is refused."""
+    """Return the body of the response to a refused call."""
     entry = {"message": error.message, "domain": "global", "reason": error.reason}
     if error.reason == "rateLimitExceeded":
         entry["domain"] = "usageLimits"
@@ -217,17 +217,17 @@ def error_document(error: ApiError) -> Document:
 
 
 def warning(code: str, message: str, data: Mapping[str, str]) -> Document:
-    """The warning beside a list that is not complete."""
+    """Return the warning beside a list that is not complete."""
     return {"code": code, "message": message, "data": [{"key": key, "value": value} for key, value in data.items()]}
 
 
 def unreachable(scope: str, code: str = "UNREACHABLE") -> Document:
-    """The warning of a list that lacks what this zone or region holds."""
+    """Return the warning of a list that lacks the resources of this zone or region."""
     return warning(code, f"The following location is unreachable: {scope}.", {"scope": scope})
 
 
 def nothing_in(scope: str) -> Document:
-    """The warning of an aggregated list for a zone or region that has nothing to show."""
+    """Return the warning of an aggregated list for a zone or region without resources."""
     return warning("NO_RESULTS_ON_PAGE", f"There are no results for scope '{scope}' on this page.", {"scope": scope})
 
 

@@ -1,6 +1,6 @@
 """The ``filter`` of Compute Engine's lists: AIP-160, or ``FIELD eq REGEX`` (``regex_filter.py``).
 
-A filter that cannot be understood, or names a field that the resource does not have, is a ValueError that says where,
+A filter that cannot be parsed, or names a field that the resource does not have, raises a ValueError with the position,
 as Google answers 400.
 """
 
@@ -39,9 +39,9 @@ class _Token:
 
 @lru_cache(maxsize=256)
 def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
-    """A test for one ``resource`` (a message of ``schema.py``), from a ``filter`` parameter.
+    """Return a test of one ``resource`` (a message of ``schema.py``) from a ``filter`` parameter.
 
-    ``base`` begins every URL that the caller was shown, where the documents have ``BASE``.
+    ``base`` begins every URL that the caller was shown; the documents have ``BASE`` in its place.
     """
     try:
         if is_regex_filter(text):
@@ -49,7 +49,7 @@ def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
         parser = _Parser(_tokens(text), resource, base)
         predicate = parser.alternatives(0)
         if parser.peek() is not None:
-            raise ValueError(f"unexpected '{parser.take().text}'")
+            raise ValueError(f"unexpected '{parser.next_token().text}'")
     except ValueError as error:
         raise ValueError(f"Invalid list filter expression: {error}") from error
     return predicate
@@ -88,7 +88,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _unquoted(text: str) -> str:
-    r"""A quote or a backslash is escaped by ``\``; nothing else is, so a path of Windows, say, is a mistake."""
+    r"""Return the text without escapes. Only a quote or a backslash can be escaped; a Windows path is a mistake."""
     for escape in re.findall(r"\\.", text):
         if escape[1] not in "\"'\\":
             raise ValueError(f"'{escape}' in {text}: only a quote or a backslash can be escaped")
@@ -96,7 +96,7 @@ def _unquoted(text: str) -> str:
 
 
 class _Parser:
-    """Recursive descent: OR binds tighter than AND in AIP-160, and standing side by side means AND."""
+    """A recursive descent parser. In AIP-160, OR binds tighter than AND, and terms side by side mean AND."""
 
     def __init__(self, tokens: Iterator[_Token], resource: str, base: str) -> None:
         self._tokens = list(tokens)
@@ -107,7 +107,7 @@ class _Parser:
     def peek(self) -> _Token | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None
 
-    def take(self) -> _Token:
+    def next_token(self) -> _Token:
         token = self.peek()
         if token is None:
             raise ValueError("it ends too early")
@@ -115,31 +115,31 @@ class _Parser:
         return token
 
     def alternatives(self, depth: int) -> Predicate:
-        """The predicate of everything up to a closing parenthesis or the end."""
+        """Return the predicate of everything up to a closing parenthesis or the end."""
         parts = [self._either(depth)]
         while (token := self.peek()) is not None and token != _Token("punct", ")"):
             if token == _Token("word", "AND"):
-                self.take()
+                self.next_token()
             parts.append(self._either(depth))
         return _all(parts)
 
     def _either(self, depth: int) -> Predicate:
         parts = [self._term(depth)]
         while self.peek() == _Token("word", "OR"):
-            self.take()
+            self.next_token()
             parts.append(self._term(depth))
         return parts[0] if len(parts) == 1 else lambda document: any(part(document) for part in parts)
 
     def _term(self, depth: int) -> Predicate:
         if depth > DEEPEST:
             raise ValueError(f"more than {DEEPEST} parentheses or negations within each other")
-        token = self.take()
+        token = self.next_token()
         if token in (_Token("word", "NOT"), _Token("word", "-")):
             inner = self._term(depth + 1)
             return lambda document: not inner(document)
         if token == _Token("punct", "("):
             group = self.alternatives(depth + 1)
-            if self.take() != _Token("punct", ")"):
+            if self.next_token() != _Token("punct", ")"):
                 raise ValueError("a parenthesis is not closed")
             return group
         if token.kind != "word" or token.text in _KEYWORDS:
@@ -147,12 +147,12 @@ class _Parser:
         return self._comparison(token.text)
 
     def _comparison(self, field: str) -> Predicate:
-        operator = self.take()
+        operator = self.next_token()
         if operator.text in ("eq", "ne"):
             raise ValueError(f"'{operator.text}' does not mix with other operators")
         if operator.kind != "op":
             raise ValueError(f"expected an operator behind '{field}', got '{operator.text}'")
-        value = self.take()
+        value = self.next_token()
         if value.kind not in ("word", "quoted"):
             raise ValueError(f"expected a value behind '{field}{operator.text}', got '{value.text}'")
         path = field.removeprefix("-").split(".")
@@ -161,7 +161,7 @@ class _Parser:
 
 
 def _values(document: object, path: Sequence[str]) -> list[object]:
-    """All values at a dotted path; a list stands for each of its entries."""
+    """Return all values at a dotted path. A list stands for each of its entries."""
     if isinstance(document, list):
         return [value for entry in document for value in _values(entry, path)]
     if not path:
@@ -172,7 +172,7 @@ def _values(document: object, path: Sequence[str]) -> list[object]:
 
 
 def _matcher(field: Field, name: str, operator: str, wanted: str, base: str) -> Callable[[object], bool]:
-    """What one value at the field must be."""
+    """Return the test for a single value of the field."""
     if wanted == "*" and operator in ("=", "!=", ":"):
         return lambda value: value != {}
     if field.kind is FieldType.MAP and operator == ":":
@@ -199,12 +199,12 @@ def _text_matcher(operator: str, wanted: str, base: str) -> Callable[[object], b
 
 
 def _text(value: object, base: str) -> str:
-    """The value as the caller was shown it."""
+    """Return the value as the caller was shown it."""
     return str(value).lower() if isinstance(value, bool) else str(value).replace(BASE, base)
 
 
 def _parsed(kind: FieldType, name: str, text: str) -> Any:
-    """A number, a truth or a moment; a date alone begins at midnight UTC."""
+    """Return a number, a truth value or a moment. A date alone means midnight UTC."""
     if kind is FieldType.NUMBER and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text, re.ASCII):
         return Decimal(text)
     if kind is FieldType.TRUTH and text.lower() in ("true", "false"):

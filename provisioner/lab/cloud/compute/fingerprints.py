@@ -1,4 +1,4 @@
-"""Fingerprints: what a caller must send back to change something, to show that it knows how it is now."""
+"""Fingerprints: a caller sends back the current one with a change, to prove that it has read the current content."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import json
 from provisioner.lab.cloud.compute.operations import ApiError
 
 _OF_NOTHING = "42WmSpB8rSM="
-"""Google's own of labels, tags and the like where there are none."""
+"""Google's own fingerprint of empty labels, tags and the like."""
 
 
 def fingerprint_of(content: object) -> str:
-    """Eight bytes in base64 that change when the content changes."""
+    """Return eight bytes in base64 that change when the content changes."""
     if not content:
         return _OF_NOTHING
     return base64.b64encode(hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()[:8]).decode()
 
 
 def check_fingerprint(given: object, current: str, message: str) -> None:
-    """412 with this message unless the caller names the current fingerprint. Clients use both alphabets of base64."""
+    """Raise 412 with this message unless the caller names the current fingerprint. Clients use both alphabets of
+    base64.
+    """
     usual = str(given).replace("-", "+").replace("_", "/")
     if usual != current:
         raise ApiError(412, "conditionNotMet", message)

@@ -1,13 +1,11 @@
-"""One simulated managed instance group: the calls about it, which take effect when their operations end.
+"""A simulated managed instance group: the calls about it, which take effect when their operations end.
 
-What others do to the MIG, and settings in place of its own (targets: the MIG):
+Changes by others and overridden settings. Target: the MIG.
 
-============= ==========================================================================================
-resized       the next call about the MIG finds it resized to ``size`` (0)
-size_limit    the MIG takes no more than ``limit`` (1) members
-repairs       the MIG recreates what dies, as with defaultActionOnFailure REPAIR
-paginated     listManagedInstances has pages
-============= ==========================================================================================
+* ``resized``: the next call about the MIG finds it resized to ``size`` (0)
+* ``size_limit``: the MIG accepts no more than ``limit`` (1) members
+* ``repairs``: the MIG recreates dead VMs, as with defaultActionOnFailure REPAIR
+* ``paginated``: listManagedInstances has pages
 """
 
 from __future__ import annotations
@@ -47,14 +45,16 @@ class Mig(Members):
         return numeric_id(self.spec.path)
 
     @property
-    def stable(self) -> bool:
-        """True while nothing changes and nothing is scheduled."""
+    def is_stable(self) -> bool:
+        """True while no member changes and no call is pending."""
         return set(self.actions()) <= {"NONE"} and not self.operations.pending(self.spec.path)
 
     def create(
         self, names: Sequence[str], request_id: str = "", preserved: Mapping[str, Document] | None = None
     ) -> Operation:
-        """createInstances: new members with these names; ``preserved``: ``preservedState`` of those that have one."""
+        """createInstances: add members with these names. ``preserved``: the ``preservedState`` of the names that have
+        one.
+        """
         check_names(names)
         check_size(self, self.target_size + len(names))
         conflict = self._conflict(names)
@@ -63,29 +63,29 @@ class Mig(Members):
         return self._begin("createInstances", request_id, lambda: self._create(names, preserved or {}))
 
     def delete(self, urls: Sequence[str], *, skip_invalid: bool, request_id: str = "") -> Operation:
-        """deleteInstances: members and their VMs go; targetSize falls."""
+        """deleteInstances: delete members and their VMs; targetSize falls."""
         names = members_named(self, urls, skip_invalid=skip_invalid)
         return self._begin("deleteInstances", request_id, lambda: self._life.each(names, self._life.delete))
 
     def abandon(self, urls: Sequence[str], request_id: str = "") -> Operation:
-        """abandonInstances: members leave, their VMs run on; targetSize falls."""
+        """abandonInstances: let members leave while their VMs run on; targetSize falls."""
         names = members_named(self, urls)
         return self._begin("abandonInstances", request_id, lambda: self._life.each(names, self._life.abandon))
 
     def recreate(self, urls: Sequence[str], request_id: str = "") -> Operation:
-        """recreateInstances: VMs are deleted and made again under the same names."""
+        """recreateInstances: delete VMs and make them again under the same names."""
         names = members_named(self, urls)
         return self._begin("recreateInstances", request_id, lambda: self._life.each(names, self._life.recreate))
 
     def resize(self, size: int, request_id: str = "") -> Operation:
-        """resize: random names are added, or members chosen by the MIG deleted."""
+        """resize: add members with random names, or delete members that the MIG chooses."""
         if size < 0:
             raise invalid(f"Invalid value for field 'size': '{size}'. Must be greater than or equal to 0")
         check_size(self, size)
         return self._begin("resize", request_id, lambda: self._life.resize(size))
 
     def patch(self, change: Callable[[Mig], None], size: int | None, request_id: str = "") -> Operation:
-        """patch: ``change`` alters its settings; members stay as they are, unless ``size`` is another targetSize."""
+        """patch: let ``change`` alter the settings. Members stay as they are, unless ``size`` is another targetSize."""
         if size is not None:
             check_size(self, size)
 
@@ -97,7 +97,7 @@ class Mig(Members):
         return self._begin("patch", request_id, effect)
 
     def follow_settings(self) -> None:
-        """Its settings have changed: do at once what they ask for."""
+        """Do at once what changed settings ask for."""
         self._life.update()
         self._life.even_out_later()
 
@@ -115,7 +115,7 @@ class Mig(Members):
         return None
 
     def _conflict(self, names: Sequence[str]) -> OperationError | None:
-        """That the first of the names which is a member's already is one."""
+        """Return the error for the first of the names that a member already has."""
         for name in names:
             if name in self.members:
                 words = f"The instance '{name}' already exists in the instance group manager '{self.spec.path}'"

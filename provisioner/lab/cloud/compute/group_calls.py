@@ -1,4 +1,4 @@
-"""Methods about groups that people use more than programs do: to change one, to see what is in it."""
+"""Methods that change a group or list its instances, which operators use more than programs do."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _STATES = ("ALL", "RUNNING")
 
 
 def _patch(call: Call) -> Document:
-    """Patch the group, with URLs as the model has them, not as the caller was shown them."""
+    """Patch the group. URLs in the body are translated from the caller's address to the model's."""
     body = json.loads(json.dumps(call.body).replace(call.base, BASE))
     templates = call.groups.templates(call.project)
     return accepted(call, lambda mig, request_id: patch_group(mig, body, templates, request_id))
 
 
 def _list_instances(call: Call) -> Document:
-    """Every instance of the group, or those that run. A member without one is not among them."""
+    """Return every instance of the group, or only the running ones. A member without an instance is left out."""
     mig, state = call.mig(), call.body.get("instanceState", "ALL")
     if state not in _STATES:
         raise ApiError(
@@ -47,7 +47,7 @@ def _check_filter(text: str) -> None:
 
 
 def _autoscaler_delete(call: Call) -> Document:
-    """The autoscaler goes, the group stays as it is."""
+    """Delete the autoscaler and leave the group as it is."""
     mig, request_id = call.mig(), call.query.get("requestId", "")
     operation = call.groups.operations.repeated(mig.spec.autoscaler, request_id)
     if operation is None and not mig.spec.autoscaler_mode:
@@ -56,7 +56,7 @@ def _autoscaler_delete(call: Call) -> Document:
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """The methods that exist in zones and in regions, as in ``calls.py``."""
+    """Return the methods that exist in zones and in regions, as in ``calls.py``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     mig, group = scope + "instanceGroupManagers/{name}", scope + "instanceGroups/{name}"
     autoscalers = "autoscalers." if placeholder == "zone" else "regionAutoscalers."

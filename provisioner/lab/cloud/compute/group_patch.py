@@ -1,7 +1,7 @@
-"""instanceGroupManagers.patch: what a JSON merge patch changes of a MIG, and what the MIG's document says afterwards.
+"""instanceGroupManagers.patch: the effect of a JSON merge patch on a MIG, and the MIG's document afterwards.
 
-Members keep the template that they were made from until they are recreated, at once by an update of type PROACTIVE;
-meanwhile ``status.versionTarget.isReached`` is false.
+Members keep the template that they were made from until they are recreated. An update of type PROACTIVE recreates them
+at once. Meanwhile ``status.versionTarget.isReached`` is false.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DECIDES: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("listManagedInstancesResults",): ("list_results", "PAGELESS"),
     ("baseInstanceName",): ("base_instance_name", ""),
 }
-"""The field of the spec for each path of a patch, and Google's default of it."""
+"""The field of the spec for each path of a patch, and Google's default of that field."""
 
 _SHOWN = (
     "allInstancesConfig",
@@ -44,7 +44,7 @@ _SHOWN = (
     "targetPools",
     "updatePolicy",
 )
-"""Fields that are kept as a patch gives them. Some others are handled one by one, the rest is for output only."""
+"""Fields that are kept as a patch gives them. Some others have code of their own; the rest is for output only."""
 
 _ACTIONS = ("NONE", "REFRESH", "RESTART", "REPLACE")
 _WORDS: Mapping[str, Sequence[str]] = {
@@ -60,16 +60,16 @@ _WORDS: Mapping[str, Sequence[str]] = {
     "updatePolicy.replacementMethod": ("RECREATE", "SUBSTITUTE"),
     "updatePolicy.type": ("OPPORTUNISTIC", "PROACTIVE"),
 }
-"""The words that a field takes."""
+"""The words that a field accepts."""
 
 _SURGES = ("maxSurge", "maxUnavailable")
 _TEMPLATE = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?global/instanceTemplates/(?P<name>[^/]+)")
 
 
 def patch_group(mig: Mig, body: Document, templates: Mapping[str, MigSpec], request_id: str = "") -> Operation:
-    """Begin to change a MIG; ``templates`` are those that the project has.
+    """Begin to change a MIG. ``templates``: the project's templates.
 
-    400 for what is no field, or no value of it; 404 for a template that is not there; 412 for an old fingerprint.
+    Raises 400 for an unknown field or a wrong value, 404 for an unknown template, 412 for an old fingerprint.
     """
     _check(body, RESOURCE, "")
     if "fingerprint" in body:
@@ -81,7 +81,7 @@ def patch_group(mig: Mig, body: Document, templates: Mapping[str, MigSpec], requ
 
 
 def with_settings(document: Document, mig: Mig) -> Document:
-    """A MIG's document with what patches said of it."""
+    """Return a MIG's document with the settings that patches gave it."""
     merged = _merged(document, mig.settings)
     for name in _SURGES:
         merged["updatePolicy"][name] = _calculated(_surge(mig, name), mig.target_size)
@@ -91,7 +91,7 @@ def with_settings(document: Document, mig: Mig) -> Document:
 
 
 def mig_fingerprint(mig: Mig) -> str:
-    """The fingerprint of a MIG, which changes with each patch that changes something."""
+    """Return the fingerprint of a MIG, which changes with each effective patch."""
     decided = {name: getattr(mig.spec, name) for name, _ in (*_DECIDES.values(), ("template", ""))}
     return fingerprint_of([mig.settings, decided])
 
@@ -100,7 +100,7 @@ def mig_fingerprint(mig: Mig) -> str:
 
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
-    """Apply the patch when its operation ends, to the MIG as earlier patches have left it."""
+    """Apply the patch, when its operation ends, to the MIG as earlier patches have left it."""
     decided: dict[str, Any] = {}
     for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)
@@ -114,7 +114,7 @@ def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
 
 
 def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
-    """The MIG with another template."""
+    """Return the MIG's spec with another template."""
     if template is None:
         return spec
     return replace(
@@ -129,7 +129,7 @@ def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
 
 
 def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
-    """Whether a patch gives a value at a path, and the value. A null object gives null for each of its parts."""
+    """Return True and the value if a patch gives a value at a path. A null object gives null for each of its parts."""
     value: Any = body
     for name in path:
         if value is None or name not in value:
@@ -139,7 +139,7 @@ def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
 
 
 def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """As RFC 7396 merges: objects field by field, null removes. A number and a share replace each other."""
+    """Merge as RFC 7396 demands: objects field by field, and null removes. A number and a share replace each other."""
     merged = dict(document)
     for name, value in patch.items():
         if value is None:
@@ -153,7 +153,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
 
 
 def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
-    """The settings without what the spec says."""
+    """Return the settings without those that the spec holds."""
     left = dict(settings)
     for path in paths:
         if len(path) == 2 and path[0] in left:
@@ -162,17 +162,17 @@ def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
 
 
 def _calculated(said: Mapping[str, Any], size: int) -> Document:
-    """A limit as it was given, a number or a share, with the number of machines that it comes to (rounded up)."""
+    """Return a limit as it was given, a number or a share, with the resulting number of machines (rounded up)."""
     if "percent" in said:
         return {"percent": said["percent"], "calculated": -(-size * said["percent"] // 100)}
     return {"fixed": said["fixed"], "calculated": said["fixed"]} if "fixed" in said else {"calculated": 0}
 
 
-# --- what is wrong with one -------------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 def _check(value: Mapping[str, Any], message: str, path: str) -> None:
-    """400 for the first unknown field, or the first value that a field cannot have."""
+    """Raise 400 for the first unknown field, or the first value that a field cannot have."""
     for name, inner in value.items():
         field = messages()[message].fields.get(name)
         where = f"{path}.{name}" if path else name
@@ -184,7 +184,7 @@ def _check(value: Mapping[str, Any], message: str, path: str) -> None:
 
 
 def _entries(field: Field, value: Any, where: str) -> Iterator[Any]:
-    """The values of a field that is not null: the entries of a list or map, else the value itself."""
+    """Return the values of a field that is not null: the entries of a list or map, or else the value itself."""
     if value is None:
         return
     if field.repeated and isinstance(value, list):
@@ -211,7 +211,7 @@ def _check_value(value: Any, field: Field, where: str) -> None:
 
 
 def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
-    """400 for a value that Google refuses or that the simulator does not have; the message says which of both."""
+    """Raise 400 for a value that Google refuses or that the simulator lacks. The message says which."""
     if len(body.get("autoHealingPolicies") or ()) > 1:
         raise _invalid("Invalid value for field 'resource.autoHealingPolicies': at most one policy can be given.")
     for name in ("targetStoppedSize", "targetSuspendedSize"):
@@ -224,7 +224,7 @@ def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
 
 
 def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
-    """400 where the limits and the method of the update, with those that the MIG keeps, contradict each other."""
+    """Raise 400 if limits and method of the update, with those that the MIG keeps, contradict each other."""
     surge, unavailable = (_calculated(policy.get(name) or _surge(mig, name), 100)["calculated"] for name in _SURGES)
     if not surge and not unavailable:
         raise _invalid("Invalid value for field 'resource.updatePolicy': maxSurge and maxUnavailable cannot both be 0.")
@@ -237,7 +237,7 @@ def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
 
 
 def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
-    """One of the two limits of an update that the MIG has."""
+    """Return one of the MIG's two limits of an update."""
     at_once = 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else len(mig.spec.all_zones)
     usual = {"fixed": at_once}
     said: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual
@@ -245,7 +245,7 @@ def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
 
 
 def _template(spec: MigSpec, body: Mapping[str, Any], templates: Mapping[str, MigSpec]) -> MigSpec | None:
-    """The template that a patch gives to the MIG; ``versions`` win over ``instanceTemplate``. None: no other."""
+    """Return the template that a patch gives to the MIG; None: no other. ``versions`` override ``instanceTemplate``."""
     versions = body.get("versions") or [{}]
     url = versions[0].get("instanceTemplate") or body.get("instanceTemplate")
     if not url:

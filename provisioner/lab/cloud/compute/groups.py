@@ -1,18 +1,16 @@
 """The Compute Engine half of the embedded cloud: MIGs in zones and regions, their VMs, and the operations on them.
 
-What happens follows documented behaviour; where that is silent, a switch decides (``settings.Switches``).
+Behaviour follows Google's documentation. If the documentation is silent, a switch decides (``settings.Switches``).
 
-Fault modes of operations (targets: the MIG's or VM's name, and the operation type such as
-``compute.instanceGroupManagers.deleteInstances``); more are in ``attempts.py``, ``member_life.py``, ``group.py``,
-``vms.py``, ``api.py``, ``lists.py``:
+Fault modes of operations. Targets: the MIG's or VM's name, and the operation type such as
+``compute.instanceGroupManagers.deleteInstances``. Further modes are in ``attempts.py``, ``member_life.py``,
+``group.py``, ``vms.py``, ``api.py`` and ``lists.py``.
 
-============= ==========================================================================================
-op_error      the operation ends with an error and nothing is applied; ``code``, ``message``, ``status``,
-              ``details`` (errorDetails)
-op_stuck      the operation stays RUNNING; its effect comes, unless ``applied`` is false
-op_gone       operations get and wait answer 404
-precondition  createInstances only: the operation ends with 412 CONDITION_NOT_MET
-============= ==========================================================================================
+* ``op_error``: the operation ends with an error and has no effect; ``code``, ``message``, ``status``, ``details``
+  (errorDetails)
+* ``op_stuck``: the operation stays RUNNING; its effect comes, unless ``applied`` is false
+* ``op_gone``: operations get and wait answer 404
+* ``precondition``: createInstances only: the operation ends with 412 CONDITION_NOT_MET
 """
 
 from __future__ import annotations
@@ -59,15 +57,15 @@ class Groups:
         self.operations = Operations(world, self.timings, self.switches, self.audit)
         self.vms = Vms(world, self.timings, self.switches, self.audit, self.operations)
         self.migs: dict[tuple[str, str, str], Mig] = {}
-        """By project, scope (``zones/<zone>`` or ``regions/<region>``) and name."""
+        """The MIGs by project, scope (``zones/<zone>`` or ``regions/<region>``) and name."""
         self.reset()
 
     def reset(self) -> None:
-        """Empty all MIGs at once, as if the world had just begun. Counters and faults are the world's."""
+        """Empty all MIGs at once, as at the world's start. Counters and faults belong to the world and stay."""
         self.operations.reset()
         self.vms.reset()
         for mig in self.migs.values():
-            mig.members.clear()  # events of the old world that are still scheduled find no group
+            mig.members.clear()  # scheduled events of the old world find no group
         self.migs = {
             (spec.project, spec.scope, spec.name): Mig(
                 spec, self.world, self.vms, self.timings, self.switches, self.operations
@@ -88,7 +86,7 @@ class Groups:
             mig.switches = switches
 
     def mig(self, project: str, scope: str, name: str) -> Mig:
-        """One MIG; 404 when there is none, or while the fault ``mig_gone`` holds."""
+        """Return a MIG; 404 if there is no such MIG, or while the fault ``mig_gone`` is set."""
         mig = self.migs.get((project, scope, name))
         if mig is None or self.world.strikes("mig_gone", name):
             path = f"projects/{project}/{scope}/instanceGroupManagers/{name}"
@@ -98,27 +96,27 @@ class Groups:
         return mig
 
     def migs_of(self, project: str, scope: str) -> list[Mig]:
-        """The MIGs of one zone or region that are there now, in order of names."""
+        """Return the MIGs of a zone or region that exist now, in order of names."""
         return [
             mig
             for key, mig in sorted(self.migs.items())
             if key[:2] == (project, scope) and not self.world.strikes("mig_gone", mig.spec.name)
         ]
 
-    def knows(self, project: str) -> bool:
-        """There is such a project: it has a MIG."""
+    def has_project(self, project: str) -> bool:
+        """Return True if the project exists, that is, has a MIG."""
         return any(spec.project == project for spec in self.specs)
 
     def zones(self, project: str) -> list[str]:
-        """The zones that the project's MIGs use."""
+        """Return the zones that the project's MIGs use."""
         return sorted({zone for spec in self.specs if spec.project == project for zone in spec.all_zones})
 
     def regions(self, project: str) -> list[str]:
-        """The regions that the project's MIGs use."""
+        """Return the regions that the project's MIGs use."""
         return sorted({spec.region or region_of(spec.zone) for spec in self.specs if spec.project == project})
 
     def vm(self, project: str, zone: str, name: str) -> Vm:
-        """One VM; 404 when there is none."""
+        """Return a VM; 404 if there is no such VM."""
         vm = self.vms.zone(project, zone).get(name)
         if vm is None:
             path = f"projects/{project}/zones/{zone}/instances/{name}"
@@ -126,19 +124,19 @@ class Groups:
         return vm
 
     def delete_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """instances.delete, without the group that the instance is in."""
+        """instances.delete: delete the instance without its group."""
         return self._on_vm(vm, "delete", request_id)
 
     def stop_vm(self, vm: Vm, request_id: str = "") -> Operation:
-        """instances.stop, without the group that the instance is in."""
+        """instances.stop: stop the instance without its group."""
         return self._on_vm(vm, "stop", request_id)
 
     def set_labels(self, vm: Vm, labels: Mapping[str, str], request_id: str = "") -> Operation:
-        """instances.setLabels: the labels replace those of the instance."""
+        """instances.setLabels: replace the labels of the instance."""
         return self._begin_on(vm, "setLabels", request_id, lambda: self.vms.set_labels(vm, labels))
 
     def delete_autoscaler(self, mig: Mig, request_id: str = "") -> Operation:
-        """autoscalers.delete: the MIG goes on without."""
+        """autoscalers.delete: remove the autoscaler; the MIG stays."""
 
         def effect() -> None:
             mig.spec = replace(mig.spec, autoscaler_mode="")
@@ -148,15 +146,15 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """The project's instance templates by name, each described by the spec of a MIG that began with it."""
+        """Return the project's instance templates by name, each described by the spec of a MIG that began with it."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:
-        """Take running VMs away, as Spot does; returns the names of those that ran."""
+        """Preempt running VMs, as Spot does. Return the names of the VMs that ran."""
         return [name for name in names if [vm for vm in self.vms.named(name) if self.vms.preempt(vm)]]
 
     def state(self) -> list[dict[str, Any]]:
-        """Every machine: members with or without VM, then VMs that are no members (their pool is empty)."""
+        """Return every machine: members with or without VM, then VMs that are not members (their pool is empty)."""
         members = [_member_state(mig, member) for mig in self.migs.values() for member in mig.members.values()]
         owned = {id(member.vm) for mig in self.migs.values() for member in mig.members.values() if member.vm}
         return members + [_vm_state(vm, "") for vm in self.vms if id(vm) not in owned]
@@ -193,5 +191,5 @@ def _vm_state(vm: Vm, pool: str) -> dict[str, Any]:
         "phase": _VM_PHASES[vm.status],
         "labels": dict(vm.labels),
         "created": timestamp(vm.created),
-        "ip": vm.ip if vm.shows_ip else "",
+        "ip": vm.ip if vm.is_ip_shown else "",
     }

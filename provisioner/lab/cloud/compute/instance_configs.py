@@ -1,7 +1,8 @@
-"""Per-instance configurations: what createInstances says of each name, kept until the instance has left its group.
+"""Per-instance configurations: the content of createInstances for each name, kept until the instance has left its
+group.
 
-Preserved metadata is set on the instance; preserved disks and addresses are kept and shown alone.
-``DELETING``: of one whose instance leaves, as Terraform's provider expects it; no public text says so.
+Preserved metadata is set on the instance. Preserved disks and addresses are only kept and shown. The config of an
+instance that leaves has the status ``DELETING``, as Terraform's provider expects; no public text says so.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from provisioner.lab.cloud.compute.members import Member
 from provisioner.lab.cloud.compute.operations import ApiError, Document
 
 KINDS = {"metadata": str, "disks": dict, "internalIPs": dict, "externalIPs": dict}
-"""What a preserved state may hold, and of which type each entry is."""
+"""The kinds of entries that a preserved state may hold, and the type of each entry."""
 
 
 def preserved_states(instances: Sequence[Any]) -> dict[str, Document]:
-    """What is to be preserved, by name, of those that say so; 400 when one is malformed."""
+    """Return the preserved states by name, of the instances that have one; 400 if one is malformed."""
     entries = [entry for entry in instances if isinstance(entry, dict) and "preservedState" in entry]
-    return {str(entry.get("name", "")): _checked(entry["preservedState"]) for entry in entries}
+    return {str(entry.get("name", "")): _check_state(entry["preservedState"]) for entry in entries}
 
 
-def _checked(state: object) -> Document:
-    """What it really holds: gcloud sends every kind, though most are empty."""
+def _check_state(state: object) -> Document:
+    """Return the non-empty kinds of a preserved state, because gcloud sends every kind."""
     if not isinstance(state, dict):
         raise _invalid("preservedState", state)
     for name, entries in state.items():
@@ -44,7 +45,7 @@ def _invalid(field: str, value: object) -> ApiError:
 
 
 def config_document(member: Member) -> Document:
-    """The configuration of a member that has one, as listPerInstanceConfigs shows it."""
+    """Return the configuration of a member that has one, as listPerInstanceConfigs shows it."""
     content: Document = {"name": member.name}
     if member.preserved:
         content["preservedState"] = member.preserved
@@ -53,7 +54,7 @@ def config_document(member: Member) -> Document:
 
 
 def stateful_document(members: Collection[Member]) -> Document:
-    """``status.stateful``: a configuration that holds no more than a name makes no group stateful."""
+    """Return ``status.stateful``. A configuration that contains only a name does not make a group stateful."""
     preserves = any(member.preserved for member in members if member.config not in ("", "DELETING"))
     return {
         "hasStatefulConfig": preserves,

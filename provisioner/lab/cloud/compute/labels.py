@@ -1,4 +1,4 @@
-"""Labels of instances: which Compute Engine takes, and what of a call to set them is wrong."""
+"""Labels of instances: the labels that Compute Engine accepts, and the checks of setLabels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioner.lab.cloud.compute.fingerprints import check_fingerprint, finger
 from provisioner.lab.cloud.compute.operations import ApiError
 
 MOST = 64
-"""Labels of one resource."""
+"""Most labels of a resource."""
 
 _LETTERS = r"[^\W\dA-Z_]"
 _KEY = re.compile(rf"{_LETTERS}(?:{_LETTERS}|[\d_-]){{0,62}}")
@@ -18,7 +18,7 @@ _VALUE = re.compile(rf"(?:{_LETTERS}|[\d_-]){{0,63}}")
 
 
 def new_labels(body: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
-    """The labels in the body of setLabels; 400 for what is no label, 412 when others have changed them since."""
+    """Return the labels in the body of setLabels. Raises 400 for a wrong label, 412 if others changed them since."""
     labels = body.get("labels") or {}
     if not isinstance(labels, dict) or len(labels) > MOST:
         raise _invalid(f"Invalid value for field 'labels': expected an object of at most {MOST} texts")

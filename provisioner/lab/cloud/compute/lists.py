@@ -1,17 +1,15 @@
-"""Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and what goes wrong with them.
+"""Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and their faults.
 
-Fault modes (targets: the zone or region, the method such as ``instances.list``, ``<place>/<method>``; for
-listManagedInstances the MIG is the place; in an aggregated list each zone and region is one chance):
+Fault modes. Targets: the zone or region, the method such as ``instances.list``, ``<place>/<method>``. For
+listManagedInstances the MIG is the place. In an aggregated list, each zone and region is a chance of its own.
 
-============= ==========================================================================================
-list_lag      the list shows what was ``seconds`` (10) ago, at most 120
-partial_list  a part is missing and a warning stands beside it, of ``code`` (UNREACHABLE); ``kept`` (0.5) of a
-              page remains, of a zone in an aggregated list nothing
-empty_page    a page without items, whose nextPageToken goes on where it began
-moved_page    the list changed between two pages: a page but the first lacks its ``items`` (1) first entries, or,
-              when that is negative, repeats so many of the page before
-token_expired a call with a pageToken is answered 400
-============= ==========================================================================================
+* ``list_lag``: the list shows the state of ``seconds`` (10) ago, at most 120
+* ``partial_list``: a part is missing beside a warning of ``code`` (UNREACHABLE). A page keeps a share of ``kept``
+  (0.5); an aggregated list keeps no item of the zone.
+* ``empty_page``: a page without items, whose nextPageToken repeats the page
+* ``moved_page``: the list changed between two pages. A page other than the first lacks its ``items`` (1) first entries
+  or, if ``items`` is negative, repeats that many of the previous page.
+* ``token_expired``: a call with a pageToken is answered 400
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ MAX_PAGE = 500
 """Most items of a page, and the default."""
 
 _END = 10**14
-"""A moment in milliseconds, later than anything here is made."""
+"""A moment in milliseconds that is later than the creation of any resource here."""
 
 _MEMBERS = {
     "listManagedInstances": "ManagedInstance",
@@ -41,15 +39,15 @@ _MEMBERS = {
     "listErrors": "InstanceManagedByIgmError",
     "listInstances": "InstanceWithNamedPorts",
 }
-"""The name of the items in lists about a group, by method. Other lists name them after their collection."""
+"""The name of the items in lists about a group, by method. Other lists are named after their collection."""
 
 Source = Callable[[str, float], Iterable[tuple[str, Document]]]
-"""Gives names and documents in order of names, from behind a name on, as they were so many seconds ago."""
+"""A function that returns names and documents after a name, in order of names, as they were some seconds ago."""
 
 
 @dataclass(frozen=True)
 class ListCall:
-    """One call of a list method."""
+    """A call of a list method."""
 
     world: World
     method: str
@@ -59,18 +57,18 @@ class ListCall:
     """Zone, region or MIG."""
     query: Mapping[str, str]
     base: str
-    """What begins every URL that the caller is shown."""
+    """The address that begins every URL in the response."""
 
     @property
     def resource(self) -> str:
-        """What the list holds, as a message of ``schema.py``."""
+        """The message of ``schema.py`` that describes the items of the list."""
         collection, _, verb = self.method.rpartition(".")
         name = re.sub(r"^(?:region|zone|global)(?=[A-Z])", "", collection)
         return _MEMBERS.get(verb) or name[0].upper() + name[1:].removesuffix("s")
 
     @property
     def predicate(self) -> Predicate | None:
-        """What its filter lets through."""
+        """The test of the call's filter; None without a filter."""
         text = self.query.get("filter", "").strip()
         try:
             return compile_filter(text, self.resource, self.base) if text else None
@@ -79,14 +77,14 @@ class ListCall:
 
     @property
     def page_size(self) -> int:
-        """Items a page holds."""
+        """The number of items that a page holds."""
         text = self.query.get("maxResults", "") or str(MAX_PAGE)
         if not text.isdecimal() or int(text) > MAX_PAGE:
             raise ApiError(400, "invalid", f"Invalid value for field 'maxResults': '{text}'. Must be within [0, 500]")
         return int(text) or MAX_PAGE
 
     def place_in(self, place: str) -> ListCall:
-        """The same call, of one place of an aggregated list."""
+        """Return the same call for one place of an aggregated list."""
         return replace(self, place=place)
 
     @property
@@ -96,12 +94,12 @@ class ListCall:
 
     @property
     def lag(self) -> float:
-        """Seconds that this response is behind."""
+        """Seconds by which this response lags."""
         fault = self.world.strikes("list_lag", *self.targets)
         return float(fault.params.get("seconds", 10.0)) if fault else 0.0
 
     def begin(self) -> str:
-        """The name behind which the page begins."""
+        """Return the name after which the page begins."""
         token = self.query.get("pageToken", "")
         if not token:
             return ""
@@ -115,7 +113,7 @@ class ListCall:
 
     @property
     def moved(self) -> int:
-        """How many entries have left this page since the page before was read."""
+        """The number of entries that have left this page since the previous page was read."""
         fault = self.world.strikes("moved_page", *self.targets) if self.query.get("pageToken") else None
         return int(fault.params.get("items", 1)) if fault else 0
 
@@ -123,13 +121,13 @@ class ListCall:
         return ApiError(400, "invalid", f"Invalid value for field 'pageToken': '{token}'. The token is not valid.")
 
     def frame(self, kind: str) -> Document:
-        """The fields that begin every list."""
+        """Return the fields that begin every list."""
         return {"kind": f"compute#{kind}", "id": self.path, "selfLink": BASE + self.path}
 
 
 def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Document:
-    """One page of a plain list; without ``order`` of one that has none to choose."""
-    items, last = take(call, source, order)
+    """Return a page of a plain list. Without ``order`` the list ignores orderBy."""
+    items, last = page_items(call, source, order)
     document = call.frame(kind)
     if call.world.strikes("empty_page", *call.targets):
         return document | {"nextPageToken": token_of(call.begin() or "\0")}
@@ -143,8 +141,8 @@ def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Do
     return document
 
 
-def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
-    """The items of the page that the call asks for, and the last one's name if more follow."""
+def page_items(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
+    """Return the items of the page that the call asks for, and the last item's name if more items follow."""
     if order:
         source = in_order(call, source)
     begin, size = call.begin(), call.page_size
@@ -159,7 +157,7 @@ def take(call: ListCall, source: Source, order: bool = True) -> tuple[list[Docum
 
 
 def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, Source]) -> Document:
-    """One page of an aggregated list; ``scopes`` by name (``zones/<zone>``), in the order they are shown."""
+    """Return a page of an aggregated list. ``scopes`` by name (``zones/<zone>``), in the order they are shown."""
     sources = {scope: in_order(call, source) for scope, source in scopes.items()}
     document, items = call.frame(kind), dict[str, Document]()
     begin_scope, _, begin_name = call.begin().partition("\t")
@@ -186,7 +184,7 @@ def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, 
 
 
 def in_order(call: ListCall, source: Source) -> Source:
-    """The source by name, or by ``creationTimestamp desc`` if the call asks for that; another order is refused."""
+    """Return the source in order of names, or of ``creationTimestamp desc`` if asked for. Another order is refused."""
     order = call.query.get("orderBy", "")
     if order == "creationTimestamp desc":
         return _newest_first(source)
@@ -197,7 +195,7 @@ def in_order(call: ListCall, source: Source) -> Source:
 
 
 def _newest_first(source: Source) -> Source:
-    """The items of ``source`` under other names, which put the newest first."""
+    """Return the items of ``source`` under other names, which put the newest first."""
 
     def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
         ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))
@@ -207,13 +205,13 @@ def _newest_first(source: Source) -> Source:
 
 
 def _age(document: Document) -> str:
-    """A text that sorts newer documents first; one that says no time of its making counts as the oldest."""
+    """Return a text that sorts newer documents first. A document without a creation time counts as the oldest."""
     made = document.get("creationTimestamp") or document.get("insertTime") or timestamp(0.0)
     return f"{_END - round(datetime.fromisoformat(made).timestamp() * 1000):015d} "
 
 
 def token_of(name: str) -> str:
-    """An opaque pageToken for what comes behind ``name``."""
+    """Return an opaque pageToken for the items after ``name``."""
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
@@ -222,7 +220,7 @@ def _filtered(source: Iterable[tuple[str, Document]], predicate: Predicate | Non
 
 
 def fixed(documents: Mapping[str, Document]) -> Source:
-    """A source whose documents have no history: it never lags."""
+    """Return a source whose documents have no history, so that it never lags."""
 
     def source(begin: str, _lag: float) -> Iterable[tuple[str, Document]]:
         return [(name, documents[name]) for name in sorted(documents) if name > begin]

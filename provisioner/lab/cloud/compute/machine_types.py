@@ -1,4 +1,4 @@
-"""The machine types of the simulated Compute Engine: those of the usual ratios, and custom ones."""
+"""The machine types of the simulated Compute Engine, with the usual ratios or custom."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from provisioner.lab.cloud.compute.documents import PROJECT_MADE
 from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document, numeric_id, timestamp
 
 GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
-"""Gigabytes per processor of N2 and its like; some families differ by a little."""
+"""Gigabytes per processor of N2 and similar families; some families differ slightly."""
 
 _FAMILIES = ("c2d", "c3", "e2", "n1", "n2", "n2d")
 _SIZES = (2, 4, 8, 16, 32)
 _LISTED = tuple(f"{family}-{ratio}-{size}" for family in _FAMILIES for ratio in GIGABYTES_PER_CPU for size in _SIZES)
-"""Those that a list shows besides the ones that are used; ``get`` knows every one of the usual ratios."""
+"""The types that a list shows besides the types in use. ``get`` finds all types with the usual ratios."""
 
 _CUSTOM = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
 _USUAL = re.compile(r"[a-z][a-z0-9]+-(standard|highmem|highcpu)-([0-9]+)")
 
 
 def machine_type_document(project: str, zone: str, name: str) -> Document:
-    """One machine type; 404 for a name that is none."""
+    """Return a machine type; 404 for an unknown name."""
     path = f"projects/{project}/zones/{zone}/machineTypes/{name}"
     size = _size(name)
     if size is None:
@@ -42,13 +42,15 @@ def machine_type_document(project: str, zone: str, name: str) -> Document:
 
 
 def machine_types(project: str, zone: str, used: Iterable[str]) -> dict[str, Document]:
-    """The machine types that a zone lists, by name; of those ``used`` by templates, custom ones are not listed."""
+    """Return the machine types that a zone lists, by name. Custom types among those ``used`` by templates are not
+    listed.
+    """
     names = {*_LISTED, *(name for name in used if _USUAL.fullmatch(name))}
     return {name: machine_type_document(project, zone, name) for name in names}
 
 
 def _size(name: str) -> tuple[int, int] | None:
-    """Processors and MB."""
+    """Return processors and MB of memory."""
     if custom := _CUSTOM.fullmatch(name):
         return int(custom[1]), int(custom[2])
     if usual := _USUAL.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Partial responses of Compute Engine: the ``fields`` parameter. A mistake is a ValueError that says where it is."""
+"""Partial responses of Compute Engine: the ``fields`` parameter. A mistake raises a ValueError with its position."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from functools import lru_cache
 from typing import Any
 
 DEEPEST = 32
-"""Selections within selections; more is a mistake."""
+"""The deepest nesting of selections. More is a mistake."""
 
 Mask = Mapping[str, "Mask | None"]
-"""Fields to keep; None: the whole value."""
+"""The fields to keep; None: the whole value."""
 
 
 @lru_cache(maxsize=256)
 def compile_fields(text: str) -> Mask:
-    """From a ``fields`` parameter: ``items(name,networkInterfaces/networkIP),nextPageToken``; ``.`` works as ``/``."""
+    """Parse a ``fields`` parameter: ``items(name,networkInterfaces/networkIP),nextPageToken``. ``.`` works as ``/``."""
     mask, rest = _mask(text.replace(" ", ""), 0)
     if rest:
         raise ValueError(f"Invalid field selection {text}: unexpected '{rest}'")
@@ -24,7 +24,7 @@ def compile_fields(text: str) -> Mask:
 
 
 def _mask(text: str, depth: int) -> tuple[dict[str, Any], str]:
-    """Selections separated by commas, and what is left behind them."""
+    """Return the selections separated by commas, and the text after them."""
     mask: dict[str, Any] = {}
     while True:
         match = re.match(r"[^,()/.]+(?:[/.][^,()/.]+)*", text)
@@ -47,7 +47,7 @@ def _mask(text: str, depth: int) -> tuple[dict[str, Any], str]:
 
 
 def _merge(mask: dict[str, Any], path: Sequence[str], inner: dict[str, Any] | None) -> None:
-    """Add one selection; a whole field wins over parts of it."""
+    """Add a selection. A whole field overrides parts of the field."""
     for name in reversed(path[1:]):
         inner = {name: inner}
     name = path[0]
@@ -61,7 +61,10 @@ def _merge(mask: dict[str, Any], path: Sequence[str], inner: dict[str, Any] | No
 
 
 def select(value: Any, mask: Mask | None) -> Any:
-    """The part of a document that the mask names. ``zones`` also stands for all keys like ``zones/us-central1-a``."""
+    """Return the part of a document that the mask names.
+
+    ``zones`` also stands for all keys like ``zones/us-central1-a``.
+    """
     if mask is None:
         return value
     if isinstance(value, list):

@@ -1,15 +1,14 @@
-"""What becomes of the members of a simulated managed instance group: by calls, by their VMs, and by others.
+"""The life of the members of a simulated managed instance group: changes by calls, by their VMs, and by others.
 
-What others do to a member (targets: the VM's name, the MIG, the zone):
+Changes by others. Targets: the VM's name, the MIG, the zone.
 
-============= ==========================================================================================
-abandoned     a member is taken out of the MIG ``seconds`` (60) after it runs
-recreated     a member is recreated ``seconds`` (60) after it runs
-protected     a member's VM is protected against deletion: the MIG tries to delete it again and again
-unhealthy     a member fails its health check from ``seconds`` (60) after it runs on, if the MIG has one
-============= ==========================================================================================
+* ``abandoned``: a member is taken out of the MIG ``seconds`` (60) after it runs
+* ``recreated``: a member is recreated ``seconds`` (60) after it runs
+* ``protected``: a member's VM is protected against deletion, so that the MIG tries to delete it again and again
+* ``unhealthy``: a member fails its health check from ``seconds`` (60) after it runs, if the MIG has a check
 
-What the MIG does by itself, as its settings say: it repairs, heals, replaces what has an old template, and evens out.
+By itself, as its settings demand, a MIG repairs and heals members, replaces members with an old template, and evens out
+its zones.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PROTECTED = {
 
 
 class MemberLife:
-    """Brings members of one MIG into being and ends them."""
+    """The creation and the end of a MIG's members."""
 
     def __init__(self, group: Members) -> None:
         self._group = group
@@ -44,7 +43,7 @@ class MemberLife:
     # --- effects of calls ---------------------------------------------------------------------------------------------
 
     def create(self, names: Sequence[str], preserved: Mapping[str, Document]) -> None:
-        """New members, of those names that are none yet."""
+        """Add members for those names that no member has yet."""
         for name in names:
             if name not in self._group.members:
                 self._add(Member(name, self._group.next_zone(), preserved=preserved.get(name, {})))
@@ -59,23 +58,23 @@ class MemberLife:
             self.delete(member)
 
     def each(self, names: Sequence[str], effect: Callable[[Member], None]) -> None:
-        """Apply an effect to the members that are still there and not leaving."""
+        """Apply an effect to the members that still exist and are not leaving."""
         for name in names:
             member = self._group.members.get(name)
             if member and member.action not in LEAVING:
                 effect(member)
 
     def delete(self, member: Member) -> None:
-        """The member and its VM go."""
+        """Delete the member and its VM."""
         self._group.target_size -= 1
         self._group.act(member, "DELETING")
         self._go(member)
         self.even_out_later()
 
     def _go(self, member: Member) -> None:
-        """Delete the VM of a member that leaves; later, if it is protected."""
+        """Delete the VM of a leaving member; later, if the VM is protected."""
         group = self._group
-        if not group.holds(member):
+        if not group.has_member(member):
             return
         if member.vm and group.world.strikes("protected", member.name, group.spec.name, member.zone):
             member.errors = (PROTECTED,)
@@ -87,7 +86,7 @@ class MemberLife:
             group.leave(member)
 
     def abandon(self, member: Member) -> None:
-        """The member goes, its VM runs on."""
+        """Let the member leave while its VM runs on."""
         self._group.target_size -= 1
         self._group.act(member, "ABANDONING")
         if member.vm:
@@ -96,7 +95,7 @@ class MemberLife:
         self.even_out_later()
 
     def recreate(self, member: Member) -> None:
-        """The VM goes and is made again under the same name."""
+        """Delete the VM and make it again under the same name."""
         self._group.act(member, "RECREATING")
         if member.vm:
             self._group.vms.delete(member.vm)
@@ -104,14 +103,14 @@ class MemberLife:
             self._attempts.schedule(member, 0.0)
 
     def update(self) -> None:
-        """Replace, one after the other, the members of another template, where the update is PROACTIVE."""
+        """Replace in sequence the members with another template, if the update is PROACTIVE."""
         group = self._group
         old = [member for member in group.members.values() if group.outdated(member)]
         for turn, member in enumerate(old):
             group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], self._replace))
 
     def _replace(self, member: Member) -> None:
-        """Make the member anew if that is still wanted, under its name or a name of its own."""
+        """Replace the member if that is still wanted, under its name or a new name."""
         if not self._group.outdated(member):
             return
         if self._group.spec.replacement_method == "RECREATE":
@@ -121,19 +120,19 @@ class MemberLife:
         self._add(Member(self._group.random_name(), member.zone, configured=False))
 
     def even_out_later(self) -> None:
-        """Look in a while whether the zones are even, if the group cares for that."""
+        """Schedule a check of whether the zones are even, if the group redistributes."""
         group = self._group
-        if group.redistributes:
+        if group.is_redistributing:
             group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)
 
     def _even_out(self) -> None:
-        """Move one member from the fullest zone to the emptiest: one is deleted, another made under another name."""
+        """Move a member from the fullest zone to the emptiest: delete one, and make another under another name."""
         group = self._group
         there = [member for member in group.members.values() if member.action not in LEAVING]
         counts = Counter(member.zone for member in there)
         sizes = {zone: counts[zone] for zone in group.spec.all_zones}
         fullest, emptiest = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
-        if not group.redistributes or sizes[fullest] - sizes[emptiest] < 2:
+        if not group.is_redistributing or sizes[fullest] - sizes[emptiest] < 2:
             return
         self.delete(next(member for member in there if member.zone == fullest))
         self._add(Member(group.random_name(), emptiest, configured=False))
@@ -142,17 +141,17 @@ class MemberLife:
         self._group.join(member)
         self._attempts.schedule(member, self._group.world.lognormal(*self._group.timings.schedule))
 
-    # --- what becomes of VMs ------------------------------------------------------------------------------------------
+    # --- changes of VMs -----------------------------------------------------------------------------------------------
 
     def _noticed(self, member: Member, vm: Vm) -> None:
-        """A member's VM changed its status."""
+        """React to a changed status of a member's VM."""
         if member.vm is not vm:
             return
         if vm.status == "RUNNING":
             self._booted(member, vm)
         elif not vm.exists:
             self._ended(member, vm)
-        elif vm.status == "TERMINATED" and self._group.repairs:
+        elif vm.status == "TERMINATED" and self._group.is_repairing:
             self._repair_later(member)
         self._group.show(member)
 
@@ -180,7 +179,7 @@ class MemberLife:
             self._group.leave(member)
         elif member.action in ("CREATING", "RECREATING"):
             self._attempts.schedule(member, 0.0)
-        elif self._group.repairs:
+        elif self._group.is_repairing:
             self._repair_later(member)
         elif self._group.switches.dead_member_stays:
             member.action = "NONE"
@@ -194,18 +193,18 @@ class MemberLife:
         world.after(world.lognormal(*self._group.timings.repair), lambda: self._repair_dead(member, dead))
 
     def _repair_dead(self, member: Member, dead: Vm | None) -> None:
-        if self._group.repairs:
+        if self._group.is_repairing:
             self._repair(member, dead, REPAIRED)
 
     def _heal(self, member: Member, sick: Vm | None) -> None:
-        if self._group.heals:
+        if self._group.is_healing:
             self._repair(member, sick, UNHEALTHY)
 
     def _repair(self, member: Member, dead: Vm | None, why: str) -> None:
-        """Recreate the member whose VM died or is not well, unless something else has happened to it meanwhile."""
-        if not self._group.holds(member) or (member.vm or member.previous) is not dead:
+        """Recreate a member whose VM died or is unhealthy, unless the member has changed meanwhile."""
+        if not self._group.has_member(member) or (member.vm or member.previous) is not dead:
             return
         if member.action == "NONE":
             self._group.vms.audit.system("instances.repair.recreateInstance", self._group.path(member), why)
-            member.keeps_template = not self._group.updates_on_repair
+            member.keeps_template = not self._group.is_updated_on_repair
             self.recreate(member)

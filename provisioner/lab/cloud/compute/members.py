@@ -1,4 +1,4 @@
-"""Who belongs to a simulated managed instance group, and what listManagedInstances and listErrors show of it."""
+"""The members of a simulated managed instance group, and their entries in listManagedInstances and listErrors."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from provisioner.lab.cloud.compute.vms import Shelf, Vm, Vms
 from provisioner.lab.cloud.world import World
 
 ERROR_HISTORY = 500
-"""Rows that listErrors keeps."""
+"""Most rows that listErrors keeps."""
 
 LEAVING = ("DELETING", "ABANDONING")
 
 
 @dataclass(eq=False)
 class Member:
-    """One managed instance, with or without a VM."""
+    """A managed instance, with or without a VM."""
 
     name: str
     zone: str
     vm: Vm | None = None
     action: str = "CREATING"
     failures: int = 0
-    """Attempts to create it that failed, since the last that did not."""
+    """Failed attempts to create the VM since the last success."""
     errors: tuple[Document, ...] = ()
     """Errors of the last attempt."""
     previous: Vm | None = None
     """The VM before a recreation."""
     leaving: bool = False
-    """True once the member has left: it is only shown for a while."""
+    """True once the member has left; it is still shown for a while."""
     keeps_template: bool = False
-    """True while a repair makes it again: from its own template."""
+    """True while a repair makes the VM again from the member's own template."""
     configured: bool = True
-    """True for a member with a per-instance config: createInstances named it."""
+    """True for a member with a per-instance config, because createInstances named it."""
     preserved: Document = field(default_factory=dict)
     """``preservedState`` of that config."""
 
     @property
     def target(self) -> str:
-        """``targetStatus``: where the MIG wants it."""
+        """``targetStatus``: the status that the MIG aims at."""
         return {"DELETING": "DELETED", "ABANDONING": "ABANDONED"}.get(self.action, "RUNNING")
 
     @property
     def config(self) -> str:
-        """Status of its per-instance config; empty for a member without one."""
+        """The status of its per-instance config; empty for a member without a config."""
         if not self.configured:
             return ""
         if self.action in LEAVING:
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass
 class Members:
-    """The members of one MIG, the settings that they live by, and the size that the MIG aims at."""
+    """The members of a MIG, the settings that apply to them, and the size that the MIG aims at."""
 
     spec: MigSpec
     world: World
@@ -69,30 +69,30 @@ class Members:
     target_size: int = field(default=0, init=False)
     members: dict[str, Member] = field(default_factory=dict, init=False)
     errors: deque[Document] = field(default_factory=lambda: deque(maxlen=ERROR_HISTORY), init=False)
-    """Rows of listErrors, oldest first."""
+    """The rows of listErrors, oldest first."""
 
     def __post_init__(self) -> None:
         self.shelf = Shelf(self.world)
-        """What listManagedInstances shows."""
+        """The documents that listManagedInstances shows."""
         self.created = self.world.wall()
 
     @property
-    def repairs(self) -> bool:
-        """True when the group recreates what dies."""
+    def is_repairing(self) -> bool:
+        """True if the group recreates dead VMs."""
         chosen = self.spec.default_action_on_failure == "REPAIR"
         return chosen or self.world.strikes("repairs", self.spec.name) is not None
 
     @property
-    def heals(self) -> bool:
-        """True when the group recreates what fails its health check."""
+    def is_healing(self) -> bool:
+        """True if the group recreates VMs that fail their health check."""
         lifecycle = self.settings.get("instanceLifecyclePolicy") or {}
         action = lifecycle.get("onFailedHealthCheck") or "DEFAULT_ACTION"
         action = self.spec.default_action_on_failure if action == "DEFAULT_ACTION" else action
         return action == "REPAIR" and bool(self.settings.get("autoHealingPolicies"))
 
     @property
-    def updates_on_repair(self) -> bool:
-        """True when a repair applies the group's present template."""
+    def is_updated_on_repair(self) -> bool:
+        """True if a repair applies the group's present template."""
         return bool((self.settings.get("instanceLifecyclePolicy") or {}).get("forceUpdateOnRepair") == "YES")
 
     @property
@@ -104,38 +104,38 @@ class Members:
         )
 
     def outdated(self, member: Member) -> bool:
-        """True for a member of another template, where the update is PROACTIVE and may replace what runs."""
+        """Return True for a member with another template, if a PROACTIVE update may replace running VMs."""
         policy = self.settings.get("updatePolicy") or {}
         gentle = policy.get("mostDisruptiveAllowedAction", "REPLACE") != "REPLACE"
         other = member.vm is not None and member.vm.spec.template != self.spec.template
         return other and self.spec.update_type == "PROACTIVE" and not gentle
 
     @property
-    def redistributes(self) -> bool:
-        """True when the group evens out its zones."""
+    def is_redistributing(self) -> bool:
+        """True if the group evens out its zones."""
         spec = self.spec
         return bool(spec.region) and (spec.redistribution, spec.target_shape) == ("PROACTIVE", "EVEN")
 
     @property
     def paginated(self) -> bool:
-        """True when listManagedInstances has pages."""
+        """True if listManagedInstances has pages."""
         return self.spec.list_results == "PAGINATED" or self.world.strikes("paginated", self.spec.name) is not None
 
     def actions(self) -> Counter[str]:
-        """Members by current action."""
+        """Return the number of members by current action."""
         return Counter(member.action for member in self.members.values())
 
-    def holds(self, member: Member) -> bool:
-        """True while the member has not left, nor another taken its name."""
+    def has_member(self, member: Member) -> bool:
+        """Return True while the member has not left and no other member has taken its name."""
         return self.members.get(member.name) is member
 
     def next_zone(self) -> str:
-        """Where the next member goes: zones in turn."""
+        """Return the zone of the next member; zones take turns."""
         zones = self.spec.all_zones
         return zones[len(self.members) % len(zones)]
 
     def random_name(self) -> str:
-        """A name that no member has, as resize gives them."""
+        """Return a name that no member has, in the form of resize."""
         base = self.spec.base_instance_name or self.spec.name
         while True:
             name = f"{base}-{''.join(self.world.random.choices('bcdfghjklmnpqrstvwxz0123456789', k=4))}"
@@ -149,23 +149,23 @@ class Members:
         self.show(member)
 
     def leave(self, member: Member) -> None:
-        """Do nothing more for the member; it is still shown for a while."""
+        """End the work for the member, which is still shown for a while."""
         member.leaving = True
         self.world.after(self.world.lognormal(*self.timings.leave), lambda: self._left(member))
 
     def _left(self, member: Member) -> None:
-        if self.holds(member):
+        if self.has_member(member):
             del self.members[member.name]
             self.shelf.put(member.name, None)
 
     def act(self, member: Member, action: str) -> None:
-        """``action`` is its current action from now on."""
+        """Set the member's current action."""
         member.action = action
         self.show(member)
 
     def show(self, member: Member) -> None:
-        """List it as it is now, unless it has left."""
-        if self.holds(member):
+        """List the member as it is now, unless it has left."""
+        if self.has_member(member):
             self.shelf.put(member.name, self._document(member))
 
     def log_error(self, member: Member, error: Mapping[str, str]) -> None:
@@ -182,7 +182,7 @@ class Members:
         self.errors.append(row)
 
     def path(self, member: Member) -> str:
-        """Relative URL of the member's instance."""
+        """Return the relative URL of the member's instance."""
         return f"projects/{self.spec.project}/zones/{member.zone}/instances/{member.name}"
 
     def _document(self, member: Member) -> Document:

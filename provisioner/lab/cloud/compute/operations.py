@@ -1,6 +1,6 @@
-"""Operations of the simulated Compute Engine: accepted calls, when they end, and the same call sent twice.
+"""Operations of the simulated Compute Engine: accepted calls, their ends, and repeated calls.
 
-An operation is an admission only: it is DONE when the intent is accepted, not when VMs exist or are gone.
+An operation is an admission only. It is DONE when the intent is accepted, not when VMs exist or are gone.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 BASE = "https://www.googleapis.com/compute/v1/"
-"""Start of every URL inside the model; the HTTP face puts its own address in its place."""
+"""Start of every URL inside the model. The HTTP handlers replace it with the address that the caller used."""
 
 _PACIFIC = timezone(timedelta(hours=-7))
 
 
 class ApiError(Exception):
-    """A call that is refused at once: HTTP status, Google's reason and message."""
+    """The error of a call that is refused at once: HTTP status, Google's reason and message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -39,23 +39,23 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class OperationError:
-    """Why an accepted call came to nothing."""
+    """The reason why an accepted call had no effect."""
 
     code: str
     message: str
     status: int = 400
-    """The HTTP status it would have had, had it been refused at once."""
+    """The HTTP status that an immediate refusal would have had."""
     details: Sequence[Document] = ()
     """``errorDetails``."""
 
     def document(self) -> Document:
-        """The error as an operation prints it."""
+        """Return the error as an operation prints it."""
         entry: Document = {"code": self.code, "message": self.message}
         return entry | {"errorDetails": list(self.details)} if self.details else entry
 
 
 Effect = Callable[[], OperationError | None]
-"""Applies an accepted call, all of it or nothing."""
+"""A function that applies an accepted call, completely or not at all."""
 
 PHRASES: Mapping[int, str] = {
     400: "BAD REQUEST",
@@ -68,18 +68,18 @@ PHRASES: Mapping[int, str] = {
 
 
 def numeric_id(path: str) -> str:
-    """The id of something that has no life of its own here."""
+    """Return the id of a resource that the model does not store."""
     return str((1 << 60) + zlib.crc32(path.encode()))
 
 
 def timestamp(wall: float) -> str:
-    """RFC 3339 with milliseconds and Google's Pacific offset."""
+    """Return a time in RFC 3339 with milliseconds and Google's Pacific offset."""
     return datetime.fromtimestamp(wall, _PACIFIC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What an operation works on."""
+    """The resource that an operation works on."""
 
     project: str
     scope: str
@@ -91,32 +91,32 @@ class Target:
 
 @dataclass(eq=False)
 class Operation:
-    """One accepted call."""
+    """An accepted call."""
 
     id: int
     name: str
     kind: str
-    """``operationType``, e.g. ``compute.instanceGroupManagers.createInstances`` or ``delete``."""
+    """``operationType``, such as ``compute.instanceGroupManagers.createInstances`` or ``delete``."""
     target: Target
     request_id: str
     inserted: float
-    """Epoch seconds by the world's clock, as the two below."""
+    """Epoch seconds by the world's clock, as ``started`` and ``ended``."""
     started: float | None = None
     ended: float | None = None
     error: OperationError | None = None
     logged: str = ""
-    """Its name in the audit log; only of calls on MIGs, the instances' own lives are logged as they go on."""
+    """The name in the audit log, of calls on MIGs only. Changes of instances are logged as they happen."""
     said: str = ""
-    """Its statusMessage, where Google itself did something."""
+    """The statusMessage, if Google itself acted."""
 
     @property
-    def on_group(self) -> bool:
+    def is_group_call(self) -> bool:
         """True for the operation of a call on a MIG."""
         return self.kind.startswith("compute.")
 
     @property
     def method(self) -> str:
-        """The method as the audit log has it, without version."""
+        """The method as the audit log shows it, without version."""
         return self.kind.removeprefix("compute.")
 
     @property
@@ -125,7 +125,7 @@ class Operation:
         return self.ended is not None
 
     def document(self) -> Document:
-        """The operation as Compute Engine prints it."""
+        """Return the operation as Compute Engine prints it."""
         project, scope = self.target.project, self.target.scope
         location, _, place = scope.partition("/")
         document: Document = {
@@ -170,14 +170,14 @@ class Operations:
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def repeated(self, target: str, request_id: str) -> Operation | None:
-        """The operation that this request id already began on this target, while that is remembered."""
+        """Return the operation that this request id already began on this target, while the id is remembered."""
         begun = self._requests.get((target, request_id)) if request_id else None
         if begun and self.world.wall() - begun.inserted > self.switches.request_id_seconds:
             return None
         return begun
 
     def begin(self, kind: str, target: Target, request_id: str, effect: Effect) -> Operation:
-        """Accept a call; its effect follows after a while."""
+        """Accept a call. Its effect follows after a while."""
         operation = Operation(
             id=self.world.random.randrange(1 << 60, 1 << 63),
             name=self._name(),
@@ -186,7 +186,7 @@ class Operations:
             request_id=request_id,
             inserted=self.world.wall(),
         )
-        if operation.on_group:
+        if operation.is_group_call:
             operation.logged = self.audit.begin(operation.method, target.path)
         self._operations[target.project, target.scope, operation.name] = operation
         self._pending[target.path] += 1
@@ -202,7 +202,7 @@ class Operations:
         return operation
 
     def happened(self, kind: str, target: Target, said: str) -> None:
-        """Record an act of Google on an instance as an operation that is done; chance has no part in it."""
+        """Record an act of Google on an instance as an operation that is done, without the use of chance."""
         now = self.world.wall()
         name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
         self._operations[target.project, target.scope, name] = Operation(
@@ -217,7 +217,7 @@ class Operations:
         )
 
     def get(self, project: str, scope: str, name: str) -> Operation:
-        """The operation of this name; 404 when unknown, or ended too long ago."""
+        """Return the operation of this name; 404 if it is unknown or ended too long ago."""
         operation = self._operations.get((project, scope, name))
         if operation is None or self._expired(operation):
             raise ApiError(
@@ -225,8 +225,8 @@ class Operations:
             )
         return operation
 
-    def of(self, project: str, scope: str) -> dict[str, Document]:
-        """All operations of one zone or region, by name."""
+    def documents_of(self, project: str, scope: str) -> dict[str, Document]:
+        """Return all operations of a zone or region by name."""
         return {
             key[2]: operation.document()
             for key, operation in self._operations.items()
@@ -234,7 +234,7 @@ class Operations:
         }
 
     def pending(self, target: str) -> bool:
-        """Whether a call on this target has not taken effect yet."""
+        """Return True while a call on this target has not taken effect yet."""
         return self._pending[target] > 0
 
     def reset(self) -> None:
@@ -251,7 +251,7 @@ class Operations:
         return operation.ended is not None and self.world.wall() - operation.ended > self.timings.operation_retention
 
     def _forget(self) -> None:
-        """Drop the oldest operations that can no longer be asked for."""
+        """Drop the oldest operations that can no longer be queried."""
         for key in list(itertools.islice(self._operations, 2)):
             if self._expired(self._operations[key]):
                 del self._operations[key]
@@ -274,7 +274,7 @@ class Operations:
         operation.error = _fault_error(faults)
         if operation.error is None and (stuck is None or stuck.params.get("applied", True)):
             operation.error = effect()
-        if operation.on_group:
+        if operation.is_group_call:
             self.audit.end(operation.method, target.path, operation.logged, operation.error)
         if stuck is None:
             operation.ended = self.world.wall()
@@ -282,7 +282,7 @@ class Operations:
 
 
 def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:
-    """The error that a fault puts in place of the effect."""
+    """Return the error that a fault puts in place of the effect."""
     if fault := faults.get("op_error"):
         params = fault.params
         return OperationError(

@@ -1,4 +1,4 @@
-"""Methods about what a project has besides groups: instance templates, machine types, operations that have no place."""
+"""Methods about a project's resources other than groups: instance templates, machine types, global operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioner.lab.cloud.compute.operations import ApiError, Document
 
 
 def _templates(call: Call) -> dict[str, Document]:
-    """All templates of the project, by name."""
+    """Return all templates of the project by name."""
     groups = call.groups
     return {
         name: template_document(spec, groups.migs[spec.project, spec.scope, spec.name].created)
@@ -30,7 +30,7 @@ def _template_list(call: Call) -> Document:
 
 
 def _template_aggregated(call: Call) -> Document:
-    """All are global; regions have none."""
+    """Return all templates in the scope ``global``; regions have no templates."""
     scopes: dict[str, Source] = {f"regions/{region}": fixed({}) for region in call.groups.regions(call.project)}
     scopes["global"] = fixed(_templates(call))
     return aggregated_page(call.list_call(), "instanceTemplateAggregatedList", "instanceTemplates", scopes)
@@ -59,8 +59,10 @@ def _global_operation_get(call: Call) -> Document:
 
 
 def _global_operation_list(call: Call) -> Document:
-    """Always empty: each operation of the simulator belongs to a zone or a region."""
-    return page_of(call.list_call(), "operationList", fixed(call.groups.operations.of(call.project, "global")))
+    """Return an empty list, because each operation of the simulator belongs to a zone or a region."""
+    return page_of(
+        call.list_call(), "operationList", fixed(call.groups.operations.documents_of(call.project, "global"))
+    )
 
 
 _PROJECT = "projects/{project}"

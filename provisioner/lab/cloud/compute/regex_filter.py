@@ -1,7 +1,7 @@
 """The older of Compute Engine's two filter languages: ``FIELD eq REGEX``, ``FIELD ne REGEX``, several in parentheses.
 
-Inside quotes only the quote itself is escaped by a backslash; expressions are RE2's: what RE2 refuses is refused, and
-what Python would read differently is translated.
+Inside quotes only the quote itself is escaped by a backslash. Expressions are those of RE2: syntax that RE2 refuses is
+refused, and syntax that Python would read differently is translated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 DEEPEST = 32
-"""Parentheses within parentheses; more is a mistake."""
+"""The deepest nesting of parentheses. More is a mistake."""
 
 _BEGIN = re.compile(r"[\s(]*[A-Za-z_][\w.-]*\s+(?:eq|ne)\b")
 _CONDITION = re.compile(r"\s*(?P<field>[A-Za-z_][\w.-]*)\s+(?P<operator>eq|ne)\s+")
@@ -20,22 +20,22 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
 
 @dataclass(frozen=True)
 class Condition:
-    """One comparison with a regular expression."""
+    """A comparison with a regular expression."""
 
     field: str
     negative: bool
-    """``ne``: it holds where nothing matches."""
+    """``ne``: the condition holds if no value matches."""
     pattern: re.Pattern[str]
-    """Matches the whole value."""
+    """The pattern, which has to match the whole value."""
 
 
 def is_regex_filter(text: str) -> bool:
-    """Whether a filter is of this language: it begins with ``FIELD eq`` or ``FIELD ne``."""
+    """Return True if a filter is in this language, that is, begins with ``FIELD eq`` or ``FIELD ne``."""
     return _BEGIN.match(text) is not None
 
 
 def conditions(text: str) -> list[Condition]:
-    """What must all hold. A mistake is a ValueError that says where."""
+    """Return the conditions that must all hold. A mistake raises a ValueError with its position."""
     reader = _Reader(text)
     conditions = list(reader.conditions(0))
     if reader.rest():
@@ -44,32 +44,32 @@ def conditions(text: str) -> list[Condition]:
 
 
 class _Reader:
-    """Goes through the text once."""
+    """A reader that passes through the text once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def rest(self) -> str:
-        """The part of the text that is still to be read."""
+        """Return the part of the text that is still to be read."""
         return self._text[self._at :].strip()
 
     def conditions(self, depth: int) -> Iterator[Condition]:
-        """One condition, or several of which each is in parentheses."""
+        """Return one condition, or several conditions in parentheses."""
         if depth > DEEPEST:
             raise ValueError(f"more than {DEEPEST} parentheses within each other")
-        if not self._takes("("):
+        if not self._skip("("):
             yield self._condition()
             return
         while True:
             yield from self.conditions(depth + 1)
-            if not self._takes(")"):
+            if not self._skip(")"):
                 raise ValueError(f"a parenthesis is not closed before '{self.rest()}'")
-            if not self._takes("("):
+            if not self._skip("("):
                 return
 
-    def _takes(self, character: str) -> bool:
-        """Skip this character if it comes next."""
+    def _skip(self, character: str) -> bool:
+        """Skip this character if it comes next, and return True then."""
         match = re.compile(r"\s*").match(self._text, self._at)
         begin = match.end() if match else self._at
         if not self._text.startswith(character, begin):
@@ -94,7 +94,7 @@ class _Reader:
         return literal[1:-1] if quoted else literal
 
     def _bare_end(self) -> int:
-        """Where a literal without quotes ends: at a space, or at a parenthesis that it did not open."""
+        """Return the end of a literal without quotes: a space, or a parenthesis that the literal did not open."""
         depth, at = 0, self._at
         while at < len(self._text) and not self._text[at].isspace():
             depth += {"(": 1, ")": -1}.get(self._text[at], 0)
@@ -131,15 +131,15 @@ _CLASSES = {
 
 
 def compile_re2(pattern: str) -> re.Pattern[str]:
-    """The pattern as RE2 would read it; ValueError for what RE2 refuses."""
-    translated = "".join(_translated(match) for match in _PIECE.finditer(pattern))
+    """Return the pattern as RE2 would read it. Raises ValueError for syntax that RE2 refuses."""
+    translated = "".join(_translate(match) for match in _PIECE.finditer(pattern))
     try:
         return re.compile(translated, re.ASCII)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"'{pattern}' is no regular expression of RE2: {error}") from error
 
 
-def _translated(match: re.Match[str]) -> str:
+def _translate(match: re.Match[str]) -> str:
     piece, kind = match[0], match.lastgroup
     if kind in ("group", "possessive"):
         raise ValueError(f"'{piece}' in '{match.string}' is not in the syntax of RE2")
@@ -151,7 +151,7 @@ def _translated(match: re.Match[str]) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    r"""``\z`` as Python's ``\Z``. Back references, and escapes that Python alone has, are refused."""
+    r"""Translate ``\z`` to Python's ``\Z``. Refuse back references, and escapes that only Python has."""
     letter = match[0][1]
     if letter == "z":
         return r"\Z"
@@ -161,7 +161,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _set(match: re.Match[str]) -> str:
-    """A set in brackets, with POSIX's names of classes, which Python takes for characters."""
+    """Return a set in brackets with POSIX's names of classes, which Python would read as characters."""
 
     def inner(part: re.Match[str]) -> str:
         if not part["name"]:

@@ -1,5 +1,6 @@
-"""The fields of what Compute Engine lists and patches, from Google's discovery document; a name that is not among them
-is a mistake. Of objects that no document here holds only the name is known.
+"""The fields of resources that Compute Engine lists and patches, from Google's discovery document.
+
+A field that is missing here is a mistake. Objects that no document here contains are known by name only.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ Zone: availableCpuPlatforms[] creationTimestamp@ deprecated:Deprecation descript
   selfLink status supportsPzs?
 ZoneConfiguration: zone
 """
-"""``NAME: FIELD…``. Behind a field: ``[]`` a list, ``{}`` a map, ``:`` the message that it is, ``#`` a number,
-``?`` true or false, ``@`` a time, ``*`` an object of which nothing more is known; nothing: a text.
+"""``NAME: FIELD…``. Behind a field, ``[]`` marks a list, ``{}`` a map, ``:`` the message of the field, ``#`` a number,
+``?`` true or false, ``@`` a time, and ``*`` an object of unknown content. A field without a mark is a text.
 """
 
 _FIELD = re.compile(r"(\w+)(\[\]|\{\})?(?::(\w+)|([#?@*]))?")
@@ -134,19 +135,19 @@ class FieldType(StrEnum):
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a message, or one key of a map."""
+    """A field of a message, or a key of a map."""
 
     kind: FieldType
     """The type of the value, or of each value of a list."""
     repeated: bool = False
     """True for a list."""
     message: str = ""
-    """Name of the message that it is, or that the values of a map are; empty: there is none."""
+    """The name of the field's message, or of the message of a map's values; empty: no message."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """The fields of one kind of resource, or of a part of one."""
+    """The fields of a kind of resource or of a part of a resource."""
 
     name: str
     fields: Mapping[str, Field] = field(repr=False)
@@ -168,7 +169,7 @@ def _fields(text: str) -> dict[str, Field]:
 
 
 def field_at(message: str, path: Sequence[str]) -> Field:
-    """The field at a path, in which keys of maps may stand: ``("labels", "team")``; ValueError: there is none."""
+    """Return the field at a path, which may contain keys of maps: ``("labels", "team")``. Raises ValueError."""
     reached = Field(FieldType.OBJECT, message=message)
     for index, name in enumerate(path):
         inner = _within(reached, name)

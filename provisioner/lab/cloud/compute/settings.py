@@ -1,4 +1,4 @@
-"""What a simulated MIG is, how long things take in it, and which of the unverified behaviours it shows.
+"""The settings of a simulated MIG, the durations in it, and the choice between unverified behaviours.
 
 Durations are seconds of world time. No I/O, no clock, no logger.
 """
@@ -16,15 +16,15 @@ from provisioner.lab.cloud.timing import Delay, parse_seconds, parse_timings
 
 ZONAL_SIZE_LIMIT = 1000
 REGIONAL_SIZE_LIMIT = 2000
-"""Google's default limits of VMs in one MIG."""
+"""Google's default limits of VMs in a MIG."""
 
 MAX_PER_CALL = 1000
-"""Most instances that one call on a MIG may name."""
+"""Most instances that a call on a MIG may name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MigSpec:
-    """One managed instance group and its template. Exactly one of ``zone`` and ``region`` is given."""
+    """A managed instance group and its template. Exactly one of ``zone`` and ``region`` is given."""
 
     project: str
     name: str
@@ -33,34 +33,34 @@ class MigSpec:
     zones: tuple[str, ...] = ()
     """Zones of a regional MIG; default: ``<region>-a``, ``-b`` and ``-c``."""
     base_instance_name: str = ""
-    """First part of the random names that a resize gives; default: the MIG's name."""
+    """First part of the random names that a resize makes; default: the MIG's name."""
     update_type: str = "OPPORTUNISTIC"
     replacement_method: str = "SUBSTITUTE"
-    """PROACTIVE with SUBSTITUTE refuses createInstances."""
+    """The replacement method of updates. PROACTIVE with SUBSTITUTE refuses createInstances."""
     default_action_on_failure: str = "REPAIR"
-    """REPAIR makes a dead VM again under the same name, and one that fails its health check."""
+    """The action on failure. REPAIR makes dead VMs, and VMs that fail their health check, again under the same name."""
     redistribution: str = "PROACTIVE"
-    """PROACTIVE deletes VMs in the fullest zone of a regional MIG and makes others in the emptiest. Else NONE."""
+    """The redistribution. PROACTIVE moves VMs of a regional MIG from the fullest zone to the emptiest; else NONE."""
     target_shape: str = "EVEN"
     """The target shape of a regional MIG. Only EVEN is redistributed."""
     autoscaler_mode: str = ""
-    """Mode of the attached autoscaler, which never acts: ON, OFF or ONLY_SCALE_OUT; empty: there is none."""
+    """Mode of the attached autoscaler, which never acts: ON, OFF or ONLY_SCALE_OUT; empty: no autoscaler."""
     list_results: str = "PAGELESS"
-    """PAGELESS ignores maxResults and pageToken of listManagedInstances, as Google does by default."""
+    """The paging of listManagedInstances. PAGELESS, Google's default, ignores maxResults and pageToken."""
     provisioning_model: str = "STANDARD"
     termination_action: str = "STOP"
-    """What a preemption leaves: a TERMINATED VM (STOP) or none (DELETE)."""
+    """The result of a preemption: a TERMINATED VM (STOP) or no VM (DELETE)."""
     max_run_seconds: float | None = None
-    """The template's maxRunDuration: Compute ends each VM so long after its start, as ``termination_action`` says."""
+    """The template's maxRunDuration in seconds. Compute ends each VM after it, as ``termination_action`` says."""
     machine_type: str = "n2-standard-4"
     template_name: str = ""
     """Name of the instance template; default: ``<name>-template``."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The template's labels, which every VM carries."""
     capacity: int | None = None
-    """VMs that the place holds for this MIG; beyond it every attempt is a stock-out. None: no end."""
+    """VMs that the place has room for in this MIG. Every further attempt is a stock-out. None: no limit."""
     size_limit: int | None = None
-    """Most members. None: Google's default, 1,000 or 2,000 when regional."""
+    """Most members. None: Google's default, 1,000 or 2,000 if regional."""
 
     def __post_init__(self) -> None:
         if bool(self.zone) == bool(self.region):
@@ -83,12 +83,12 @@ class MigSpec:
 
     @property
     def autoscaler(self) -> str:
-        """Relative URL of its autoscaler, if it has one."""
+        """Relative URL of the autoscaler, if the MIG has one."""
         return f"projects/{self.project}/{self.scope}/autoscalers/{self.name}"
 
     @property
     def reference(self) -> str:
-        """What ``created-by`` of a VM says: the path with the project's number."""
+        """The value of ``created-by`` in a VM: the path with the project's number."""
         return f"projects/{project_number(self.project)}/{self.scope}/instanceGroupManagers/{self.name}"
 
     @property
@@ -98,7 +98,7 @@ class MigSpec:
 
     @property
     def all_zones(self) -> tuple[str, ...]:
-        """Where its VMs may be."""
+        """The zones in which the MIG's VMs may be."""
         return (self.zone,) if self.zone else self.zones or tuple(f"{self.region}-{letter}" for letter in "abc")
 
     @property
@@ -108,112 +108,114 @@ class MigSpec:
 
 
 ADVISED: Mapping[str, Any] = MappingProxyType({"default_action_on_failure": "DO_NOTHING", "redistribution": "NONE"})
-"""Settings of a MIG for a grid, as docs and Terraform files of ours make one; Google's defaults end machines."""
+"""Settings of a MIG for a grid, as our docs and Terraform files make it. Google's defaults end machines."""
 
 
 def project_number(project: str) -> int:
-    """The number that stands for a project, the same in every run."""
+    """Return the number of a project, the same in every run."""
     return 100_000_000_000 + zlib.crc32(project.encode())
 
 
 def region_of(zone: str) -> str:
-    """The region that a zone lies in."""
+    """Return the region of a zone."""
     return zone.rpartition("-")[0]
 
 
 @dataclass(frozen=True)
 class Timings:
-    """How long things take. The defaults are realistic (reports and samples); tests and the demo pass short ones."""
+    """Durations in the model. The defaults are realistic (reports and samples); tests and the demo use short ones."""
 
     call: Delay = (0.15, 0.6)
-    """Time that an API call takes."""
+    """Duration of an API call."""
     operation: Delay = (1.0, 4.0)
     """Time from a mutation's call to its operation's DONE."""
     schedule: Delay = (2.0, 8.0)
     """Time from a member's creation to its first insert, before the cap on throughput."""
     inserts_per_second: float = 20.0
-    """Most VMs a MIG begins to insert per second; 0: no cap."""
+    """Most VMs that a MIG begins to insert per second; 0: no cap."""
     boot: Delay = (18.0, 45.0)
     """Time from insert to RUNNING."""
     delete: Delay = (45.0, 100.0)
     """Time from STOPPING to gone, of Standard VMs."""
     delete_spot: Delay = (35.0, 60.0)
     delete_cap: float = 130.0
-    """Longest time from STOPPING to gone: the guest is switched off hard by then."""
+    """Longest time from STOPPING to gone; the guest is then switched off hard."""
     leave: Delay = (3.0, 10.0)
     """Time from a VM's end to the end of its membership."""
     retry_first: float = 60.0
-    """First gap between attempts to create a VM; doubles."""
+    """First gap between attempts to create a VM; it doubles with each failure."""
     retry_last: float = 1200.0
     notice: float = 30.0
     """Time from a preemption's STOPPING to its TERMINATED."""
     repair: Delay = (15.0, 60.0)
-    """Time from a VM's death to its recreation, where the MIG repairs."""
+    """Time from a VM's death to its recreation, if the MIG repairs."""
     redistribute: Delay = (30.0, 120.0)
-    """Time from when the zones of a regional MIG are uneven to a step that evens them out."""
+    """Time from an uneven state of a regional MIG's zones to a step that evens them out."""
     audit: Delay = (2.0, 15.0)
-    """Time from what happens to its audit log entry in Pub/Sub."""
+    """Time from an event to its audit log entry in Pub/Sub."""
     operation_retention: float = 14 * 86400.0
-    """Ended operations answer 404 after this."""
+    """Seconds after which ended operations answer 404."""
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Timings:
-        """Timings from JSON; a mistake is a ValueError that names the field."""
+        """Return timings from JSON. A mistake raises a ValueError that names the field."""
         return parse_timings(cls, document)
 
 
 class Duplicate(StrEnum):
-    """What createInstances does with a name that the MIG already has."""
+    """The result of createInstances with a name that the MIG already has."""
 
     OPERATION_ERROR = "operation_error"
     """The operation ends with an error and none of the call's names is made."""
     HTTP_CONFLICT = "http_conflict"
     """The call is answered 409 and none of its names is made."""
     IGNORE = "ignore"
-    """The name is skipped, the others are made."""
+    """The name is skipped, and the other names are made."""
 
 
 class UnknownPlace(StrEnum):
-    """How a call is answered whose zone or region does not exist."""
+    """The response to a call whose zone or region does not exist."""
 
     INVALID = "invalid"
-    """400: most reports; it looks like a mistake in the call's other values."""
+    """400, according to most reports; it resembles a mistake in the call's other values."""
     NOT_FOUND = "not_found"
-    """404: one recent report."""
+    """404, according to one recent report."""
 
 
 class UnknownProject(StrEnum):
-    """What a call is answered that names a project which does not exist."""
+    """The response to a call whose project does not exist."""
 
     NOT_FOUND = "not_found"
-    """404: most reports; it looks like a group that does not exist."""
+    """404, according to most reports; it resembles a group that does not exist."""
     FORBIDDEN = "forbidden"
-    """403, as for a project that exists and lets the caller do nothing."""
+    """403, as for an existing project in which the caller has no permission."""
 
 
 @dataclass(frozen=True)
 class Switches:
-    """Behaviours that no public text settles. Each default is the one that is hardest on the caller."""
+    """Behaviours that no public text settles. Each default is the most difficult for the caller."""
 
     duplicate_name: Duplicate = Duplicate.OPERATION_ERROR
     cancel_creating: bool = False
-    """Deleting a member whose VM is not inserted yet cancels the insert; otherwise the VM comes up and then goes."""
+    """The delete of a member whose VM is not inserted yet cancels the insert; otherwise the VM appears and is then
+    deleted.
+    """
     dead_member_stays: bool = True
-    """With DO_NOTHING, a member whose VM was deleted by others stays, without VM, and counts in targetSize."""
+    """With DO_NOTHING, a member whose VM was deleted by others stays without VM and counts in targetSize."""
     recreate_keeps_id: bool = True
-    """A recreated VM keeps its id and creation time; only its last start and its IP tell."""
+    """A recreated VM keeps its id and creation time; only its last start and its IP change."""
     field_mask_header: bool = False
     """X-Goog-FieldMask is honoured; ``fields`` in the query always is."""
     ip_before_running: bool = False
     """The internal IP is shown from PROVISIONING on; otherwise from RUNNING on."""
     request_id_seconds: float = 900.0
-    """How long a repeated requestId is recognised; after that the call is applied again."""
+    """Seconds for which a repeated requestId is recognised. After that the call is applied again."""
     unknown_place: UnknownPlace = UnknownPlace.INVALID
     unknown_project: UnknownProject = UnknownProject.NOT_FOUND
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Switches:
-        """Switches from JSON; a mistake is a ValueError that names the switch."""
+        """Return switches from JSON. A mistake raises a ValueError that names the switch."""
         types = {entry.name: type(entry.default) for entry in fields(cls)}
         values: dict[str, Any] = {}
         for name, value in document.items():

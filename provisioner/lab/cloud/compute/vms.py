@@ -1,16 +1,14 @@
-"""Virtual machines of the simulated Compute Engine: how they boot, stop and end, and what instances.list shows of them.
+"""Virtual machines of the simulated Compute Engine: their start, stop and end, and their entries in instances.list.
 
-Fault modes that strike here (targets: the VM's name, its MIG, its zone):
+Fault modes. Targets: the VM's name, its MIG, its zone.
 
-================== =====================================================================================
-stuck_provisioning the VM stays PROVISIONING for ever, or in another ``status`` (STAGING)
-stuck_stopping     a VM that is deleted stays STOPPING for ever
-no_ip              the internal IP is shown only ``seconds`` (30) after RUNNING
-no_address         the VM's network has no IPv4: its address is an IPv6 one, as where its subnet is IPV6_ONLY
-preemption         the VM is preempted ``seconds`` (60) after it runs
-deleted            others delete the VM ``seconds`` (60) after it runs
-stopped            others stop the VM ``seconds`` (60) after it runs
-================== =====================================================================================
+* ``stuck_provisioning``: the VM stays PROVISIONING for ever, or in another ``status`` (STAGING)
+* ``stuck_stopping``: a deleted VM stays STOPPING for ever
+* ``no_ip``: the internal IP is shown only ``seconds`` (30) after RUNNING
+* ``no_address``: the VM's network has no IPv4; the VM has an IPv6 address, as in a subnet that is IPV6_ONLY
+* ``preemption``: the VM is preempted ``seconds`` (60) after it runs
+* ``deleted``: others delete the VM ``seconds`` (60) after it runs
+* ``stopped``: others stop the VM ``seconds`` (60) after it runs
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from provisioner.lab.cloud.compute.settings import MigSpec, Switches, Timings
 from provisioner.lab.cloud.world import World
 
 STAGING_SHARE = 0.3
-"""Part of the boot time after which a VM is STAGING; no public number, any would do."""
+"""Part of the boot time after which a VM is STAGING. The value is arbitrary, as no number is public."""
 
 STARTING = ("PROVISIONING", "STAGING")
 
@@ -43,7 +41,7 @@ class Shelf:
     """Documents by name. A list can show them as they were up to ``MEMORY`` seconds ago."""
 
     MEMORY = 120.0
-    """Seconds of world time; a list can lag so far."""
+    """Seconds of world time by which a list can lag."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -52,7 +50,7 @@ class Shelf:
         self._names: list[str] | None = None
 
     def put(self, name: str, document: Document | None) -> None:
-        """Show ``document`` from now on; None: show nothing. A document is never changed in place."""
+        """Show ``document`` from now on, or with None no document. A document is never changed in place."""
         now = self._world.now
         self._before.append((now, name, self._documents.get(name)))
         while self._before[0][0] < now - self.MEMORY:
@@ -66,11 +64,11 @@ class Shelf:
         self._documents[name] = document
 
     def get(self, name: str) -> Document | None:
-        """The document of this name as it is now."""
+        """Return the document of this name as it is now."""
         return self._documents.get(name)
 
     def after(self, name: str, lag: float = 0.0) -> Iterator[tuple[str, Document]]:
-        """Everything as it was ``lag`` seconds ago, in order of names, from behind ``name`` on."""
+        """Return all documents after ``name`` as they were ``lag`` seconds ago, in order of names."""
         if lag > 0:
             documents = self._past(self._world.now - lag)
             names = sorted(documents)
@@ -95,13 +93,13 @@ class Shelf:
 
 @dataclass(eq=False)
 class Vm:
-    """One instance."""
+    """An instance."""
 
     id: int
     name: str
     zone: str
     spec: MigSpec
-    """Whose template it was made from."""
+    """The MIG whose template the VM was made from."""
     created: float
     """Epoch seconds by the world's clock, as all times here."""
     ip: str
@@ -110,15 +108,15 @@ class Vm:
     started: float | None = None
     stopped: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """What its group preserves for it, beside what every member has."""
-    shows_ip: bool = False
+    """Metadata that its group preserves for it, beyond the metadata of every member."""
+    is_ip_shown: bool = False
     ipv6_only: bool = False
     doomed: bool = False
-    """True when its deletion was asked for: then it does not stay as TERMINATED."""
+    """True after a request to delete the VM, which then does not stay as TERMINATED."""
     logged: dict[str, str] = field(default_factory=dict)
-    """Operations under way, by method, with their names in the audit log."""
+    """Names in the audit log of the operations under way, by method."""
     watcher: Callable[[Vm], None] | None = None
-    """Called after each change of status, for the MIG that the VM is a member of."""
+    """A function that is called after each change of status, for the VM's MIG."""
 
     @property
     def path(self) -> str:
@@ -131,13 +129,13 @@ class Vm:
         return self.status != "GONE"
 
     @property
-    def live(self) -> bool:
-        """True while the VM is on its way to RUNNING, or there."""
+    def is_live(self) -> bool:
+        """True while the VM runs or is on its way to RUNNING."""
         return self.status == "RUNNING" or self.status in STARTING
 
     @property
     def terminates(self) -> float | None:
-        """Time at which the maximum run duration is over; None before the start, and without one."""
+        """Time at which the maximum run duration is over; None before the start, and without such a duration."""
         longest = self.spec.max_run_seconds
         return None if longest is None or self.started is None else self.started + longest
 
@@ -162,11 +160,11 @@ class Vms:
     _free_addresses: deque[tuple[str, str]] = field(default_factory=deque)
 
     def zone(self, project: str, zone: str) -> Mapping[str, Vm]:
-        """The VMs of one zone, by name."""
+        """Return the VMs of a zone by name."""
         return self._vms.setdefault((project, zone), {})
 
     def shelf(self, project: str, zone: str) -> Shelf:
-        """What instances.list shows of one zone."""
+        """Return the documents that instances.list shows of a zone."""
         return self._shelves.setdefault((project, zone), Shelf(self.world))
 
     def __iter__(self) -> Iterator[Vm]:
@@ -174,7 +172,7 @@ class Vms:
             yield from vms.values()
 
     def named(self, name: str) -> list[Vm]:
-        """VMs of this name, in whatever project and zone."""
+        """Return the VMs of this name in all projects and zones."""
         return [vms[name] for vms in self._vms.values() if name in vms]
 
     def insert(
@@ -196,7 +194,7 @@ class Vms:
             ip=self._address(name),
             labels=spec.labels,
             metadata=metadata or {},
-            shows_ip=self.switches.ip_before_running,
+            is_ip_shown=self.switches.ip_before_running,
             ipv6_only=self.world.strikes("no_address", name, spec.name, zone) is not None,
         )
         self._vms.setdefault((spec.project, zone), {})[name] = vm
@@ -211,13 +209,13 @@ class Vms:
         return vm
 
     def delete(self, vm: Vm) -> None:
-        """Stop a VM and remove it; one that is stopping already is removed when it has stopped."""
+        """Stop a VM and remove it. A VM that is already stopping is removed once it has stopped."""
         vm.doomed = True
         if vm.status == "TERMINATED":
             self._begin(vm, "delete")
             self._remove(vm)
             return
-        if not vm.live:
+        if not vm.is_live:
             return
         self._begin(vm, "delete")
         self._change(vm, "STOPPING")
@@ -234,14 +232,14 @@ class Vms:
 
     def stop(self, vm: Vm) -> None:
         """Stop a VM that stays as TERMINATED."""
-        if vm.live:
+        if vm.is_live:
             self._begin(vm, "stop")
             self._change(vm, "STOPPING")
             delay = min(self.world.lognormal(*self.timings.delete), self.timings.delete_cap)
             self.world.after(delay, lambda: self._move(vm, "STOPPING", "TERMINATED"))
 
     def preempt(self, vm: Vm) -> bool:
-        """Take a running VM away after its notice; False when it does not run."""
+        """Preempt a running VM after its notice. Return False if the VM does not run."""
         if vm.status != "RUNNING":
             return False
         self._preempt(vm)
@@ -264,7 +262,7 @@ class Vms:
             self._show(vm)
 
     def reset(self) -> None:
-        """Remove everything at once and tell nobody."""
+        """Remove all VMs at once without a notice to their groups."""
         for vm in list(self):
             vm.status = "GONE"
         self._vms.clear()
@@ -278,10 +276,10 @@ class Vms:
         vm.started = self.world.wall()
         hidden = self.world.strikes("no_ip", vm.name, vm.spec.name, vm.zone)
         if hidden:
-            vm.shows_ip = False
+            vm.is_ip_shown = False
             self.world.after(float(hidden.params.get("seconds", 30.0)), lambda: self._show_ip(vm))
         else:
-            vm.shows_ip = True
+            vm.is_ip_shown = True
         self._change(vm, "RUNNING")
         self._ended(vm, "insert")
         if vm.spec.max_run_seconds is not None:
@@ -292,7 +290,7 @@ class Vms:
                 self.world.after(float(fault.params.get("seconds", 60.0)), partial(act, vm))
 
     def _show_ip(self, vm: Vm) -> None:
-        vm.shows_ip = True
+        vm.is_ip_shown = True
         if vm.exists:
             self._show(vm)
 
@@ -330,13 +328,15 @@ class Vms:
         vm.logged[method] = self.audit.begin(f"instances.{method}", vm.path, vm.id)
 
     def _ended(self, vm: Vm, method: str, error: OperationError | None = None) -> None:
-        """Log the end of an operation, if it was begun."""
+        """Log the end of an operation, if its start was logged."""
         operation = vm.logged.pop(method, "")
         if operation:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
-        """An internal IP: one that a VM of another name gave back if there is one, as in subnets, else a new one."""
+        """Return an internal IP: a released address of a VM of another name if there is one, as in subnets, or else a
+        new one.
+        """
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1
@@ -347,7 +347,7 @@ class Vms:
 
 
 def vm_document(vm: Vm) -> Document:
-    """An instance as Compute Engine prints it."""
+    """Return an instance as Compute Engine prints it."""
     project = f"{BASE}projects/{vm.spec.project}"
     document: Document = {
         "kind": "compute#instance",
@@ -401,7 +401,7 @@ def _interface(vm: Vm) -> Document:
     }
     if vm.ipv6_only:
         interface |= {"ipv6AccessType": "INTERNAL", "ipv6Address": str(ipaddress.IPv6Address(f"fd20::{vm.ip}"))}
-    elif vm.shows_ip:
+    elif vm.is_ip_shown:
         interface["networkIP"] = vm.ip
     return interface
 

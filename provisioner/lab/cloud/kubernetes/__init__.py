@@ -1,1 +1,1 @@
-"""The embedded Kubernetes cluster: a model of pods and nodes, and the API server's face."""
+"""The embedded Kubernetes cluster: a model of pods and nodes, and its API server over HTTP."""

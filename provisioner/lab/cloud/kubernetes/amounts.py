@@ -1,4 +1,4 @@
-"""Amounts of resources, such as ``500m`` and ``8Gi``: their form, and what a container may ask for. Pure."""
+"""Amounts of resources, such as ``500m`` and ``8Gi``: their form, and the limits of a container's requests. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _UNITS: Mapping[str, Fraction] = {
     **{unit: Fraction(1000) ** power for power, unit in enumerate(("n", "u", "m", "", *"kMGTPE"), start=-3)},
     **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-"""What a suffix stands for."""
+"""The number that each suffix stands for."""
 
 
 def check_amounts(kind: str, resources: Json) -> None:
-    """400 when an amount is none."""
+    """Raise 400 if an amount has the wrong form."""
     for part in ("requests", "limits"):
         for value in (resources.get(part) or {}).values():
             if not _FORM.fullmatch(str(value)):
@@ -27,7 +27,7 @@ def check_amounts(kind: str, resources: Json) -> None:
 
 
 def amount_causes(where: str, resources: Json) -> Iterator[Cause]:
-    """What is wrong with a container's requests and limits, whose amounts have the right form."""
+    """Return the mistakes in a container's requests and limits, whose amounts have the right form."""
     limits = resources.get("limits") or {}
     for part in ("limits", "requests"):
         for name, value in (resources.get(part) or {}).items():
@@ -39,7 +39,7 @@ def amount_causes(where: str, resources: Json) -> Iterator[Cause]:
 
 
 def amount(text: object) -> Fraction:
-    """The number that an amount of the right form stands for."""
+    """Return the number that an amount of the right form stands for."""
     parts = _FORM.fullmatch(str(text))
     if parts is None:
         raise ValueError(f"not an amount: {text!r}")

@@ -1,26 +1,22 @@
 """The Kubernetes API over HTTP: namespaces, nodes, Events and pods, for kubectl and the official clients.
 
-``world.calls``: every call counts, by verb (create, delete, deletecollection, get, list, patch, update, watch); a watch
-that begins with a list as ``watchlist``.
+``world.calls`` counts every call by verb (create, delete, deletecollection, get, list, patch, update, watch). A watch
+that begins with a list counts as ``watchlist``.
 
-Faults of the way to the server, beside those of the model (``pods.py``); discovery is never struck. Targets: the
-namespace, the name (of a create: the object's), ``<resource>.<verb>`` (``pods.create``) and
-``<namespace>/<resource>.<verb>``:
+Faults on the way to the server, in addition to the faults of the model (``pods.py``). Discovery has no faults. Targets:
+the namespace, the name (for a create, the object's), ``<resource>.<verb>`` (``pods.create``) and
+``<namespace>/<resource>.<verb>``.
 
-=============  =========================================================================================================
-mode           what happens
-=============  =========================================================================================================
-hang           no response for ``params.seconds`` (default 3600); then the call goes on
-throttled      429 with Retry-After ``params.seconds`` (default 1); nothing is applied
-unavailable    503; nothing is applied
-denied         403 in RBAC's words; nothing is applied
-list_error     a list is answered 500
-lost_response  the call is applied, then the connection is cut without a response
-watch_cut      a watch ends after ``params.seconds`` (default 5): cleanly, or with ``params.abort`` in mid-stream
-watch_gone     a watch is answered 410, or with ``params.event`` gets 200 and an ERROR event
-no_watchlist   a streamed list gets 200 and an ERROR event, as where etcd is too old for it; with ``params.gate`` it is
-               answered 422, as where the feature gate WatchList is off
-=============  =========================================================================================================
+* ``hang``: no response for ``params.seconds`` (default 3600); then the call goes on
+* ``throttled``: 429 with Retry-After ``params.seconds`` (default 1); the call is not applied
+* ``unavailable``: 503; the call is not applied
+* ``denied``: 403 in RBAC's words; the call is not applied
+* ``list_error``: a list is answered 500
+* ``lost_response``: the call is applied, then the connection is cut without a response
+* ``watch_cut``: a watch ends after ``params.seconds`` (default 5), cleanly or, with ``params.abort``, in mid-stream
+* ``watch_gone``: a watch is answered 410, or with ``params.event`` gets 200 and an ERROR event
+* ``no_watchlist``: a streamed list gets 200 and an ERROR event, as from a server with too old an etcd. With
+  ``params.gate`` it is answered 422, as by a server whose feature gate WatchList is off.
 """
 
 from __future__ import annotations
@@ -80,7 +76,7 @@ Reply = Awaitable[web.StreamResponse]
 
 
 class Face:
-    """The HTTP face of one cluster."""
+    """The HTTP handlers of a cluster."""
 
     def __init__(self, cluster: Cluster, world: World) -> None:
         self._cluster = cluster
@@ -101,7 +97,7 @@ class Face:
         }
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
-        """Any request on objects."""
+        """Answer any request on objects."""
         try:
             call = await self._understand(request)
             return await self._respond(call)
@@ -131,11 +127,11 @@ class Face:
             return call
         check_shape(store.kind.kind, call.body)
         if store is self._cluster.pods:
-            known_fields(call.body, strict=call.strict)
+            known_fields(call.body, strict=call.is_strict)
         return replace(call, name=(call.body.get("metadata") or {}).get("name") or "")
 
     async def review(self, request: web.Request) -> web.Response:
-        """A SelfSubjectAccessReview: everything is allowed but what the fault ``denied`` names."""
+        """Answer a SelfSubjectAccessReview: every right is granted except those that the fault ``denied`` names."""
         self._world.calls["selfsubjectaccessreviews.create"] += 1
         try:
             document = await read_body(request, "create")
@@ -147,7 +143,7 @@ class Face:
         return _json(encode({**document, "metadata": {}, "status": {"allowed": allowed}}), 201)
 
     def _check_supported(self, call: Call) -> None:
-        """404 for unknown subresources, 405 for verbs the resource does not have."""
+        """Raise 404 for unknown subresources, and 405 for verbs that the resource does not have."""
         if call.subresource in ("log", "exec", "attach", "portforward"):
             raise method_not_allowed("the embedded cloud runs no containers")
         if call.subresource:
@@ -176,7 +172,7 @@ class Face:
         return response
 
     async def _sleep(self, seconds: float) -> None:
-        """Seconds of world time."""
+        """Wait some seconds of world time."""
         over = asyncio.Event()
         self._world.after(seconds, over.set)
         await over.wait()
@@ -226,7 +222,7 @@ class Face:
         return self._one(call, stored, 201)
 
     async def _update(self, call: Call) -> web.Response:
-        """Replace or patch, the pod or its status."""
+        """Replace or patch the pod or its status."""
         if call.verb == "patch":
             check_patch_type(call.request.content_type)
         pod = self._found(call)
@@ -234,7 +230,7 @@ class Face:
         if call.verb == "patch":
             whole = {"kind": "Pod", "apiVersion": "v1", **pod.document}
             document = apply_patch(whole, call.body, call.request.content_type)
-        known_fields(check_shape("Pod", document), strict=call.strict and call.verb == "update")
+        known_fields(check_shape("Pod", document), strict=call.is_strict and call.verb == "update")
         metadata = document.setdefault("metadata", {})
         check_path(metadata, call.namespace, call.name)
         if metadata.get("uid", pod.uid) != pod.uid:
@@ -292,14 +288,14 @@ def _success(code: int, details: Json) -> web.Response:
 
 
 def refusal(error: ApiError) -> web.Response:
-    """A refusal as a whole response."""
+    """Return a refusal as a whole response."""
     response = _json(encode(error.status), error.code)
     response.headers.update(error.headers)
     return response
 
 
 def _cut(request: web.Request) -> None:
-    """Break the connection off without a word."""
+    """Close the connection without a response."""
     if request.transport is not None:
         request.transport.abort()
 
@@ -308,7 +304,7 @@ def _cut(request: web.Request) -> None:
 
 
 def routes(cluster: Cluster, world: World) -> Sequence[web.RouteDef]:
-    """Everything under ``/api``, ``/apis``, ``/openapi`` and the paths of health and version."""
+    """Return the routes under ``/api``, ``/apis``, ``/openapi`` and the paths of health and version."""
     face = Face(cluster, world)
     base, space = "/api/v1/{resource}", "/api/v1/namespaces/{namespace}/{resource}"
     paths = (base, f"{base}/{{name}}", space, f"{space}/{{name}}", f"{space}/{{name}}/{{subresource}}")

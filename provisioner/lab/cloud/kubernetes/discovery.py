@@ -1,4 +1,4 @@
-"""What clients ask before they ask for anything: versions, groups, resources, and a small OpenAPI document. Pure."""
+"""The documents that clients read first: versions, groups, resources, and a small OpenAPI document. Pure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SUBRESOURCES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def api_versions(address: str) -> Json:
-    """``/api``."""
+    """Return ``/api``."""
     servers = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": servers}
 
 
 def api_groups() -> Json:
-    """``/apis``: there are no groups but the core."""
+    """Return ``/apis``, which lists no groups, because there is only the core."""
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": []}
 
 
 def resources() -> Json:
-    """``/api/v1``."""
+    """Return ``/api/v1``."""
     listed = [_resource(kind) for kind in KINDS] + [_subresource(*sub) for sub in _SUBRESOURCES]
     listed.sort(key=lambda resource: str(resource["name"]))
     return {"kind": "APIResourceList", "groupVersion": "v1", "resources": listed}
@@ -62,12 +62,14 @@ def _subresource(name: str, kind: str, verbs: tuple[str, ...]) -> Json:
 
 
 def openapi_index() -> Json:
-    """``/openapi/v3``: where the documents of the groups are."""
+    """Return ``/openapi/v3``, which lists the paths of the groups' documents."""
     return {"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=simulator"}}}
 
 
 def openapi_document() -> Json:
-    """``/openapi/v3/api/v1``: which resources there are and that the server checks fields, so that kubectl need not."""
+    """Return ``/openapi/v3/api/v1``: the resources, and the note that the server checks fields, so that kubectl need
+    not.
+    """
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     for kind in KINDS:

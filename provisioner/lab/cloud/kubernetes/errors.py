@@ -1,4 +1,4 @@
-"""What a Kubernetes API server answers when it refuses: ``Status`` objects, in the real server's words."""
+"""The refusals of a Kubernetes API server: ``Status`` objects in the real server's words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
-"""One JSON object."""
+"""A JSON object."""
 
 USER = "simulator"
-"""Whom refusals name: the embedded cloud knows one user and asks for no credentials."""
+"""The user whom refusals name. The embedded cloud has one user and asks for no credentials."""
 
 
 class ApiError(Exception):
@@ -43,40 +43,40 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Cause:
-    """One mistake in an object: where, which kind of mistake, and the words."""
+    """A mistake in an object: its field, its kind, and the message."""
 
     field: str
     reason: str
     message: str
 
     def as_json(self) -> Json:
-        """The cause as it stands in ``details.causes``."""
+        """Return the cause as it stands in ``details.causes``."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
 def required(field: str, detail: str = "") -> Cause:
-    """A value is missing."""
+    """Return the cause for a missing value."""
     return Cause(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
 
 
 def bad_value(field: str, value: object, detail: str) -> Cause:
-    """A value is not of the right form."""
+    """Return the cause for a value of the wrong form."""
     return Cause(field, "FieldValueInvalid", f"Invalid value: {_quoted(value)}: {detail}")
 
 
 def not_supported(field: str, value: object, supported: Sequence[str]) -> Cause:
-    """A value is not one of the few that are possible."""
+    """Return the cause for a value that is not one of the possible values."""
     words = ", ".join(f'"{word}"' for word in supported)
     return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_quoted(value)}: supported values: {words}")
 
 
 def unknown_reference(field: str, value: object) -> Cause:
-    """A value names something that is not there."""
+    """Return the cause for a value that names an unknown object."""
     return Cause(field, "FieldValueNotFound", f"Not found: {_quoted(value)}")
 
 
 def duplicate(field: str, value: object) -> Cause:
-    """A value that must be unique stands there twice."""
+    """Return the cause for a second value in place of a unique one."""
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quoted(value)}")
 
 
@@ -85,7 +85,7 @@ def _quoted(value: object) -> str:
 
 
 def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """422: the object is understood and wrong. All mistakes at once."""
+    """422: the object can be read but is wrong. The message lists all mistakes."""
     words = [f"{cause.field}: {cause.message}" for cause in causes]
     text = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
     short, _, group = kind.partition(".")
@@ -95,63 +95,63 @@ def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request is not understood."""
+    """400: the request cannot be read."""
     return ApiError(400, "BadRequest", message)
 
 
 def not_found(resource: str, name: str) -> ApiError:
-    """404: no such object."""
+    """404: there is no such object."""
     return ApiError(404, "NotFound", f'{resource} "{name}" not found', details={"name": name, "kind": resource})
 
 
 def no_such_path() -> ApiError:
-    """404: no such resource."""
+    """404: there is no such resource."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
 def method_not_allowed(detail: str = "") -> ApiError:
-    """405: the resource exists and does not know this verb."""
+    """405: the resource exists but does not have this verb."""
     words = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", f"{words}: {detail}" if detail else words, details={})
 
 
 def not_acceptable() -> ApiError:
-    """406: none of the media types asked for can be written."""
+    """406: the server can write none of the requested media types."""
     words = "only the following media types are accepted: application/json"
     return ApiError(406, "NotAcceptable", words)
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
-    """415: the body is of a media type that is not understood."""
+    """415: the media type of the body is unknown."""
     words = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
     return ApiError(415, "UnsupportedMediaType", words)
 
 
 def already_exists(resource: str, name: str, *, ending: bool = False) -> ApiError:
-    """409 on create; ``ending``: the one that exists is being deleted."""
+    """409 on create. ``ending``: the existing object is being deleted."""
     words = f'{"object is being deleted: " if ending else ""}{resource} "{name}" already exists'
     return ApiError(409, "AlreadyExists", words, details=_names(resource, name))
 
 
 def conflict(resource: str, name: str, detail: str) -> ApiError:
-    """409: the object is not the one the caller had in mind. A delete names its kind instead of its resource."""
+    """409: the object is not the one that the caller meant. A delete names the kind instead of the resource."""
     words = f'Operation cannot be fulfilled on {resource} "{name}": {detail}'
     return ApiError(409, "Conflict", words, details=_names(resource, name))
 
 
 def modified(resource: str, name: str) -> ApiError:
-    """409: an update from an older version."""
+    """409: the update is based on an older version."""
     words = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, words)
 
 
 def expired(message: str) -> ApiError:
-    """410: that version is no longer known."""
+    """410: the version is no longer stored."""
     return ApiError(410, "Expired", message)
 
 
 def too_large_version(asked: int, current: int) -> ApiError:
-    """504: a version of the future."""
+    """504: the version does not exist yet."""
     words = f"Timeout: Too large resource version: {asked}, current: {current}"
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
     return ApiError(504, "Timeout", words, details=details, retry_after=1)
@@ -189,7 +189,7 @@ def internal(detail: str) -> ApiError:
 
 
 def no_watch_progress() -> ApiError:
-    """500 in the stream, where etcd is older than 3.4.25 and cannot tell a watch how far it is."""
+    """500 in the stream, from etcd older than 3.4.25, which cannot report to a watch how far the watch has come."""
     words = (
         "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled"
     )
@@ -197,7 +197,7 @@ def no_watch_progress() -> ApiError:
 
 
 def watchlist_disabled() -> ApiError:
-    """422 where the feature gate is off."""
+    """422: the feature gate is off."""
     words = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
     return invalid("ListOptions.meta.k8s.io", "", [Cause("sendInitialEvents", "FieldValueForbidden", words)])
 

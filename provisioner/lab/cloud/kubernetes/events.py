@@ -1,4 +1,4 @@
-"""Kubernetes Events: what the scheduler, the autoscaler and the kubelets say about pods."""
+"""Kubernetes Events of the scheduler, the autoscaler and the kubelets about pods."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _WARNINGS = ("BackOff", "Failed", "NetworkNotReady", "NodeShutdown", "Unhealthy"
 
 
 class Recorder:
-    """Writes Events; one that is said again is counted, not repeated."""
+    """A writer of Events. A repeated Event is counted, not written again."""
 
     def __init__(self, world: World, store: Store, ttl: float) -> None:
         self.ttl = ttl
-        """Seconds an Event is kept after it was last said; 0: none are made."""
+        """Seconds for which an Event is kept after its last repetition; 0: no Events are made."""
         self._world = world
         self._store = store
 
     def say(self, pod: Stored, source: str, reason: str, message: str) -> None:
-        """Something happened to a pod."""
+        """Record an Event about a pod."""
         if self.ttl <= 0:
             return
         name = f"{pod.name}.{zlib.crc32(f'{pod.uid} {reason} {message}'.encode()):016x}"

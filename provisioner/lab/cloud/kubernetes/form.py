@@ -22,14 +22,14 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True)
 class Form:
-    """How one request wants objects written."""
+    """The form that a request asks objects to have."""
 
     shape: Shape
     include: str = "Metadata"
-    """Of a table: what its rows carry beside the cells (None, Metadata, Object)."""
+    """The part of the object that a table's rows contain beside the cells (None, Metadata, Object)."""
 
     def one(self, stored: Stored, now: float) -> bytes:
-        """One object."""
+        """Write an object."""
         if self.shape is Shape.FULL:
             return stored.body
         if self.shape is Shape.PARTIAL:
@@ -38,7 +38,7 @@ class Form:
         return encode(table([stored], stored.kind.resource, now, self.include, version))
 
     def many(self, kind: Kind, objects: Sequence[Stored], metadata: Json, now: float) -> bytes:
-        """A list; ``metadata`` is the list's own."""
+        """Write a list with the ``metadata`` of the list itself."""
         if self.shape is Shape.TABLE:
             return encode(table(objects, kind.resource, now, self.include, metadata))
         if self.shape is Shape.FULL:
@@ -50,11 +50,11 @@ class Form:
         return encode(head)[:-1] + b',"items":[' + items + b"]}"
 
     def event(self, change: str, stored: Stored, now: float) -> bytes:
-        """One line of a watch."""
+        """Write a line of a watch."""
         return b'{"type":"%s","object":%s}\n' % (change.encode(), self.one(stored, now))
 
     def bookmark(self, kind: Kind, version: int, *, initial_end: bool) -> bytes:
-        """A line that says how far the watch has come."""
+        """Write a line that reports how far the watch has come."""
         metadata: Json = {"resourceVersion": str(version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -70,12 +70,12 @@ class Form:
 
 
 def encode(document: Json) -> bytes:
-    """Compact JSON."""
+    """Return compact JSON."""
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def negotiate(accept: str, include: str) -> Form:
-    """The first of the media types asked for that can be written; 406 when there is none."""
+    """Return the form of the first requested media type that can be written; 406 if there is none."""
     for media in accept.split(",") if accept.strip() else ["*/*"]:
         name, *parameters = (part.strip() for part in media.split(";"))
         asked = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)

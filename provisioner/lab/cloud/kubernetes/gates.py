@@ -1,4 +1,4 @@
-"""Scheduling gates: somebody holds a pod back from the scheduler until all of them are lifted. Pure."""
+"""Scheduling gates: a pod is held back from the scheduler until clients have removed all its gates. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NODE = "Forbidden: cannot be set until all schedulingGates have been cleared"
 
 
 def gates(spec: Json) -> list[str]:
-    """The names of a pod's gates."""
+    """Return the names of a pod's gates."""
     return [str(gate.get("name") or "") for gate in spec.get("schedulingGates") or ()]
 
 
-def lifted(spec: Json) -> Json:
-    """The spec without an empty list of gates, as the server stores it."""
+def without_empty_gates(spec: Json) -> Json:
+    """Return the spec without an empty list of gates, as the server stores it."""
     return {key: value for key, value in spec.items() if key != "schedulingGates" or value}
 
 
 def gate_causes(spec: Json) -> Iterator[Cause]:
-    """What is wrong with the gates of a new pod."""
+    """Return the mistakes in the gates of a new pod."""
     names = gates(spec)
     for number, name in enumerate(names):
         where = f"spec.schedulingGates[{number}]"
@@ -41,8 +41,8 @@ def gate_causes(spec: Json) -> Iterator[Cause]:
         yield Cause("spec.nodeName", "FieldValueForbidden", _NODE)
 
 
-def lift_causes(old: Json, new: Json) -> Iterator[Cause]:
-    """What is wrong with a change of gates: they can only be lifted."""
+def gate_change_causes(old: Json, new: Json) -> Iterator[Cause]:
+    """Return the mistakes in a change of gates, which can only be removed."""
     for number, name in enumerate(gates(new)):
         if name not in gates(old):
             words = f"Forbidden: only deletion is allowed, but found new scheduling gate '{name}'"

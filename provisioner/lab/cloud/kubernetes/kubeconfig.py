@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 NAME = "hostfactory-simulator"
-"""Name of the cluster, the user and the current context; also tells our files from a person's own."""
+"""Name of the cluster, the user and the current context. Also marks the files that this simulator wrote."""
 
 
 def kubeconfig(server: str, namespace: str, contexts: Mapping[str, str]) -> dict[str, Any]:
-    """The document; ``contexts`` are further ones, each with its namespace."""
+    """Return the document. ``contexts`` are further contexts, each with its namespace."""
     every = {NAME: namespace, **contexts}
     return {
         "apiVersion": "v1",
@@ -30,7 +30,7 @@ def kubeconfig(server: str, namespace: str, contexts: Mapping[str, str]) -> dict
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Write it; a kubeconfig that this simulator did not write is never replaced: FileExistsError."""
+    """Write the kubeconfig. Raises FileExistsError if another program wrote the existing one."""
     if path.exists() and NAME not in path.read_text(encoding="utf-8", errors="replace"):
         raise FileExistsError(f"{path}: exists and is not a simulator's kubeconfig; it is left alone")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The simulated cluster's nodes: as many as the pods need on demand and on Spot, each with room for 110 of them."""
+"""The simulated cluster's nodes, on demand and on Spot: as many as the pods need, each with room for 110 pods."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ FIRST_NODES = 3
 PODS_PER_NODE = 110
 """GKE's default."""
 SPOT = {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-provisioning": "spot"}
-"""How GKE labels a node on Spot."""
+"""The labels that GKE gives to a node on Spot."""
 POOL = "cloud.google.com/gke-nodepool"
 KUBELET = "v1.33.5-gke.1201000"
 
 
 class Nodes:
-    """Which nodes there are and how many pods each one runs."""
+    """The nodes and the number of pods that each node runs."""
 
     def __init__(self, world: World, store: Store) -> None:
         self._world = world
         self._store = store
         self._made = 0
         self._pods: dict[str, int] = {}
-        """How many pods each node runs."""
+        """The number of pods that each node runs."""
         self._spot: set[str] = set()
         """The nodes that are on Spot."""
         for _ in range(FIRST_NODES):
             self._add()
 
     def bind(self, *, spot: bool) -> tuple[str, str]:
-        """Name and address of the emptiest node, now with one pod more; a node is added when all are full."""
+        """Add a pod to the emptiest node and return the node's name and address. A node is added if all are full."""
         pool = (name for name in self._pods if (name in self._spot) is spot)
         name = min(pool, key=self._pods.__getitem__, default="")
         if not name or self._pods[name] >= PODS_PER_NODE:
@@ -47,11 +47,11 @@ class Nodes:
             self._pods[name] -= 1
 
     def count(self) -> int:
-        """How many nodes there are."""
+        """Return the number of nodes."""
         return self._store.count("")
 
     def remove(self, node: Stored) -> Stored:
-        """Remove a node; its pods follow later."""
+        """Remove a node. Its pods follow later."""
         self._pods.pop(node.name)
         self._spot.discard(node.name)
         return self._store.remove(node)

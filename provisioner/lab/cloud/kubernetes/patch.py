@@ -1,4 +1,4 @@
-"""The three kinds of patch a Kubernetes API server takes. Pure: the document given is never changed."""
+"""The three kinds of patch that a Kubernetes API server accepts. Pure: the given document is never changed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _MERGE_KEYS = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""Lists whose items a strategic merge patch finds by a key; other lists are replaced."""
+"""The key by which a strategic merge patch finds the items of a list. Other lists are replaced."""
 
 
 def check_patch_type(content_type: str) -> None:
-    """415 for a kind of patch that is not understood (server-side apply is not)."""
+    """Raise 415 for an unknown kind of patch, which includes server-side apply."""
     if content_type not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH):
         raise unsupported_media_type((JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH))
 
 
 def apply_patch(document: Json, patch: object, content_type: str) -> Json:
-    """The patched document. 400 or 415 for what is no patch, 422 for one that does not fit."""
+    """Return the patched document. Raises 400 or 415 for a malformed patch, 422 for a patch that does not fit."""
     check_patch_type(content_type)
     if content_type == JSON_PATCH:
         return _json_patch(document, patch)
@@ -47,7 +47,7 @@ def apply_patch(document: Json, patch: object, content_type: str) -> Json:
 
 
 def _merge(old: object, patch: object) -> object:
-    """RFC 7386."""
+    """Merge as RFC 7386 demands."""
     if not isinstance(patch, dict):
         return patch
     result = dict(old) if isinstance(old, dict) else {}
@@ -80,7 +80,7 @@ def _strategic(old: object, patch: object) -> object:
 
 
 def _directive(result: Json, key: str, value: Any) -> None:
-    """``$deleteFromPrimitiveList/<list>`` removes values; the other directives only order lists."""
+    """Apply ``$deleteFromPrimitiveList/<list>``, which removes values. The other directives only order lists."""
     directive, _, field = key.partition("/")
     if directive == "$deleteFromPrimitiveList":
         result[field] = [item for item in result.get(field) or [] if item not in value]
@@ -99,7 +99,7 @@ def _strategic_list(old: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def _json_patch(document: Json, patch: object) -> Json:
-    """RFC 6902."""
+    """Apply a patch as RFC 6902 demands."""
     if not isinstance(patch, list):
         raise bad_request("error decoding patch: expected a list of operations")
     holder: Json = {"": copy.deepcopy(document)}
@@ -137,7 +137,7 @@ def _operate(holder: Json, operation: Json) -> None:
 
 
 def _steps(path: str) -> list[str]:
-    """A JSON pointer from the holder: its first step is the document itself."""
+    """Return the steps of a JSON pointer from the holder. The first step is the document itself."""
     if path and not path.startswith("/"):
         raise ValueError(f"not a JSON pointer: {path!r}")
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")]

@@ -1,4 +1,4 @@
-"""How pods end: on a request, by the loss of their node, or by themselves; and when their objects go."""
+"""The ends of pods (on a request, by the loss of their node, or by themselves) and the removal of their objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioner.lab.cloud.kubernetes.pod_steps import Steps
 from provisioner.lab.cloud.kubernetes.store import Stored
 
 STUCK_LOOK = 5.0
-"""Seconds between two observations whether a stuck pod may end at last."""
+"""Seconds between two checks of whether a stuck pod may end at last."""
 
 
 class PodEnd:
@@ -19,7 +19,7 @@ class PodEnd:
         self._steps = steps
 
     def stop(self, pod: Stored, within: float, *, reason: str = "", message: str = "") -> None:
-        """The containers are told to end and do so ``within`` seconds; then the kubelet confirms."""
+        """End the containers ``within`` seconds; then the kubelet confirms."""
 
         def stopped(pod: Stored) -> None:
             if not pod_status.is_ended(pod.document):
@@ -30,16 +30,16 @@ class PodEnd:
         self._steps.later(within, pod, stopped, always=True)
 
     def stop_delay(self, grace: float) -> float:
-        """How long the containers take to end, by chance and by what they are granted."""
+        """Return the seconds until the containers end, by chance and by the granted grace period."""
         return min(grace, self._steps.delay(self._steps.timings.stop))
 
     def say_killing(self, pod: Stored) -> None:
-        """The Events of a pod that is told to end."""
+        """Record the Events of a pod that was asked to end."""
         for container in pod.document["spec"]["containers"]:
             self._steps.recorder.say(pod, KUBELET, "Killing", f"Stopping container {container['name']}")
 
     def confirm(self, pod: Stored) -> None:
-        """The kubelet confirms the end: the object goes, unless finalizers or the fault ``stuck`` hold it."""
+        """Let the kubelet confirm the end. The object goes, unless finalizers or the fault ``stuck`` keep it."""
         self._steps.later(self._steps.delay(self._steps.timings.confirm), pod, self._confirmed, always=True)
 
     def _confirmed(self, pod: Stored) -> None:
@@ -57,7 +57,7 @@ class PodEnd:
         return self._steps.pods.remove(pod)
 
     def lose_node(self, pod: Stored) -> None:
-        """The pod's node is gone: after a while the pod fails and is collected, although nobody deleted it."""
+        """Fail and collect the pod some time after its node is gone, without a request to delete the pod."""
 
         def collect(pod: Stored) -> None:
             if pod_status.is_ended(pod.document):
@@ -73,12 +73,12 @@ class PodEnd:
         self._steps.later(self._steps.timings.node_gone, pod, collect, always=True)
 
     def left(self, before: Json, after: Json) -> None:
-        """A client may have ended the pod by writing its status: then its node has room again."""
+        """Free the pod's place on its node if a client has ended the pod by writing its status."""
         if pod_status.is_ended(after) and not pod_status.is_ended(before):
             self._leave_node(after)
 
     def end(self, pod: Stored, phase: str, state: Json, reason: str = "", message: str = "") -> Stored:
-        """End the pod's containers; its node has room again."""
+        """End the pod's containers and free its place on its node."""
         self._leave_node(pod.document)
         return self._steps.pods.put(pod_status.ended(pod.document, phase, state, self._steps.now(), reason, message))
 

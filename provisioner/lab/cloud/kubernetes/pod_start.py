@@ -1,4 +1,4 @@
-"""What scheduler and kubelets do with a new pod: bind it to a node, pull its image, and run it."""
+"""The start of a pod by scheduler and kubelet: bind it to a node, pull its image, and run it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PodStart:
         """The number of IPs that were given."""
 
     def begin(self, pod: Stored) -> None:
-        """A pod was created: it will be scheduled, unless gates hold it back, or its scheduler is not here."""
+        """Schedule a new pod, unless gates hold it back or it names another scheduler."""
         if pod.document["spec"]["schedulerName"] != SCHEDULER or gates(pod.document["spec"]):
             return
         self._steps.later(self._steps.delay(self._steps.timings.schedule), pod, self._schedule)
@@ -61,7 +61,7 @@ class PodStart:
         self._prepare(bound, fault)
 
     def _prepare(self, pod: Stored, fault: Fault | None) -> None:
-        """The kubelet has made volumes and sandbox, and goes on, or it has failed, and tries again later."""
+        """Go on if the kubelet has made volumes and sandbox. If the fault says that it failed, try again later."""
         if fault is not None:
             reason = str(fault.params.get("reason", "FailedMount"))
             self._steps.recorder.say(pod, KUBELET, reason, str(fault.params.get("words", _NO_VOLUME)))
@@ -80,7 +80,7 @@ class PodStart:
         self._prepare(pod, fault)
 
     def _no_room(self, pod: Stored, why: str) -> None:
-        """The scheduler finds no node, and the autoscaler cannot make one."""
+        """Record that the scheduler finds no node and the autoscaler cannot make one."""
         count = self._steps.nodes.count()
         message = (_NO_MESSAGE + _NO_VICTIMS).format(n=count)
         first = (pod_status.condition_of(pod.document, "PodScheduled") or {}).get("reason") != "Unschedulable"
@@ -95,8 +95,8 @@ class PodStart:
     def _start(self, pod: Stored) -> None:
         if fault := self._steps.strikes("bad_config", pod):
             words = str(fault.params.get("words", 'secret "grid" not found'))
-            held = self._steps.pods.put(pod_status.waiting(pod.document, "CreateContainerConfigError", words))
-            self._steps.recorder.say(held, KUBELET, "Failed", f"Error: {words}")
+            waiting = self._steps.pods.put(pod_status.waiting(pod.document, "CreateContainerConfigError", words))
+            self._steps.recorder.say(waiting, KUBELET, "Failed", f"Error: {words}")
             return
         image = pod.document["spec"]["containers"][0]["image"]
         if self._steps.strikes("image_pull", pod):
@@ -106,7 +106,7 @@ class PodStart:
         self._run(pod, self._steps.strikes("crash", pod), restarts=0)
 
     def _pull_failed(self, pod: Stored, image: str, wait: float) -> None:
-        """ErrImagePull, then ImagePullBackOff, and again, for as long as the pod lives."""
+        """Let the pull fail with ErrImagePull, then ImagePullBackOff, and again, for as long as the pod lives."""
         words = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": {image}: not found'
         words = f"rpc error: code = NotFound desc = {words}"
         failed = self._steps.pods.put(pod_status.waiting(pod.document, "ErrImagePull", words))
@@ -115,19 +115,19 @@ class PodStart:
 
         def back_off(again: Stored) -> None:
             message = f'Back-off pulling image "{image}": ErrImagePull: {words}'
-            held = self._steps.pods.put(pod_status.waiting(again.document, "ImagePullBackOff", message))
-            self._steps.recorder.say(held, KUBELET, "BackOff", f'Back-off pulling image "{image}"')
-            self._steps.recorder.say(held, KUBELET, "Failed", "Error: ImagePullBackOff")
+            waiting = self._steps.pods.put(pod_status.waiting(again.document, "ImagePullBackOff", message))
+            self._steps.recorder.say(waiting, KUBELET, "BackOff", f'Back-off pulling image "{image}"')
+            self._steps.recorder.say(waiting, KUBELET, "Failed", "Error: ImagePullBackOff")
             self._steps.later(
                 wait * 0.9,
-                held,
+                waiting,
                 lambda pod: self._pull_failed(pod, image, min(2 * wait, self._steps.timings.backoff_last)),
             )
 
         self._steps.later(wait * 0.1, failed, back_off)
 
     def _run(self, pod: Stored, crash: Fault | None, restarts: int) -> None:
-        """Containers run; they become ready, or crash, or both in turn."""
+        """Run the containers, which become ready, or crash, or both in turn."""
         name = pod.document["spec"]["containers"][0]["name"]
         last = next((status.get("lastState") for status in pod_status.container_statuses(pod.document)), None)
         address = pod.document["status"].get("podIP") or self._new_address()
@@ -154,19 +154,19 @@ class PodStart:
             self._ending.end(pod, "Failed" if code else "Succeeded", state)
             return
         wait = min(self._steps.timings.backoff_first * 2 ** (restarts - 1), self._steps.timings.backoff_last)
-        held = self._steps.pods.put(pod_status.crashed(pod.document, state, self._steps.now(), restarts, wait))
+        waiting = self._steps.pods.put(pod_status.crashed(pod.document, state, self._steps.now(), restarts, wait))
         name = pod.document["spec"]["containers"][0]["name"]
         words = f"Back-off restarting failed container {name} in pod {pod.name}_{pod.namespace}({pod.uid})"
-        self._steps.recorder.say(held, KUBELET, "BackOff", words)
-        self._steps.later(wait, held, lambda pod: self._run(pod, fault, restarts))
+        self._steps.recorder.say(waiting, KUBELET, "BackOff", words)
+        self._steps.later(wait, waiting, lambda pod: self._run(pod, fault, restarts))
 
-    def lifted(self, before: Json, pod: Stored) -> None:
-        """A client may have lifted the last gate: then the pod is scheduled."""
+    def start_ungated(self, before: Json, pod: Stored) -> None:
+        """Schedule the pod if a client has removed its last gate."""
         if gates(before["spec"]) and not gates(pod.document["spec"]):
             self.begin(pod)
 
     def _new_address(self) -> str:
-        """An IP that no pod had before, from 10.4.0.1 on."""
+        """Return an IP that no pod had before, from 10.4.0.1 on."""
         self._addresses += 1
         number = (10 << 24) + (4 << 16) + self._addresses
         return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))

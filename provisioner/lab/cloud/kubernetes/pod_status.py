@@ -1,6 +1,6 @@
-"""What a pod's status says at each step of its life, as the scheduler and a kubelet write it. Pure.
+"""A pod's status at each step of its life, as the scheduler and a kubelet write it. Pure.
 
-Each function takes a pod's document and returns the next one.
+Each function takes a pod's document and returns the next document.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from provisioner.lab.cloud.kubernetes.gates import gates
 
 
 def timestamp(wall: float) -> str:
-    """Epoch seconds in the API's form, whole seconds."""
+    """Return epoch seconds in the API's form, whole seconds."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def epoch(text: str) -> float:
-    """Epoch seconds of an API timestamp."""
+    """Return the epoch seconds of an API timestamp."""
     return datetime.fromisoformat(text).timestamp()
 
 
 def condition_of(pod: Json, name: str) -> Json | None:
-    """One condition of a pod, if it has it."""
+    """Return a condition of a pod, or None."""
     conditions = pod["status"].get("conditions") or []
     return next((condition for condition in conditions if condition.get("type") == name), None)
 
 
 def container_statuses(pod: Json) -> list[Json]:
-    """The status of each container; empty before a kubelet has the pod."""
+    """Return the status of each container; empty before a kubelet has the pod."""
     return pod["status"].get("containerStatuses") or []
 
 
 def is_ready(pod: Json) -> bool:
-    """Running, Ready and with an IP: what counts as a running machine."""
+    """Return True for a pod that is Running, Ready and has an IP, which counts as a running machine."""
     condition = condition_of(pod, "Ready") or {}
     status = pod["status"]
     return status.get("phase") == "Running" and condition.get("status") == "True" and bool(status.get("podIP"))
 
 
 def is_ended(pod: Json) -> bool:
-    """Succeeded or Failed: such a pod never runs again."""
+    """Return True for a pod that is Succeeded or Failed and never runs again."""
     return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def machine_phase(pod: Json) -> str:
-    """The phase of the machine, in the words of the control face."""
+    """Return the phase of the machine, in the words of the control API."""
     if "deletionTimestamp" in pod["metadata"]:
         return "stopping"
     phase = pod["status"].get("phase")
@@ -60,17 +60,17 @@ def machine_phase(pod: Json) -> str:
 
 
 def with_status(pod: Json, **changes: Any) -> Json:
-    """The pod with some fields of its status replaced."""
+    """Return the pod with some fields of its status replaced."""
     return {**pod, "status": {**pod["status"], **changes}}
 
 
 def with_metadata(pod: Json, **changes: Any) -> Json:
-    """The pod with some fields of its metadata replaced."""
+    """Return the pod with some fields of its metadata replaced."""
     return {**pod, "metadata": {**pod["metadata"], **changes}}
 
 
 def with_condition(pod: Json, name: str, status: str, now: str, reason: str = "", message: str = "") -> Json:
-    """With one condition set; its transition time moves only when its status does."""
+    """Return the pod with one condition set. The transition time of the condition moves only if its status does."""
     old = condition_of(pod, name)
     condition: Json = {"type": name, "status": status, "lastProbeTime": None, "lastTransitionTime": now}
     if old is not None and old.get("status") == status:
@@ -84,7 +84,7 @@ def with_condition(pod: Json, name: str, status: str, now: str, reason: str = ""
 
 
 def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | None = None) -> Json:
-    """The pod with the status of every container set alike, none of them ready."""
+    """Return the pod with the same status for every container, none of which is ready."""
     started = "running" in state
     statuses = [
         {
@@ -104,12 +104,12 @@ def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | N
 
 
 def _digest(text: str) -> str:
-    """64 hexadecimal digits that follow from the text alone."""
+    """Return 64 hexadecimal digits that depend on the text alone."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def admitted(pod: Json, metadata: Json, params: Mapping[str, Any]) -> tuple[Json, Json]:
-    """A new pod and its metadata as an admission policy changes them: what the fault ``altered`` says."""
+    """Return a new pod and its metadata with an admission policy's changes, as the fault ``altered`` defines them."""
     changes = params.get("labels")
     labels = {} if changes is None else {**(metadata.get("labels") or {}), **changes}
     kept = {key: value for key, value in labels.items() if value is not None}
@@ -117,7 +117,7 @@ def admitted(pod: Json, metadata: Json, params: Mapping[str, Any]) -> tuple[Json
 
 
 def created(pod: Json, qos: str) -> Json:
-    """The pod as the server stores a new one."""
+    """Return the pod as the server stores a new one."""
     stored = {**pod, "status": {"phase": "Pending", "qosClass": qos}}
     if not gates(pod["spec"]):
         return stored
@@ -128,12 +128,12 @@ def created(pod: Json, qos: str) -> Json:
 
 
 def unschedulable(pod: Json, now: str, message: str) -> Json:
-    """The scheduler found no node."""
+    """Return the pod for which the scheduler found no node."""
     return with_condition(pod, "PodScheduled", "False", now, "Unschedulable", message)
 
 
 def scheduled(pod: Json, node: str, host_ip: str, now: str) -> Json:
-    """Bound to a node, whose kubelet has begun to create the containers."""
+    """Return the pod bound to a node, whose kubelet has begun to create the containers."""
     bound = {**pod, "spec": {**pod["spec"], "nodeName": node}}
     bound = with_status(bound, hostIP=host_ip, hostIPs=[{"ip": host_ip}], startTime=now)
     bound = with_containers(bound, {"waiting": {"reason": "ContainerCreating"}})
@@ -143,7 +143,7 @@ def scheduled(pod: Json, node: str, host_ip: str, now: str) -> Json:
 
 
 def prepared(pod: Json, now: str, *, ready: bool) -> Json:
-    """Its node has made its volumes and its network ready, or not yet."""
+    """Return the pod with volumes and network made ready by its node, or not yet."""
     return with_condition(pod, "PodReadyToStartContainers", str(ready), now)
 
 
@@ -155,18 +155,18 @@ def _unready(pod: Json, now: str, reason: str = "ContainersNotReady") -> Json:
 
 
 def waiting(pod: Json, reason: str, message: str) -> Json:
-    """No container runs, for this reason."""
+    """Return the pod of which no container runs, for this reason."""
     return with_containers(pod, {"waiting": {"reason": reason, "message": message}})
 
 
 def running(pod: Json, ip: str, now: str, restarts: int = 0, last: Json | None = None) -> Json:
-    """Containers run, are not ready yet, and the pod has its IP."""
+    """Return the pod with running containers, which are not ready yet, and with its IP."""
     pod = with_status(pod, phase="Running", podIP=ip, podIPs=[{"ip": ip}])
     return with_containers(pod, {"running": {"startedAt": now}}, restarts=restarts, last=last)
 
 
 def ready(pod: Json, now: str) -> Json:
-    """Every container passes its readiness probe."""
+    """Return the pod of which every container passes its readiness probe."""
     statuses = [{**status, "ready": True} for status in container_statuses(pod)]
     pod = with_status(pod, containerStatuses=statuses)
     pod = with_condition(pod, "ContainersReady", "True", now)
@@ -174,14 +174,14 @@ def ready(pod: Json, now: str) -> Json:
 
 
 def terminated(pod: Json, exit_code: int, now: str, reason: str = "") -> Json:
-    """The state of a container that has ended; ``reason`` such as OOMKilled, else what follows from the code."""
+    """Return the state of a container that has ended. ``reason``: such as OOMKilled; empty: by the exit code."""
     reason = reason or ("Completed" if exit_code == 0 else "Error")
     started = pod["status"].get("startTime", now)
     return {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": started, "finishedAt": now}}
 
 
 def crashed(pod: Json, last: Json, now: str, restarts: int, wait: float) -> Json:
-    """A container ended, as ``last`` says, and waits to be started again."""
+    """Return the pod of which a container ended with the state ``last`` and waits to be started again."""
     container = pod["spec"]["containers"][0]["name"]
     metadata = pod["metadata"]
     whose = f"container={container} pod={metadata['name']}_{metadata['namespace']}({metadata['uid']})"
@@ -191,7 +191,7 @@ def crashed(pod: Json, last: Json, now: str, restarts: int, wait: float) -> Json
 
 
 def ended(pod: Json, phase: str, state: Json, now: str, reason: str = "", message: str = "") -> Json:
-    """Every container has ended, as ``state`` says, for good."""
+    """Return the pod of which every container has ended for good, with ``state``."""
     restarts = max((status.get("restartCount", 0) for status in container_statuses(pod)), default=0)
     pod = with_containers(pod, state, restarts=restarts)
     why = {"reason": reason, "message": message} if reason else {}
@@ -200,17 +200,17 @@ def ended(pod: Json, phase: str, state: Json, now: str, reason: str = "", messag
 
 
 def disrupted(pod: Json, reason: str, message: str, now: str) -> Json:
-    """The pod with the condition that the system will end it."""
+    """Return the pod with the condition that the system will end it."""
     return with_condition(pod, "DisruptionTarget", "True", now, reason, message)
 
 
 def deleting(pod: Json, grace: int, at: str) -> Json:
-    """Asked to end, by ``at`` at the latest."""
+    """Return the pod that was asked to end, by ``at`` at the latest."""
     return with_metadata(pod, deletionTimestamp=at, deletionGracePeriodSeconds=grace)
 
 
 def quality_of_service(spec: Json) -> str:
-    """Guaranteed, Burstable or BestEffort, by the containers' resources."""
+    """Return Guaranteed, Burstable or BestEffort, by the containers' resources."""
     resources = [container.get("resources") or {} for container in spec["containers"]]
     if not any(one.get("requests") or one.get("limits") for one in resources):
         return "BestEffort"

@@ -1,5 +1,7 @@
-"""The steps of pods' lives: their pod, their time, and chance. Each step is an event in the world and observations its
-pod up again, so that a pod that was deleted or made anew is left alone."""
+"""The steps of pods' lives. A step is an event in the world that reads its pod again.
+
+The step is skipped if the pod was deleted or made anew meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Step = Callable[[Stored], None]
 
 
 class Steps:
-    """The parts of a cluster that every step works on, and its time."""
+    """The parts of a cluster that every step works on, and the time of steps."""
 
     def __init__(self, world: World, pods: Store, nodes: Nodes, recorder: Recorder, timings: PodTimings) -> None:
         self.pods = pods
@@ -25,11 +27,11 @@ class Steps:
         self.recorder = recorder
         self.timings = timings
         self.lost_nodes: set[str] = set()
-        """Nodes that are gone; their pods take no further step by themselves."""
+        """Nodes that are gone. Their pods take no further step by themselves."""
         self._world = world
 
     def later(self, delay: float, pod: Stored, step: Step, *, always: bool = False) -> None:
-        """Take the step at its time, if the same pod is still there. Unless ``always``, neither pod nor node may be
+        """Take the step at its time, if the same pod still exists. Unless ``always``, neither pod nor node may be
         ending.
         """
         namespace, name, uid = pod.namespace, pod.name, pod.uid
@@ -45,13 +47,13 @@ class Steps:
         self._world.after(delay, event)
 
     def strikes(self, mode: str, pod: Stored) -> Fault | None:
-        """The fault of this mode that strikes the pod; None when none does."""
+        """Return the fault of this mode that strikes the pod, or None."""
         return self._world.strikes(mode, pod.namespace, pod.name)
 
     def delay(self, delay: Delay) -> float:
-        """Seconds, by chance."""
+        """Return some seconds by chance."""
         return self._world.lognormal(*delay)
 
     def now(self) -> str:
-        """The world's clock, as Kubernetes prints times."""
+        """Return the time of the world's clock, as Kubernetes prints times."""
         return pod_status.timestamp(self._world.wall())

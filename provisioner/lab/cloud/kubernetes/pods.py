@@ -2,32 +2,29 @@
 
 Refusals are :class:`~provisioner.lab.cloud.kubernetes.errors.ApiError`. No I/O.
 
-Faults the model knows, each matched against the pod's namespace and its name:
+Faults of the model. Targets: the pod's namespace and its name.
 
-=============  =========================================================================================================
-mode           what happens
-=============  =========================================================================================================
-quota          ``params.limit`` (default 0): a create beyond so many pods of the namespace that have not ended is 403
-invalid        a create is 422
-altered        a created pod has ``params.labels`` (null takes one away; default: none is left) and ``params.spec``, as
-               where an admission policy changes it
-stockout       an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp, which says
-               ``params.words`` (default ``GCE out of resources``); each attempt (one every ``reschedule`` seconds)
-               is a chance
-spot_node      the pod comes to a Spot node without asking for one, as a compute class chooses it
-unprepared     the node fails to make volumes or network ready: ContainerCreating, and an Event with ``params.reason``
-               (default FailedMount) and ``params.words``; each attempt (one every ``reschedule`` seconds) is a chance
-slow_start     the pod runs ``params.seconds`` (default 60) later
-image_pull     the image is never pulled: ErrImagePull and ImagePullBackOff in turn
-bad_config     containers are never created: CreateContainerConfigError with ``params.words``
-crash          containers end with ``params.exit_code`` (default 1) and ``params.reason`` (such as OOMKilled) after
-               ``params.seconds`` (default 1) of running, each time: CrashLoopBackOff, or the phase Failed or Succeeded
-               where ``restartPolicy`` says so
-never_ready    the pod runs and its readiness probe fails for ever
-stuck          a deleted pod stays, terminating, for as long as the fault stands
-=============  =========================================================================================================
+* ``quota``: a create beyond ``params.limit`` (default 0) pods of the namespace that have not ended is answered 403
+* ``invalid``: a create is answered 422
+* ``altered``: a created pod has ``params.labels`` (null removes a label; default: no label is left) and
+  ``params.spec``, as if an admission policy had changed the pod
+* ``stockout``: an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp with
+  ``params.words`` (default ``GCE out of resources``). Each attempt (one every ``reschedule`` seconds) is a chance.
+* ``spot_node``: the pod comes to a Spot node without asking for one, as by a compute class
+* ``unprepared``: the node fails to make volumes or network ready: ContainerCreating, and an Event with
+  ``params.reason`` (default FailedMount) and ``params.words``. Each attempt (one every ``reschedule`` seconds) is a
+  chance.
+* ``slow_start``: the pod runs ``params.seconds`` (default 60) later
+* ``image_pull``: the image is never pulled: ErrImagePull and ImagePullBackOff in turn
+* ``bad_config``: containers are never created: CreateContainerConfigError with ``params.words``
+* ``crash``: containers end with ``params.exit_code`` (default 1) and ``params.reason`` (such as OOMKilled) each time
+  they have run ``params.seconds`` (default 1): CrashLoopBackOff, or the phase Failed or Succeeded if ``restartPolicy``
+  demands it
+* ``never_ready``: the pod runs and its readiness probe fails for ever
+* ``stuck``: a deleted pod stays, terminating, for as long as the fault is set
 
-``stockout``, ``stuck`` and ``unprepared``: asked again, and end with the fault; the others are decided once for a pod.
+The faults ``stockout``, ``stuck`` and ``unprepared`` are checked again and end with the fault. The others are decided
+once for a pod.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from typing import Any
 from provisioner.lab.cloud.kubernetes import pod_status
 from provisioner.lab.cloud.kubernetes.errors import Cause, Json, already_exists, invalid, not_found, over_quota
 from provisioner.lab.cloud.kubernetes.events import KUBELET, Recorder
-from provisioner.lab.cloud.kubernetes.gates import lifted
+from provisioner.lab.cloud.kubernetes.gates import without_empty_gates
 from provisioner.lab.cloud.kubernetes.nodes import Nodes
 from provisioner.lab.cloud.kubernetes.pod_end import PodEnd
 from provisioner.lab.cloud.kubernetes.pod_start import PodStart
@@ -50,7 +47,7 @@ from provisioner.lab.cloud.kubernetes.validation import check_update, generated_
 from provisioner.lab.cloud.world import World
 
 HISTORY = 10_000
-"""Changes of one kind that a watch can begin at; before them it is 410."""
+"""Changes of one kind at which a watch can begin. A watch from an older version is answered 410."""
 
 _ALWAYS_THERE = ("default", "kube-system")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -68,11 +65,11 @@ PREEMPTIONS = {
     "TerminationByKubelet": "Pod was terminated in response to imminent node shutdown.",
     "PreemptionByScheduler": "default-scheduler: preempting to accommodate a higher priority pod",
 }
-"""Why pods are preempted, and the words: a Spot node that is taken away, or a pod of higher priority."""
+"""The reasons of a preemption and their messages: a lost Spot node, or a pod of higher priority."""
 
 
 class Cluster:
-    """One cluster. Whoever owns the world calls it, one call at a time."""
+    """A cluster. The owner of the world makes its calls, one at a time."""
 
     def __init__(
         self,
@@ -97,7 +94,7 @@ class Cluster:
 
     @property
     def timings(self) -> PodTimings:
-        """How long the steps of a pod's life take; a new value holds for steps begun later."""
+        """The durations of the steps of a pod's life. New values hold for steps that begin later."""
         return self._steps.timings
 
     @timings.setter
@@ -111,23 +108,24 @@ class Cluster:
         self.stores["namespaces"].put({"metadata": metadata, "spec": spec, "status": {"phase": "Active"}})
 
     def _identity(self, name: str) -> Json:
-        """What the server writes into the metadata of a new object."""
+        """Return the metadata that the server gives to a new object."""
         uid = str(uuid.UUID(int=self.world.random.getrandbits(128), version=4))
         return {"name": name, "uid": uid, "creationTimestamp": pod_status.timestamp(self.world.wall())}
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def get(self, resource: str, namespace: str, name: str) -> Stored:
-        """The object; 404 when there is none."""
+        """Return the object; 404 if there is none."""
         stored = self.stores[resource].get(namespace, name)
         if stored is None:
             raise not_found(resource, name)
         return stored
 
     def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
-        """A new pod, which will be scheduled. 403, 404, 409 and 422 as the real server; ``dry_run`` only checks.
+        """Create a pod, which will be scheduled. Raises 403, 404, 409 and 422 as the real server; ``dry_run`` only
+        checks.
 
-        ``manager``: who makes it, as the server notes in ``managedFields`` (here without the fields themselves).
+        ``manager``: the creator that the server notes in ``managedFields`` (here without the fields themselves).
         """
         pod = with_defaults(document)
         metadata = self._new_metadata("pods", namespace, pod["metadata"])
@@ -151,7 +149,7 @@ class Cluster:
         return stored
 
     def create_event(self, namespace: str, document: Json) -> Stored:
-        """An Event as a client sends it."""
+        """Store an Event as a client sends it."""
         metadata = self._new_metadata("events", namespace, document.get("metadata") or {})
         if self.stores["events"].get(namespace, metadata["name"]) is not None:
             raise already_exists("events", metadata["name"])
@@ -167,7 +165,7 @@ class Cluster:
         return {**kept, **self._identity(name), "namespace": namespace}
 
     def _generate(self, resource: str, namespace: str, base: str) -> str:
-        """A free name, as long as there is one."""
+        """Return a free name, unless eight attempts find none."""
         for _ in range(8):
             suffix = "".join(self.world.random.choice(_SUFFIX_LETTERS) for _ in range(5))
             name = generated_base(base) + suffix
@@ -191,13 +189,13 @@ class Cluster:
             raise over_quota(name, used, limit)
 
     def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
-        """The pod with what a client may change: the status alone, or all but the status."""
+        """Update the parts of a pod that a client may change: the status alone, or all but the status."""
         changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)
         stored = self.pods.put(changed)
         self._end.left(pod.document, stored.document)
-        self._start.lifted(pod.document, stored)
+        self._start.start_ungated(pod.document, stored)
         metadata = changed["metadata"]
         if metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers"):
             return self._end.remove(stored)
@@ -206,9 +204,9 @@ class Cluster:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: Stored, grace: int | None = None) -> Stored:
-        """Ask a pod to end within ``grace`` seconds (default: its own); what never ran, or has ended, goes at once.
+        """Ask a pod to end within ``grace`` seconds (default: its own). A pod that never ran or has ended goes at once.
 
-        One that is ending already can only be given less time.
+        A pod that is already ending can only get a shorter time.
         """
         spec, metadata = pod.document["spec"], pod.document["metadata"]
         granted = metadata.get("deletionGracePeriodSeconds")
@@ -232,13 +230,13 @@ class Cluster:
         return pod_status.deleting(pod, grace, pod_status.timestamp(self.world.wall() + grace))
 
     def evict(self, pod: Stored, grace: int | None = None) -> Stored:
-        """The eviction API: a condition that says so, then a delete."""
+        """Evict a pod: set the condition of an eviction, then delete the pod."""
         now = pod_status.timestamp(self.world.wall())
-        told = pod_status.disrupted(pod.document, "EvictionByEvictionAPI", "Eviction API: evicting", now)
-        return self.delete(self.pods.put(told), grace)
+        disrupted = pod_status.disrupted(pod.document, "EvictionByEvictionAPI", "Eviction API: evicting", now)
+        return self.delete(self.pods.put(disrupted), grace)
 
     def preempt(self, names: Collection[str], reason: str = "TerminationByKubelet") -> list[str]:
-        """Take these pods away, in any namespace; returns the names of those that were on a node and not yet ending."""
+        """Preempt these pods in any namespace. Return the names of those that were on a node and not yet ending."""
         wanted = set(names)
         doomed = [pod for pod in self.pods.select("") if pod.name in wanted and _can_be_preempted(pod.document)]
         for pod in doomed:
@@ -248,26 +246,26 @@ class Cluster:
     def _preempt(self, pod: Stored, reason: str, message: str) -> None:
         now = pod_status.timestamp(self.world.wall())
         grace = self.timings.preempt_grace
-        told = self.pods.put(self._deleting(pod_status.disrupted(pod.document, reason, message, now), int(grace)))
+        disrupted = self.pods.put(self._deleting(pod_status.disrupted(pod.document, reason, message, now), int(grace)))
         by_node = reason == "TerminationByKubelet"
-        self._recorder.say(told, KUBELET, "NodeShutdown" if by_node else "Preempted", message)
-        self._end.stop(told, grace, reason="Terminated" if by_node else "Preempting", message=message)
+        self._recorder.say(disrupted, KUBELET, "NodeShutdown" if by_node else "Preempted", message)
+        self._end.stop(disrupted, grace, reason="Terminated" if by_node else "Preempting", message=message)
 
     def fail_node(self, node: Stored) -> Stored:
-        """The node is gone at once; its pods are failed and collected a while later."""
+        """Remove the node at once. Its pods are failed and collected some time later."""
         for pod in self.pods.select(""):
             if pod.document["spec"].get("nodeName") == node.name:
                 self._end.lose_node(pod)
         return self._steps.nodes.remove(node)
 
-    # --- the whole ----------------------------------------------------------------------------------------------------
+    # --- the whole cluster --------------------------------------------------------------------------------------------
 
     def state(self) -> list[dict[str, Any]]:
-        """Every pod as the control face shows machines."""
+        """Return every pod as the control API shows machines."""
         return [_machine(pod) for pod in self.pods.select("")]
 
     def reset(self) -> None:
-        """Remove every pod and Event; watchers see them go."""
+        """Remove every pod and Event. Watchers see their removal."""
         for pod in self.pods.select(""):
             self._end.remove(pod)
         for event in self.stores["events"].select(""):
@@ -292,13 +290,13 @@ def _can_be_preempted(pod: Json) -> bool:
 
 
 def _changed(pod: Stored, document: Json) -> Json:
-    """The pod with the metadata and spec that a client wrote; 422 for what cannot change."""
+    """Return the pod with the metadata and spec that a client wrote; 422 for a field that cannot change."""
     check_update(pod.document, document)
     metadata = {**pod.document["metadata"]}
     for key in ("labels", "annotations", "finalizers", "ownerReferences"):
         metadata.pop(key, None)
         if document["metadata"].get(key):
             metadata[key] = document["metadata"][key]
-    changed = {**pod.document, "metadata": metadata, "spec": lifted(document["spec"])}
+    changed = {**pod.document, "metadata": metadata, "spec": without_empty_gates(document["spec"])}
     validate_pod(changed)
     return changed

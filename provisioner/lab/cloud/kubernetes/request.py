@@ -1,4 +1,4 @@
-"""What a request to the Kubernetes API asks, taken from its path, query, headers and body."""
+"""A request to the Kubernetes API, read from its path, query, headers and body."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BODY_TYPES = ("application/json", "application/yaml")
 
 @dataclass(frozen=True)
 class Call:
-    """One request, understood: what it asks of which objects."""
+    """A parsed request: its verb, and the objects that it is about."""
 
     request: web.Request
     store: Store
@@ -39,7 +39,7 @@ class Call:
     verb: str
     form: Form
     body: Any
-    """The body's JSON; an empty object when there is none."""
+    """The body's JSON; an empty object if there is no body."""
 
     @property
     def resource(self) -> str:
@@ -48,29 +48,29 @@ class Call:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """What faults are matched against."""
+        """The targets that faults are matched against."""
         method = f"{self.resource}.{self.verb}"
         return self.namespace, self.name, method, f"{self.namespace}/{method}"
 
     @property
     def counted_as(self) -> str:
-        """Its name among the counted calls: a watch that begins with a list is a ``watchlist``."""
+        """The name among the counted calls. A watch that begins with a list is a ``watchlist``."""
         streamed = self.verb == "watch" and self.request.query.get("sendInitialEvents") == "true"
         return f"{self.resource}.{'watchlist' if streamed else self.verb}"
 
     @property
-    def strict(self) -> bool:
-        """True when a field that nobody knows is to be refused, and not dropped."""
+    def is_strict(self) -> bool:
+        """True if an unknown field is to be refused instead of dropped."""
         return self.request.query.get("fieldValidation") == "Strict"
 
     @property
     def dry_run(self) -> bool:
-        """True when the call is only to be checked, and nothing stored."""
+        """True if the call is only to be checked and not stored."""
         return "dryRun" in self.request.query or bool(isinstance(self.body, dict) and self.body.get("dryRun"))
 
 
 def verb_of(request: web.Request, named: bool, subresource: str) -> str:
-    """The verb, as RBAC calls it; 405 for a method that the path does not take."""
+    """Return the verb as RBAC names it; 405 for a method that the path does not have."""
     match request.method:
         case "GET" if not named and request.query.get("watch", "").lower() in ("1", "true"):
             return "watch"
@@ -88,7 +88,7 @@ def verb_of(request: web.Request, named: bool, subresource: str) -> str:
 
 
 async def read_body(request: web.Request, verb: str) -> Any:
-    """The body's JSON; 400 when it is none, 415 when it claims to be something else."""
+    """Return the body's JSON; 400 if it is not JSON, 415 if it claims another media type."""
     content = await request.read()
     if not content and verb in ("delete", "deletecollection"):
         return {}
@@ -105,13 +105,13 @@ async def read_body(request: web.Request, verb: str) -> Any:
 
 
 def match_of(call: Call) -> Match | None:
-    """The test of the query's selectors; None when it names none."""
+    """Return the test of the query's selectors; None if the query has none."""
     query = call.request.query
     return selector(call.store.kind.resource, query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
 
 def delete_options(call: Call) -> Json:
-    """Delete options from the body and, as old clients give them, from the query."""
+    """Return the delete options from the body and, as old clients send them, from the query."""
     if not isinstance(call.body, dict):
         raise bad_request("json: cannot unmarshal the body into a DeleteOptions")
     grace = call.request.query.get("gracePeriodSeconds", "")
@@ -129,7 +129,7 @@ def delete_options(call: Call) -> Json:
 
 
 def check_preconditions(options: Json, stored: Stored) -> None:
-    """409 when the object is not the one meant."""
+    """Raise 409 if the object is not the one that the caller meant."""
     asked = options.get("preconditions") or {}
     for field, words, value, guess in (
         ("uid", "UID", stored.uid, "deleted and then recreated"),

@@ -31,11 +31,11 @@ _FIELDS = {
     "nodes": {"metadata.name", "spec.unschedulable"},
     "namespaces": {"metadata.name", "status.phase"},
 }
-"""What the real server can select by; anything else is 400."""
+"""The fields that the real server can select by. Any other field is answered 400."""
 
 
 def selector(resource: str, labels: str, fields: str) -> Match | None:
-    """The test for objects of a resource; None when everything matches. A mistake is a 400."""
+    """Return the test for objects of a resource; None if every object matches. A mistake is answered 400."""
     if not labels and not fields:
         return None
     label_tests = parse_labels(labels)
@@ -49,7 +49,7 @@ def selector(resource: str, labels: str, fields: str) -> Match | None:
 
 @lru_cache(maxsize=256)
 def parse_labels(text: str) -> tuple[LabelTest, ...]:
-    """One test for each requirement of a label selector."""
+    """Return a test for each requirement of a label selector."""
     return tuple(_label_test(part.strip(), text) for part in _split_outside_brackets(text) if part.strip())
 
 
@@ -101,7 +101,7 @@ FieldTest = Callable[[Mapping[str, Any]], bool]
 
 @lru_cache(maxsize=256)
 def parse_fields(resource: str, text: str) -> tuple[FieldTest, ...]:
-    """One test for each term of a field selector."""
+    """Return a test for each term of a field selector."""
     return tuple(_field_test(resource, term, text) for term in re.split(r"(?<!\\),", text) if term)
 
 
@@ -117,7 +117,7 @@ def _field_test(resource: str, term: str, text: str) -> FieldTest:
 
 
 def _field(document: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """The value as the selector compares it; a missing one is empty."""
+    """Return the value as the selector compares it; a missing value is empty."""
     value: Any = document
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

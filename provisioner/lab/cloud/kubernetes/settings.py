@@ -1,4 +1,4 @@
-"""How long things take in the simulated Kubernetes cluster. Durations are seconds of world time."""
+"""Durations in the simulated Kubernetes cluster, in seconds of world time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from provisioner.lab.cloud.timing import Delay, parse_timings
 
 @dataclass(frozen=True)
 class PodTimings:
-    """How long things take. The defaults are a cluster with room on its nodes; tests and the demo pass short ones."""
+    """Durations in the model. The defaults are a cluster with room on its nodes; tests and the demo use short ones."""
 
     schedule: Delay = (0.5, 2.0)
-    """Time from create to bound; a node pool that must grow takes minutes: the fault ``slow_start`` does that."""
+    """Time from create to bound. The growth of a node pool takes minutes, which the fault ``slow_start`` simulates."""
     start: Delay = (1.5, 6.0)
     """Time from bound to running: volumes, image, network."""
     ready: Delay = (0.5, 2.0)
@@ -24,20 +24,20 @@ class PodTimings:
     confirm: Delay = (0.5, 2.0)
     """Time from the end of the containers to the object's removal."""
     reschedule: float = 10.0
-    """Time between two attempts to schedule what did not fit."""
+    """Time between two attempts to schedule a pod that did not fit."""
     backoff_first: float = 10.0
-    """First gap after a failed pull or a crash; doubles."""
+    """First gap after a failed pull or a crash; it doubles."""
     backoff_last: float = 300.0
     preempt_grace: float = 15.0
-    """What GKE leaves by default to a pod on a Spot node that is taken away; all of it is used."""
+    """Seconds that GKE leaves by default to a pod on a lost Spot node. The pod uses all of them."""
     node_gone: float = 50.0
     """Time from a node's removal to the end of its pods."""
     bookmark: float = 60.0
     """Time between two bookmarks of a watch."""
     event_ttl: float = 3600.0
-    """Events are kept so long; 0: none are made."""
+    """Seconds for which Events are kept; 0: no Events are made."""
     continue_ttl: float = 300.0
-    """A list read in pages must be read to its end within this."""
+    """Seconds within which a list in pages must be read to its end."""
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> PodTimings:

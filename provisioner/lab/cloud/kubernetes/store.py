@@ -1,7 +1,7 @@
-"""Objects of one kind in versions: what is there now, what changed since, and snapshots for lists read in pages.
+"""Objects of one kind in versions: the current objects, recent changes, and snapshots for lists in pages.
 
-An object's document is never changed once stored: an update stores another one, so that snapshots and the bytes
-made from a version stay true. No I/O.
+A stored document is never changed. An update stores another document, so that snapshots and the bytes made from a
+version stay true. No I/O.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Literal
 from provisioner.lab.cloud.kubernetes.errors import Json
 
 FIRST_VERSION = 1000
-"""resourceVersions begin here, so that there are versions too old to watch from even in a new cluster."""
+"""The first resourceVersion. Versions too old to watch from exist even in a new cluster."""
 
 SNAPSHOTS = 64
-"""Lists read in pages that may be under way at once; older ones end with 410."""
+"""Lists in pages that may be under way at once. Older lists end with 410."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object as discovery tells it."""
+    """A kind of object, with the names and verbs that discovery shows."""
 
     kind: str
     resource: str
@@ -38,7 +38,7 @@ class Kind:
 
 
 class Stored:
-    """One version of one object."""
+    """A version of an object."""
 
     __slots__ = ("_bytes", "document", "kind", "labels", "name", "namespace", "uid", "version")
 
@@ -47,7 +47,7 @@ class Stored:
         self.kind = kind
         stored = {"resourceVersion": str(version)} if version else {}
         self.document: Json = {**document, "metadata": {**metadata, **stored}}
-        """The object without kind and apiVersion, as lists hold items. Version 0: a dry run."""
+        """The object without kind and apiVersion, as lists contain items. Version 0: a dry run."""
         self.version = version
         self.namespace: str = metadata.get("namespace", "")
         self.name: str = metadata["name"]
@@ -64,7 +64,7 @@ class Stored:
 
     @property
     def body(self) -> bytes:
-        """JSON with kind and apiVersion, as it stands alone and in watch events."""
+        """JSON with kind and apiVersion, as in single responses and watch events."""
         return b'{"kind":"%s","apiVersion":"v1",' % self.kind.kind.encode() + self.item[1:]
 
 
@@ -73,7 +73,7 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened to one object at one version."""
+    """The change of an object at a version."""
 
     version: int
     type: ChangeType
@@ -82,13 +82,13 @@ class Change:
 
 
 class Versions:
-    """The cluster's one counter of resourceVersions."""
+    """The cluster's only counter of resourceVersions."""
 
     def __init__(self) -> None:
         self.current = FIRST_VERSION
 
     def next(self) -> int:
-        """A version never used before."""
+        """Return a version never used before."""
         self.current += 1
         return self.current
 
@@ -97,7 +97,7 @@ Match = Callable[[Stored], bool]
 
 
 class Store:
-    """All objects of one kind, and the changes of late."""
+    """All objects of one kind, and their recent changes."""
 
     def __init__(self, versions: Versions, kind: Kind, history: int) -> None:
         self.kind = kind
@@ -108,7 +108,7 @@ class Store:
         self._changes: list[Change] = []
         self._history = history
         self._forgotten = FIRST_VERSION
-        """The version of the last change that is forgotten."""
+        """The version of the last forgotten change."""
         self._snapshots: OrderedDict[int, tuple[int, list[Stored]]] = OrderedDict()
         self._numbers = itertools.count(1)
 
@@ -118,22 +118,22 @@ class Store:
         return self._versions.current
 
     def get(self, namespace: str, name: str) -> Stored | None:
-        """The object, if there is one of that name."""
+        """Return the object of that name, or None."""
         return self._objects.get(namespace, {}).get(name)
 
     def select(self, namespace: str, match: Match | None = None) -> list[Stored]:
-        """All that match, of one namespace or (empty name) of all, in the order of the store's keys."""
+        """Return all matching objects of one namespace or (empty name) of all, in the order of the store's keys."""
         spaces = [namespace] if namespace else sorted(self._objects)
         tables = [self._objects.get(space, {}) for space in spaces]
         objects = [table[name] for table in tables for name in sorted(table)]
         return objects if match is None else [stored for stored in objects if match(stored)]
 
     def count(self, namespace: str) -> int:
-        """Objects in a namespace."""
+        """Return the number of objects in a namespace."""
         return len(self._objects.get(namespace, {}))
 
     def put(self, document: Json) -> Stored:
-        """Create or replace; the object gets the next version."""
+        """Create or replace the object, which gets the next version."""
         stored = Stored(self.kind, document, self._versions.next())
         space = self._objects.setdefault(stored.namespace, {})
         before = space.get(stored.name)
@@ -142,26 +142,26 @@ class Store:
         return stored
 
     def remove(self, stored: Stored) -> Stored:
-        """Take it away; what is returned is its last state under the version of its end."""
+        """Remove the object. Return its last state under the version of its end."""
         last = Stored(self.kind, stored.document, self._versions.next())
         del self._objects[stored.namespace][stored.name]
         self._record(Change(last.version, "DELETED", last, stored))
         return last
 
     def since(self, version: int) -> Sequence[Change] | None:
-        """Every change after that version; None when some are no longer remembered."""
+        """Return every change after that version; None if some are no longer stored."""
         if version < self._forgotten:
             return None
         return self._changes[bisect_right(self._changes, version, key=attrgetter("version")) :]
 
     def forget(self) -> None:
-        """Remember no change up to now: whoever watches from an older version gets 410."""
+        """Forget all changes up to now, so that a watch from an older version gets 410."""
         self._forgotten = self._versions.current
         self._changes.clear()
         self._snapshots.clear()
 
     def keep(self, objects: list[Stored]) -> int:
-        """Keep a list for its next pages; returns the number it is found under."""
+        """Keep a list for its next pages. Return the number under which it is kept."""
         number = next(self._numbers)
         self._snapshots[number] = (self._versions.current, objects)
         while len(self._snapshots) > SNAPSHOTS:
@@ -169,7 +169,7 @@ class Store:
         return number
 
     def kept(self, number: int) -> tuple[int, list[Stored]] | None:
-        """The version of a kept list, and the list; None when it is no longer kept."""
+        """Return the version of a kept list, and the list; None if it is no longer kept."""
         return self._snapshots.get(number)
 
     def _record(self, change: Change) -> None:

@@ -1,4 +1,4 @@
-"""Objects as the rows that ``kubectl get`` prints: the server makes its tables. Pure."""
+"""Objects as the rows that ``kubectl get`` prints, because the server makes the tables. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME_WORDS = (
 
 
 def table(objects: Sequence[Stored], resource: str, now: float, include: str, metadata: Json) -> Json:
-    """A ``Table`` of objects at epoch second ``now``; ``include`` is None, Metadata or Object."""
+    """Return a ``Table`` of objects at epoch second ``now``. ``include`` is None, Metadata or Object."""
     columns, cells = _TABLES[resource]
     rows = [{"cells": cells(stored.document, now), **_object(stored, include)} for stored in objects]
     head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
@@ -34,7 +34,7 @@ def _object(stored: Stored, include: str) -> Json:
 
 
 def partial(stored: Stored) -> Json:
-    """The metadata alone."""
+    """Return the metadata alone."""
     head = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     return {**head, "metadata": stored.document["metadata"]}
 
@@ -46,7 +46,7 @@ def _column(name: str, words: str = "", *, wide: bool = False) -> Json:
 
 
 def duration(seconds: float) -> str:
-    """A duration as kubectl prints ages: two units at most, fewer the older."""
+    """Return a duration as kubectl prints ages: at most two units, fewer for longer durations."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:
@@ -104,7 +104,7 @@ def _pod_cells(pod: Json, now: float) -> Cells:
 
 
 def pod_word(pod: Json) -> str:
-    """The one word for what a pod does, as the real server finds it."""
+    """Return the word for a pod's state, found as by the real server."""
     status = pod["status"]
     word: str = status.get("reason") or status.get("phase") or "Unknown"
     if (condition_of(pod, "PodScheduled") or {}).get("reason") == "SchedulingGated":

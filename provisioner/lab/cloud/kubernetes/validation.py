@@ -1,4 +1,4 @@
-"""What a pod must look like, what the server fills in, and what may change afterwards. Pure."""
+"""The form of a pod, the defaults that the server fills in, and the changes that are allowed afterwards. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.lab.cloud.kubernetes.errors import (
     required,
     unknown_reference,
 )
-from provisioner.lab.cloud.kubernetes.gates import gate_causes, gates, lift_causes, lifted
+from provisioner.lab.cloud.kubernetes.gates import gate_causes, gate_change_causes, gates, without_empty_gates
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(_LABEL)
@@ -104,7 +104,7 @@ _JSON_TYPES: Mapping[type, str] = {
 
 
 def check_shape(kind: str, document: object) -> Json:
-    """The body as an object of that kind whose fields have the right types; 400 otherwise."""
+    """Return the body as an object of that kind whose fields have the right types; 400 otherwise."""
     if not isinstance(document, dict):
         raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal a {_json_type(document)}")
     if document.get("kind", kind) != kind or document.get("apiVersion", "v1") not in ("v1", "policy/v1"):
@@ -126,7 +126,7 @@ def check_shape(kind: str, document: object) -> Json:
 
 
 def known_fields(pod: Json, *, strict: bool) -> Json:
-    """The pod without fields that no pod has; 400 for one that has some, where the caller wants the server strict."""
+    """Return the pod without unknown fields. If ``strict``, raise 400 for unknown fields."""
     from provisioner.backends.gke.pod_fields import unknown_fields  # loads the client's models: 0.3 s
 
     unknown = list(unknown_fields(pod))
@@ -157,7 +157,7 @@ def _json_type(value: object) -> str:
 
 
 def validate_pod(pod: Json) -> None:
-    """422 with every mistake at once, after the name was generated and defaults were filled in."""
+    """Raise 422 with all mistakes. The name is generated and defaults are filled in before."""
     causes = [*_metadata_causes(pod["metadata"]), *_spec_causes(pod.get("spec") or {})]
     if causes:
         raise invalid("Pod", pod["metadata"].get("name", ""), causes)
@@ -225,17 +225,17 @@ def _hostname_causes(hostname: str) -> Iterator[Cause]:
 
 
 def with_defaults(pod: Json) -> Json:
-    """The pod as the server stores it, without kind, apiVersion and status."""
+    """Return the pod as the server stores it, without kind, apiVersion and status."""
     spec = pod.get("spec") or {}
     containers = [_container_with_defaults(container) for container in spec.get("containers") or []]
     filled = {**_SPEC_DEFAULTS, **{key: value for key, value in spec.items() if value is not None}}
     filled["containers"] = containers
-    # The server takes a negative grace period for the shortest that there is.
+    # The server replaces a negative grace period by the shortest one.
     if filled["terminationGracePeriodSeconds"] < 0:
         filled["terminationGracePeriodSeconds"] = 1
     if "serviceAccountName" in spec:
         filled["serviceAccount"] = spec["serviceAccountName"]
-    return {"metadata": pod.get("metadata") or {}, "spec": lifted(filled)}
+    return {"metadata": pod.get("metadata") or {}, "spec": without_empty_gates(filled)}
 
 
 def _container_with_defaults(container: Json) -> Json:
@@ -246,13 +246,13 @@ def _container_with_defaults(container: Json) -> Json:
 
 
 def generated_base(name: str) -> str:
-    """The part of ``generateName`` that a random suffix is put behind."""
+    """Return the part of ``generateName`` before the random suffix."""
     return name[:_MAX_GENERATE_NAME]
 
 
 def check_update(old: Json, new: Json) -> None:
-    """422 when an update changes what cannot change in a pod's spec: images, tolerations, deadlines and gates can."""
-    if causes := list(lift_causes(old["spec"], new.get("spec") or {})):
+    """Raise 422 if an update changes a fixed part of a pod's spec, other than images, tolerations, deadlines, gates."""
+    if causes := list(gate_change_causes(old["spec"], new.get("spec") or {})):
         raise invalid("Pod", old["metadata"]["name"], causes)
     free = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
     free |= {"nodeSelector", "affinity"} if gates(old["spec"]) else set()
@@ -275,7 +275,7 @@ def _frozen(spec: Json, free: Collection[str]) -> Json:
 
 
 def check_path(metadata: Json, namespace: str, name: str = "") -> None:
-    """400 when the body names another namespace or object than the path."""
+    """Raise 400 if the body names another namespace or object than the path."""
     if metadata.get("namespace", namespace) != namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     if name and metadata.get("name", name) != name:
@@ -284,7 +284,7 @@ def check_path(metadata: Json, namespace: str, name: str = "") -> None:
 
 
 def grace_period(options: Json) -> int | None:
-    """``gracePeriodSeconds`` of delete options; a negative one is the shortest."""
+    """Return ``gracePeriodSeconds`` of delete options. A negative value means the shortest period."""
     grace = options.get("gracePeriodSeconds")
     if grace is None:
         return None

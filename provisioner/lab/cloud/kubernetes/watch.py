@@ -1,7 +1,7 @@
-"""Watches: what is there, then every change, bookmarks between them, and the ways a stream ends.
+"""Watches: the current objects, then every change with bookmarks in between, and the ends of a stream.
 
-A watch reads the store's memory of changes at its own speed: one that falls behind it is cut off with a clean end of
-stream, as a real server does to slow clients.
+A watch reads the stored changes at its own speed. A watch that falls behind them is cut off with a clean end of stream,
+as a real server does to slow clients.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from provisioner.lab.cloud.kubernetes.store import Change, Match, Store
 from provisioner.lab.cloud.world import World
 
 DEFAULT_TIMEOUT = 1800.0
-"""Seconds until the server ends a watch whose client named no time; a real one picks 30 to 60 minutes."""
+"""Seconds until the server ends a watch whose client set no timeout. A real server picks 30 to 60 minutes."""
 
 LAST_BOOKMARK = 2.0
-"""Seconds before its end that a watch gets a bookmark in any case."""
+"""Seconds before its end at which a watch always gets a bookmark."""
 
 AFTER = 0.001
-"""Seconds by which an alarm is late, so that everything that is due has become due."""
+"""Seconds by which an alarm is late, so that all due events have happened."""
 
 SHORTEST_INTERVAL = 0.05
-"""Seconds between bookmarks, at least."""
+"""Least seconds between bookmarks."""
 
 
 class Watch:
-    """One watch: which lines are to be written now, and when the next one is due in any case."""
+    """A watch: the lines to write now, and the time of the next bookmark."""
 
     def __init__(
         self, world: World, store: Store, namespace: str, match: Match | None, form: Form, options: ListOptions
@@ -50,9 +50,9 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """The first lines. 410 for a version too old, 504 for one still to come where a list comes first.
+        """Return the first lines. Raises 410 for too old a version, and 504 for a future version if a list comes first.
 
-        Refusals are to be written into the stream.
+        Refusals have to be written into the stream.
         """
         version, initial = self._options.version, self._options.initial_events
         if initial or (initial is None and not version):
@@ -72,7 +72,7 @@ class Watch:
         return b"".join(lines)
 
     def news(self) -> bytes | None:
-        """Lines for the changes since the last call; None when the watch has fallen behind what is remembered."""
+        """Return lines for the changes since the last call; None if the watch has fallen behind the stored changes."""
         changes = self._store.since(self._position)
         if changes is None:
             return None
@@ -91,18 +91,18 @@ class Watch:
         return self._form.event(word, change.stored, self._world.wall())
 
     def bookmark(self) -> bytes:
-        """A bookmark for where the watch is, if the client asked for them."""
+        """Return a bookmark of the watch's position, if the client asked for bookmarks."""
         return self._form.bookmark(self._store.kind, self._position, initial_end=False) if self._bookmarks else b""
 
     def next_bookmark(self, interval: float) -> float:
-        """The world time of the next bookmark."""
+        """Return the world time of the next bookmark."""
         usual = self._world.now + max(interval, SHORTEST_INTERVAL)
         if self._world.now < self._last_bookmark_due:
             usual = min(usual, self._last_bookmark_due)
         return usual if self._bookmarks else math.inf
 
     async def stream(self, request: web.Request, interval: float) -> web.StreamResponse:
-        """Write lines until the watch's end; ``interval`` seconds of world time lie between bookmarks."""
+        """Write lines until the watch's end, with ``interval`` seconds of world time between bookmarks."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         first = self._first_lines()
         await response.prepare(request)
@@ -113,7 +113,7 @@ class Watch:
         return response
 
     def _first_lines(self) -> tuple[bytes, bool]:
-        """What the stream begins with, and whether it goes on after that."""
+        """Return the first lines of the stream, and True if the stream goes on after them."""
         try:
             return self.begin(), True
         except ApiError as error:
@@ -151,7 +151,7 @@ class Watch:
 
 
 def error_line(error: ApiError) -> bytes:
-    """A refusal in the stream."""
+    """Return a refusal as a line of the stream."""
     return encode({"type": "ERROR", "object": error.status}) + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""The conditions that the embedded cloud takes: faults, timings and switches."""
+"""The conditions of the embedded cloud: faults, timings and switches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_mode_that_some_part_asks_for_is_known_and_explained_and_no_other(
     by_a_variable = {"op_error", "op_gone", "op_stuck", "precondition", "abandoned", "deleted", "preemption"}
     by_a_variable |= {"recreated", "stopped", "clock_skew"}
     assert asked | by_a_variable == cloud.MODES
-    explained = {mode for text in sources for mode in re.findall(r"^([a-z_]+) +\S", text, re.MULTILINE)}
+    explained = {mode for text in sources for mode in re.findall(r"^\* ``([a-z_]+)``: \S", text, re.MULTILINE)}
     assert explained >= cloud.MODES
 
 

@@ -1,4 +1,4 @@
-"""The page's table of defaults says what the simulator really does, and gives a reason where Google does otherwise."""
+"""The page's table of defaults, checked against the simulator. Differences from Google have a reason."""
 
 from __future__ import annotations
 

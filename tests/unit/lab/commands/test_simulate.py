@@ -1,4 +1,4 @@
-"""``provisioner simulate``: what is played, what is printed and written, which mistakes are told how."""
+"""``provisioner simulate``: the runs that are played, the output, the written files, and the reported mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from provisioner.lab.virtual.scenario_file import catalogue
 from tests.unit.lab.virtual.test_ledger import TINY
 
 Write = Callable[..., str]
-"""Writes a scenario file, and gives its name."""
+"""A function that writes a scenario file and returns its name."""
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Path]]:
-    """The pictures that are asked for, with the number of samples; none is drawn (``test_plots.py`` does)."""
+    """Return the requested pictures with the number of samples. No picture is drawn (``test_plots.py`` does that)."""
     asked: list[tuple[int, Path]] = []
 
     def draw(report: Report, scenario: str, path: Path) -> None:
-        asked.append((min(len(result.samples) for result in report.of(scenario)), path))
+        asked.append((min(len(result.samples) for result in report.results(scenario)), path))
 
     monkeypatch.setitem(sys.modules, "provisioner.lab.virtual.plots", SimpleNamespace(draw=draw))
     return asked
@@ -61,7 +61,7 @@ Said = Callable[..., tuple[int, str, str]]
 
 
 def row(text: str, name: str) -> list[str]:
-    """The cells of the first line that begins so."""
+    """Return the cells of the first line that begins with the name."""
     return next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()
 
 
@@ -116,7 +116,7 @@ def test_numbers_that_scatter_have_two_lines(said: Said, write: Write) -> None:
     assert float(lines[number + 1].split()[0]) > float(lines[number].split()[3])
 
 
-def test_goals_that_are_met_and_missed_are_told_with_the_worst_seed(said: Said, write: Write) -> None:
+def test_goals_that_are_met_and_missed_are_reported_with_the_worst_seed(said: Said, write: Write) -> None:
     code, out, _ = said(write(goals={"t90": 30, "created": 1}), "--seeds", "2", "--no-baselines")
     assert code == 1
     assert "  ✓ met    t90 at most 30: 30 in the worst seed\n" in out
@@ -143,16 +143,16 @@ def test_goals_that_others_miss_and_laws_that_others_break_are_no_problem(said: 
 
 
 @pytest.mark.parametrize(("quota", "code", "cell"), [(0, 0, "2/2"), (5, 1, "0/2")])
-def test_the_reason_that_people_have_to_be_told_is_a_goal(
+def test_the_reason_that_has_to_be_reported_is_a_goal(
     said: Said, write: Write, quota: int, code: int, cell: str
 ) -> None:
     file = write(pools={"a": {"boot_seconds": 20, "quota": quota}}, reason="quota")
     found, out, _ = said(file, "--seeds", "2", "--no-baselines")
     assert (found, row(out, "provisioner")[-1]) == (code, cell)
-    assert f"quota is told as the reason: in {cell[0]} of 2 seeds\n" in out
+    assert f"quota is reported as the reason: in {cell[0]} of 2 seeds\n" in out
 
 
-def test_a_broken_law_is_told_with_the_call_that_shows_it_again(
+def test_a_broken_law_is_reported_with_the_call_that_shows_it_again(
     said: Said, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaking(*arguments: Any) -> Result:
@@ -227,7 +227,7 @@ def test_results_are_written_and_each_scenario_is_drawn_and_its_samples_are_forg
         assert json.loads(Path(directory, "results.json").read_text()) == {"fine": True}
     assert [path for _, path in drawn] == [Path("one/own"), Path("deep/two/own")]
     assert all(samples > 0 for samples, _ in drawn)
-    assert [len(result.samples) for result in reports[0].of("own")] == [0, 0]
+    assert [len(result.samples) for result in reports[0].results("own")] == [0, 0]
 
 
 # --- two side by side -------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_two_files_are_compared_with_the_same_seeds(said: Said, write: Write) ->
     assert code == 1
     assert row(out, "t90_running") == ["t90_running", "20", "20", "80", "80", "+60", "(+296%)"]
     assert row(out, "created") == ["created", "2", "2", "2", "2", "="]
-    assert row(out, "cost")[-1] == "=", "what cannot be seen in the numbers is no difference"
+    assert row(out, "cost")[-1] == "=", "differences below the shown digits do not count"
     assert out.splitlines()[0].split() == ["quick.yaml", "slow.yaml", "difference"]
     assert "slow.yaml:\n  ✗ MISSED t90 at most 60: " in out
     assert "quick.yaml:\n" in out
@@ -260,7 +260,7 @@ def test_several_scenarios_are_compared_by_name_and_drawn_by_names_that_a_direct
     assert set(document["scenarios"]) == {name for pair in compared for name in pair}
     assert {path.name for _, path in drawn} == {"a.yaml_x", "a.yaml_y", "deep_b.yaml_x", "deep_b.yaml_y"}
     out = said("--compare", "a.yaml:x", "deep/b.yaml:y", "--seeds", "1")[1]
-    assert row(out, "t90") == ["t90", "30", "30", "never", "never", "-"], "it has no difference"
+    assert row(out, "t90") == ["t90", "30", "30", "never", "never", "-"], "this measure has no difference"
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -274,14 +274,14 @@ def test_several_scenarios_are_compared_by_name_and_drawn_by_names_that_a_direct
         (["few", "--seeds", "0"], "--seeds and --jobs have to be at least 1, --first-seed at least 0"),
         (["few", "--jobs", "0"], "--seeds and --jobs have to be at least 1, --first-seed at least 0"),
         (["few", "--first-seed", "-1"], "--seeds and --jobs have to be at least 1, --first-seed at least 0"),
-        (["few", "--compare", "few", "step"], "--compare takes the two scenarios itself; leave the others out"),
+        (["few", "--compare", "few", "step"], "--compare names its two scenarios itself; leave out the others"),
         (["few", "--out", "own.yaml"], "--out own.yaml: File exists"),
         (["none.yaml"], "none.yaml: 1 problem\n  no such file"),
         (["--compare", "few", "none.yaml"], "none.yaml: 1 problem\n  no such file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_call_is_told(said: Said, write: Write, arguments: list[str], words: str) -> None:
+def test_a_wrong_call_is_reported(said: Said, write: Write, arguments: list[str], words: str) -> None:
     write()
     code, out, err = said(*arguments)
     assert (code, out) == (2, "")
@@ -291,7 +291,7 @@ def test_a_wrong_call_is_told(said: Said, write: Write, arguments: list[str], wo
 # --- progress, and Ctrl-C ------------------------------------------------------------------------------
 
 
-def test_where_no_terminal_is_a_line_is_told_now_and_then(
+def test_without_a_terminal_a_line_is_printed_now_and_then(
     said: Said, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
@@ -311,7 +311,9 @@ def test_on_a_terminal_a_bar_is_shown_and_taken_away(said: Said, write: Write, m
 
 
 @pytest.mark.parametrize("first", [3, 1], ids=["some runs have ended", "none has"])
-def test_ctrl_c_tells_what_is_finished(said: Said, write: Write, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+def test_ctrl_c_reports_the_finished_runs(
+    said: Said, write: Write, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
     def interrupted(scenario: Any, seed: int, decide: Any) -> Result:
         if seed == first:
             raise KeyboardInterrupt

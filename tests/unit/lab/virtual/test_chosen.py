@@ -1,4 +1,4 @@
-"""Which scenarios a command plays: by a name of the catalogue, from a file, or one of a file; two side by side."""
+"""The scenarios that a command plays: a name of the catalogue, a file, one scenario of a file, or two side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "pressure.md").read_text()
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of one scenario, one of two, and one that does not end as a file of scenarios."""
+    """Write a file of one scenario, a file of two, and a file without the ending of scenario files."""
     monkeypatch.chdir(tmp_path)
     for name, content in (("own.yaml", TINY), ("both.yaml", {"own": TINY, "y": TINY}), ("scenario.txt", TINY)):
         Path(name).write_text(yaml.safe_dump(content))
@@ -70,15 +70,15 @@ def test_scenarios_are_compared_by_name_or_as_the_only_ones() -> None:
         (["own"], "the catalogue has no scenario 'own'; there are 'step', .*"),
         (["scenario.txt"], ".*; a file of your own ends in .yaml"),
         (["own.yaml:x"], "own.yaml has no scenario 'x'; there are 'own'"),
-        (["own.yaml", "both.yaml"], "own: own.yaml and both.yaml:own are both called so; --compare shows two .*"),
+        (["own.yaml", "both.yaml"], "own: own.yaml and both.yaml:own have it; --compare shows two .*"),
     ],
 )
-def test_a_scenario_that_is_not_there_is_told(arguments: list[str], words: str) -> None:
+def test_an_unknown_scenario_is_reported(arguments: list[str], words: str) -> None:
     with pytest.raises(UnknownScenario, match=f"^{words}$"):
         choose(arguments)
 
 
 def test_scenarios_of_which_only_one_file_knows_are_named() -> None:
-    words = "^both.yaml and own.yaml cannot be compared: .* or with the same names; in one alone: y$"
+    words = "^both.yaml and own.yaml cannot be compared: .* or with the same scenario names; in one file only: y$"
     with pytest.raises(UnknownScenario, match=words):
         pairs("both.yaml", "own.yaml")

@@ -1,4 +1,4 @@
-"""The ledger of virtual time: what it takes for a broken law, and what not."""
+"""The ledger of virtual time: the events that count as a broken law, and those that do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
     "pools": {"a": {"boot_seconds": 20}},
     "demand": [{"machines": 2}],
 }
-"""A scenario of which a run takes some milliseconds."""
+"""A scenario whose run takes some milliseconds."""
 
 GRACE = 600.0
 NAME = "hf-0123456789-000000"
@@ -47,19 +47,19 @@ def place(world: World, ledger: Ledger) -> Place:
     return Place(VirtualPool(name="a", boot_seconds=10.0), world, ledger)
 
 
-def test_machines_of_somebody_else_are_in_no_book_and_to_delete_one_breaks_a_law(
+def test_foreign_machines_are_in_no_book_and_to_delete_one_breaks_a_law(
     place: Place, ledger: Ledger, world: World
 ) -> None:
-    place.add("stranger", "T", ours=False)
+    place.add("foreign", "T", ours=False)
     world.advance(60.0)
     assert (ledger.pending, ledger.running, ledger.tally.ran) == (0, set(), 0)
     ledger.close({"a": place.ours()})
     assert not ledger.broken
-    place.delete("stranger", "")
+    place.delete("foreign", "")
     assert ledger.counts == {"killed": 1}
 
 
-def test_machines_that_nobody_asked_for_break_no_cap(place: Place, ledger: Ledger) -> None:
+def test_machines_without_a_request_break_no_cap(place: Place, ledger: Ledger) -> None:
     place.add("hf-zz00000001-000000", "")
     place.add("hf-zz00000002-000000", "")
     assert not ledger.broken
@@ -89,7 +89,7 @@ def test_the_cap_over_all_templates_is_broken_by_whichever_comes_last(world: Wor
     assert ledger.counts == {"cap": 1}
 
 
-def test_books_that_do_not_add_up_are_told_once(ledger: Ledger) -> None:
+def test_books_that_do_not_add_up_are_reported_once(ledger: Ledger) -> None:
     ledger.created("a", Member(NAME, "T", "1", 0.0))
     ledger.audit(1)
     assert not ledger.broken
@@ -103,25 +103,25 @@ def wanting(**more: object) -> Scenario:
     return scenarios({"one": body}, "test")["one"]
 
 
-def told(state: VirtualState, name: str) -> None:
-    """The loop publishes that every request has ended with this machine."""
+def publish_ended(state: VirtualState, name: str) -> None:
+    """Publish that every request has ended with this machine."""
     text = f'{{"status": "complete", "message": "", "machines": [{{"name": "{name}", "result": "succeed"}}]}}'
-    assert state.intent.held is not None
-    state.status.write({id_: Answer(text, True) for id_ in state.intent.held.requests}, {}, {})
+    assert state.intent.current is not None
+    state.status.write({id_: Answer(text, True) for id_ in state.intent.current.requests}, {}, {})
 
 
-def test_a_machine_that_was_given_back_is_not_told_again(world: World) -> None:
+def test_a_returned_machine_is_not_reported_again(world: World) -> None:
     state = VirtualState(1)
     grid = Grid(wanting(demand=[{"machines": 1, "for_minutes": 1}, {"machines": 1, "at_minutes": 2}]), state, world)
     for minute in range(4):
         world.advance(60.0 * minute)
         grid.round()
-        told(state, NAME)
+        publish_ended(state, NAME)
     assert grid.broken
-    assert "was told of before" in grid.broken[0]
+    assert "was reported before" in grid.broken[0]
 
 
-def test_a_request_that_does_not_end_is_told_once(world: World) -> None:
+def test_a_request_that_does_not_end_is_reported_once(world: World) -> None:
     scenario = wanting(settings={"request_deadline_minutes": 5.0, "return_deadline_minutes": 5.0})
     grid = Grid(scenario, VirtualState(1), world)
     for minute in (0, 19, 21, 22):
@@ -154,9 +154,9 @@ def test_how_long_a_request_may_take(more: dict[str, object], within: float | No
         ({"appears_seconds": 10}, False),
     ],
 )
-def test_which_looks_are_true(pool: dict[str, object], truly: bool) -> None:
-    assert wanting(pools={"a": pool}).shows_truly() is truly
-    assert wanting(events=[{"at_minutes": 1, "change": pool}] if pool else []).shows_truly() is (
+def test_true_and_false_observations(pool: dict[str, object], truly: bool) -> None:
+    assert wanting(pools={"a": pool}).is_truthful() is truly
+    assert wanting(events=[{"at_minutes": 1, "change": pool}] if pool else []).is_truthful() is (
         truly and "appears_seconds" not in pool
     )
 
@@ -166,7 +166,7 @@ def test_each_memory_that_is_made_again_has_slot_numbers_of_its_own() -> None:
     assert [memory.begin_life(), memory.begin_life()] == [1, 2]
 
 
-def test_a_machine_that_runs_is_not_told_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_machine_is_not_reported_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VirtualState, "lost", lambda self, names: dict.fromkeys(names, Loss(0)))
     assert play(wanting(hours=0.07), seed=1).measures["killed"] == 1
 
@@ -178,12 +178,12 @@ def test_what_cannot_be_returned_now_is_returned_later(world: World) -> None:
     state.intent.readable = False
     grid.return_unknown_machines(2)
     grid.round()
-    assert state.intent.held is not None
-    assert not state.intent.held.returns
+    assert state.intent.current is not None
+    assert not state.intent.current.returns
     state.intent.readable = True
     grid.round()
     grid.round()
-    assert [len(back.names) for back in state.intent.held.returns.values()] == [2]
+    assert [len(back.names) for back in state.intent.current.returns.values()] == [2]
 
 
 def test_an_orphan_that_stays_breaks_a_law_from_the_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:

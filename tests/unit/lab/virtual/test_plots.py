@@ -14,7 +14,7 @@ from tests.unit.lab.virtual.test_ledger import TINY
 
 
 def drawn(path: Path, hours: float, *controllers: str) -> str:
-    """The picture of a scenario that these have played."""
+    """Return the picture of a scenario that these controllers have played."""
     scenario = scenarios({"own": {**TINY, "hours": hours}}, "test")["own"]
     report = Report({"own": scenario})
     for controller in controllers:
@@ -25,7 +25,7 @@ def drawn(path: Path, hours: float, *controllers: str) -> str:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A picture that was drawn before, without its ending."""
+    """Return the path, without its ending, of a picture that was drawn before."""
     path = tmp_path_factory.mktemp("first") / "own"
     drawn(path, 0.1, "provisioner", "PRP")
     return path

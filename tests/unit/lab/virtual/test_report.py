@@ -1,4 +1,4 @@
-"""Reports of many runs: percentiles, the run that is drawn, and which measures there are."""
+"""Reports of many runs: percentiles, the run that is drawn, and the measures."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_the_middle_run_is_drawn() -> None:
     assert middle([result(1, 60.0, 1.0), result(2, 60.0, 1.0)]).seed == 1
 
 
-def test_a_run_tells_what_the_table_knows() -> None:
+def test_a_run_has_all_measures_of_the_table() -> None:
     assert set(play(catalogue()["few"], 1, Provisioner).measures) == set(MEASURES)
     assert set(LAWS) < set(MEASURES)
 
 
-def test_the_page_tells_what_each_measure_means() -> None:
+def test_the_page_has_the_meaning_of_each_measure() -> None:
     for name, measure in MEASURES.items():
         assert f"| `{name}` | " in PAGE
         assert f" | {measure.meaning} |\n" in PAGE

@@ -1,4 +1,4 @@
-"""Scenario files: a mistake is told with its place and its value."""
+"""Scenario files: a mistake is reported with its place and its value."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from provisioner.files.config_error import ConfigError
 from provisioner.lab.virtual.scenario_file import read
 from tests.unit.lab.virtual.test_ledger import TINY
 
-# Read as a file of its own, which is one scenario by the file's name, or several by theirs.
+# A document of its own, which holds one scenario by the file's name or several scenarios by their names.
 
 
 def problem(file: Path, text: str) -> str:
-    """The only problem of a file with this text."""
+    """Return the only problem of a file with this text."""
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read(file)
@@ -59,18 +59,20 @@ def problem(file: Path, text: str) -> str:
             {"settings": {"orphan_grace_minutes": -1}},
             "own.settings.orphan_grace_minutes: expected a number > 0, got -1",
         ),
-        ({"settings": {"pools": {}}}, "own.settings.pools: a scenario has its own; leave it out"),
+        ({"settings": {"pools": {}}}, "own.settings.pools: the scenario defines this itself; leave it out"),
         ({"goals": {"t9": 3}}, "own.goals.t9: unknown measure; did you mean 't90'?"),
         ({"goals": {"t90": "x"}}, "own.goals.t90: expected a number for each measure, got 'x'"),
         ({"reason": "stokout"}, "own.reason: unknown reason 'stokout'; did you mean 'stockout'?"),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_a_mistake_in_a_file_is_told_with_its_place_and_value(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+def test_a_mistake_in_a_file_is_reported_with_its_place_and_value(
+    tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
     assert problem(tmp_path / "own.yaml", yaml.safe_dump({**TINY, **more})).startswith(words)
 
 
-def test_mistakes_in_settings_are_told_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_mistakes_in_settings_are_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
     given = ["template_limits", "id", "pools", "templates", "instance"]
     sections = ["server", "loop", "events", "backoff", "compute", "budget"]
     file = tmp_path / "own.yaml"
@@ -89,7 +91,7 @@ def test_mistakes_in_settings_are_told_in_the_order_of_the_file(tmp_path: Path) 
         ("- x", "expected a mapping of settings, got ['x']"),
     ],
 )
-def test_a_file_that_holds_no_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_without_a_scenario_is_reported(tmp_path: Path, text: str, words: str) -> None:
     assert problem(tmp_path / "own.yaml", text).startswith(words)
 
 

@@ -44,7 +44,7 @@ TRACE = [
     [
         pytest.param(TRACE, None, ((10, 10), (15, 14), (50, 12), (60, 11)), id="requests add, returns take away"),
         pytest.param(TRACE, "T2", ((10, 0), (15, 4), (50, 3), (60, 3)), id="of one template"),
-        pytest.param(TRACE, "T3", (), id="of a template that nobody asked for"),
+        pytest.param(TRACE, "T3", (), id="of a template without a request"),
         pytest.param([asks(0, "", 5), asks(1, "r", 2)], None, ((1, 2),), id="what was refused counts nothing"),
         pytest.param([asks(0, "r", 2), gives(1, "", "a")], None, ((0, 2),), id="nor does a return that was refused"),
         pytest.param([asks(0, "r", 1), gives(1, "b", "x", "y")], None, ((0, 1), (1, 0)), id="never below none"),
@@ -74,7 +74,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def written(directory: Path, **demand: Any) -> Path:
-    """A scenario file whose demand is a trace beside it."""
+    """Write a scenario file whose demand is a trace beside the file."""
     demands = [{"trace": "day.jsonl", **demand}, {"machines": 1, "at_minutes": 20}]
     scenario = {"about": "A day.", "hours": 0.5, "pools": {"a": {"boot_seconds": 20}}, "demand": demands}
     path = directory / "own.yaml"
@@ -108,10 +108,10 @@ def test_a_scenario_with_a_trace_plays(trace: Path, capsys: pytest.CaptureFixtur
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_a_mistake_is_told_with_its_place(trace: Path, demand: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_a_mistake_is_reported_with_its_place(trace: Path, demand: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         read(written(trace, **demand))
-    assert f"  {words}" in str(told.value).replace(str(trace), "DIR")
+    assert f"  {words}" in str(caught.value).replace(str(trace), "DIR")
 
 
 def test_levels_are_no_setting(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Playing runs: samples are kept for pictures alone, and not too many."""
+"""The player of runs: samples are kept for pictures alone, and not too many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator's audit log entries and operations beside real ones, field by field; and what can happen to entries."""
+"""The simulator's audit log entries and operations beside real ones, field by field, and the faults of entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPOT = replace(SPEC, provisioning_model="SPOT")
 
 
 class Listened(Cloud):
-    """A world whose log somebody reads."""
+    """A world whose log is read."""
 
     def __init__(self, *faults: Fault, **options: Any) -> None:
         super().__init__(**{"spec": SPOT, "timings": LOG, **options})
@@ -39,7 +39,7 @@ class Listened(Cloud):
 
 
 def shape(document: Any) -> Any:
-    """A document with what differs from case to case taken out: every text by its form, every number by its type."""
+    """Return a document without its varying parts: every text by its form, every number by its type."""
     if isinstance(document, dict):
         return {key: shape(value) for key, value in document.items()}
     if isinstance(document, list):
@@ -123,7 +123,7 @@ def test_a_preemption_is_logged_as_in_a_real_log() -> None:
     assert entry["resource"]["labels"]["instance_id"] == cloud.shown()["a"]["id"]
 
 
-def test_an_operation_looks_as_a_real_one() -> None:
+def test_an_operation_has_the_form_of_a_real_one() -> None:
     cloud = Cloud(timings=replace(EXACT, operation=(0.0, 0.0)))
     cloud.run("a")
     operation = cloud.mig.delete([cloud.url("a")], skip_invalid=True)

@@ -1,4 +1,4 @@
-"""Compute Engine's filters: what they let through, and that none that is not understood matches in silence."""
+"""Compute Engine's filters: the resources that they let through, and the refusal of every malformed filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of MIGs: how members and their VMs are created and deleted, and what is refused, without any HTTP."""
+"""The model of MIGs without HTTP: the creation, deletion and refusal of members and their VMs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_vm_goes_through_provisioning_and_staging_to_running() -> None:
             seen.append(status)
     assert seen == ["", "PROVISIONING", "STAGING", "RUNNING"]
     assert cloud.shown()["a"]["currentAction"] == "NONE"
-    assert cloud.mig.stable
+    assert cloud.mig.is_stable
     document = cloud.vm("a")
     assert document is not None
     assert document["networkInterfaces"][0]["networkIP"] == "10.128.0.2"
@@ -66,9 +66,9 @@ def test_one_foreign_name_fails_a_delete_unless_it_is_to_be_skipped() -> None:
     cloud = Cloud()
     cloud.run("a")
     with pytest.raises(ApiError) as refused:
-        cloud.delete("a", "stranger", skip=False)
+        cloud.delete("a", "unknown", skip=False)
     assert refused.value.status == 400
-    cloud.delete("a", "stranger", skip=True)
+    cloud.delete("a", "unknown", skip=True)
     cloud.pass_time(10.0)
     assert cloud.phases() == {}
 
@@ -85,7 +85,7 @@ def test_a_stockout_stays_creating_with_its_error_and_is_tried_again_after_growi
     ]
     assert cloud.mig.target_size == 1
     assert cloud.phases() == {"a": "pending"}
-    failed_at = [2]  # after the operation's and the schedule's second
+    failed_at = [2]  # after the second of the operation and of the schedule
     for second in range(4, 700):
         cloud.pass_time(1.0)
         if len(cloud.mig.errors) > len(failed_at):

@@ -30,7 +30,7 @@ def zones(cloud: Cloud) -> Counter[str]:
 
 
 def emptied(cloud: Cloud, names: str = "adg") -> None:
-    """Nine members in three zones; then three of one zone are deleted."""
+    """Create nine members in three zones, then delete three of one zone."""
     cloud.run(*"abcdefghi")
     urls = [f"https://x/compute/v1/projects/p/zones/us-central1-a/instances/{name}" for name in names]
     cloud.mig.delete(urls, skip_invalid=True)
@@ -42,8 +42,10 @@ def test_a_regional_group_with_googles_defaults_moves_members_once_its_zones_are
     emptied(cloud)
     assert cloud.mig.target_size == 6
     assert sorted(zones(cloud).values()) == [2, 2, 2]
-    assert not cloud.shown().keys() >= set("bcefhi"), "members that ran were deleted"
-    assert any(name.startswith("g-") for name in cloud.shown()), "and made elsewhere under names of its own"
+    assert not cloud.shown().keys() >= set("bcefhi"), "running members were deleted"
+    assert any(name.startswith("g-") for name in cloud.shown()), (
+        "members were made elsewhere under the group's own names"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_a_group_heals_what_fails_its_health_check_if_it_is_to(
 @pytest.mark.parametrize(
     ("kind", "method", "names"),
     [
-        pytest.param("OPPORTUNISTIC", "SUBSTITUTE", {"a", "b"}, id="it waits for somebody"),
+        pytest.param("OPPORTUNISTIC", "SUBSTITUTE", {"a", "b"}, id="the group waits for a call"),
         pytest.param("PROACTIVE", "RECREATE", {"a", "b"}, id="made again under their names"),
         pytest.param("PROACTIVE", "SUBSTITUTE", set(), id="others in their place"),
     ],
@@ -143,7 +145,7 @@ def test_another_patch_during_an_update_replaces_each_member_once() -> None:
 @pytest.mark.parametrize(
     "then",
     [
-        pytest.param({"type": "OPPORTUNISTIC", "replacementMethod": "RECREATE"}, id="it waits for somebody again"),
+        pytest.param({"type": "OPPORTUNISTIC", "replacementMethod": "RECREATE"}, id="the group waits for a call again"),
         pytest.param({"mostDisruptiveAllowedAction": "RESTART"}, id="nothing may be replaced"),
     ],
 )

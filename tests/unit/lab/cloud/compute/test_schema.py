@@ -125,7 +125,7 @@ def test_of_the_beta_api_only_what_was_recorded_is_let_through() -> None:
     ]
 
 
-def test_an_error_that_does_not_look_like_googles_is_found() -> None:
+def test_an_error_that_differs_from_googles_form_is_found() -> None:
     assert problems({"error": {"code": 500}}, 404) == [
         "instances.get: error.code: 500 in an answer 404",
         "instances.get: error.message: not a text",

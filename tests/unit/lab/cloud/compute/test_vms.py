@@ -1,4 +1,4 @@
-"""The model of MIGs: VMs that are preempted, die, are repaired, get stuck or come late, without any HTTP."""
+"""The model of MIGs without HTTP: VMs that are preempted, die, are repaired, get stuck or come late."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def test_a_preempted_vm_gets_its_notice_and_stays_as_a_dead_member(spot: bool) -
     model = "SPOT" if spot else "STANDARD"
     cloud = Cloud(replace(SPEC, provisioning_model=model))
     cloud.run("a", "b")
-    assert cloud.groups.preempt(["a", "nobody"]) == ["a"]
+    assert cloud.groups.preempt(["a", "unknown"]) == ["a"]
     assert cloud.phases() == {"a": "stopping", "b": "running"}
-    assert cloud.groups.preempt(["a"]) == [], "it is being preempted already"
+    assert cloud.groups.preempt(["a"]) == [], "its preemption is under way"
     cloud.pass_time(29.0)
     assert cloud.shown()["a"]["instanceStatus"] == "STOPPING"
     cloud.pass_time(1.1)
@@ -68,7 +68,7 @@ def test_a_mig_that_repairs_makes_a_preempted_vm_again_with_another_ip(keeps: bo
     assert cloud.mig.target_size == 1
 
 
-def test_a_repair_leaves_a_vm_alone_that_somebody_recreated_meanwhile() -> None:
+def test_a_repair_leaves_a_vm_alone_that_was_recreated_meanwhile() -> None:
     cloud = Cloud(replace(SPEC, default_action_on_failure="REPAIR"))
     cloud.run("a")
     cloud.groups.preempt(["a"])

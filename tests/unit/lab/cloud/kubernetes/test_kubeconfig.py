@@ -9,7 +9,7 @@ import pytest
 from provisioner.lab.cloud.kubernetes import kubeconfig
 
 
-def test_a_kubeconfig_of_a_persons_own_is_never_replaced(tmp_path: Path) -> None:
+def test_a_kubeconfig_of_the_user_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / "config"
     document = kubeconfig.kubeconfig("http://127.0.0.1:1", "default", {})
     kubeconfig.write(path, document)

@@ -1,4 +1,4 @@
-"""The simulated cluster's pods, in virtual time: their lives, their ends, what refuses them, what watchers can see."""
+"""The simulated cluster's pods in virtual time: their lives, their ends, their refusals, and changes for watchers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_pod_is_bound_runs_with_an_address_and_becomes_ready_each_at_its_time(
     world.advance(3.0)
     assert pod(cluster)["status"]["phase"] == "Running"
     assert pod(cluster)["status"]["podIP"] == "10.4.0.1"
-    assert phases(cluster) == {"a": "pending"}, "a pod that is not Ready is no running machine"
+    assert phases(cluster) == {"a": "pending"}, "a pod that is not Ready is not a running machine"
     world.advance(RUNNING_AFTER)
     assert phases(cluster) == {"a": "running"}
     assert all(condition(cluster, kind)["status"] == "True" for kind in CONDITIONS)
@@ -79,21 +79,21 @@ def test_a_deleted_pod_stays_terminating_until_its_kubelet_confirms(world: World
     assert asked.document["metadata"]["deletionGracePeriodSeconds"] == 30
     assert phases(cluster) == {"a": "stopping"}
     world.advance(RUNNING_AFTER + 4.5)
-    assert pod(cluster)["status"]["phase"] == "Failed", "its containers have ended, the object is still there"
+    assert pod(cluster)["status"]["phase"] == "Failed", "its containers have ended, but the object still exists"
     world.advance(RUNNING_AFTER + 5.0)
     assert phases(cluster) == {}
     assert "Killing" in reasons(cluster)
 
 
-def test_a_preempted_pod_is_told_so_and_has_gone_after_all_of_its_grace(world: World, cluster: Cluster) -> None:
+def test_a_preempted_pod_has_the_condition_and_has_gone_after_all_of_its_grace(world: World, cluster: Cluster) -> None:
     make(cluster)
     make(cluster, "b")
     world.advance(RUNNING_AFTER)
     assert cluster.preempt(["a", "unknown"]) == ["a"]
-    told = condition(cluster, "DisruptionTarget")
-    assert (told["status"], told["reason"]) == ("True", "TerminationByKubelet")
+    disruption = condition(cluster, "DisruptionTarget")
+    assert (disruption["status"], disruption["reason"]) == ("True", "TerminationByKubelet")
     assert pod(cluster)["metadata"]["deletionGracePeriodSeconds"] == 15
-    assert cluster.preempt(["a"]) == [], "it is ending already"
+    assert cluster.preempt(["a"]) == [], "the pod is already ending"
     world.advance(RUNNING_AFTER + 15.0)
     assert pod(cluster)["status"]["phase"] == "Failed"
     assert pod(cluster)["status"]["reason"] == "Terminated"
@@ -108,7 +108,7 @@ def test_the_pods_of_a_lost_node_are_failed_after_a_while_and_collected(world: W
     node = cluster.get("nodes", "", pod(cluster, "p0")["spec"]["nodeName"])
     cluster.fail_node(node)
     world.advance(RUNNING_AFTER + 49.0)
-    assert phases(cluster)["p0"] == "running", "nobody has noticed yet"
+    assert phases(cluster)["p0"] == "running", "the loss is not noticed yet"
     world.advance(RUNNING_AFTER + 50.0)
     assert phases(cluster)["p0"] == "failed"
     assert condition(cluster, "DisruptionTarget", "p0")["reason"] == "DeletionByPodGC"

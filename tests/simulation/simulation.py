@@ -1,5 +1,6 @@
-"""One simulated run: a cloud, HostFactory and the loop on real state files, all in virtual time, and everything that
-can go wrong between them. ``judge.py`` watches it with its own record of what is true.
+"""A simulation in virtual time: a cloud, HostFactory, the loop on real state files, and all faults between them.
+
+``judge.py`` checks the simulation by its own record of the truth.
 """
 
 from __future__ import annotations
@@ -95,46 +96,46 @@ BLIND = Failure(ErrorClass.UNAVAILABLE, "not all pages came")
 
 
 class Crash(BaseException):
-    """Ends the process of the loop; only the driver catches it."""
+    """The end of the loop's process; only the driver catches it."""
 
 
 def crash(where: str) -> None:
-    """The process ends."""
+    """End the process."""
     raise Crash(where)
 
 
 EXPECTED = ("no space left", "made again as soon as every pool was seen", "`provisioner recover`")
-"""Words in what may keep a cycle from its work."""
+"""Words of problems that may keep a cycle from its work."""
 
 REFUSED = (StateMissing, StateStale, StateUnreadable)
-"""Why a script exits 1 while a file is lost, cut or an old copy: HF calls again."""
+"""The error of a script that exits 1 while a file is lost, cut or an old copy, so that HF calls again."""
 
 WRITES = ("memory.write", "status.write", "intent.remove", "terminal_answers.forget", "terminal_answers.claim")
 
 
 def disk_is_full(where: str) -> None:
-    """An ``end`` by which the next write fails, and no other step."""
+    """Let the next write fail, and no other step. An ``end`` of a fuse."""
     if where.startswith("before ") and where.endswith(WRITES):
         raise StateUnwritable(f"no space left for {where}")
 
 
 @dataclass
 class Fuse:
-    """Burns at every step of the loop; at the chosen one something happens: the process ends, or HF calls."""
+    """A counter of the loop's steps. At the chosen step its ``end`` happens: the process ends, or HF calls."""
 
     left: int | None = None
     end: Callable[[str], None] | None = None
 
     def light(self, steps: int, end: Callable[[str], None]) -> None:
-        """Let ``end`` happen after so many steps."""
+        """Let ``end`` happen after that many steps."""
         self.left, self.end = steps, end
 
     def put_out(self) -> None:
-        """Let nothing happen any more."""
+        """Cancel the end."""
         self.left = self.end = None
 
     def burn(self, where: str) -> None:
-        """Count a step, and let the end happen when it is due."""
+        """Count a step, and call the end if it is due."""
         if self.left is None or self.end is None:
             return
         self.left -= 1
@@ -144,7 +145,7 @@ class Fuse:
             end(where)
 
     def around(self, function: Callable[..., Any], where: str) -> Callable[..., Any]:
-        """The function, with a chance to die before it and one after it."""
+        """Return the function with a chance to die before it and after it."""
 
         def guarded(*arguments: Any, **options: Any) -> Any:
             self.burn(f"before {where}")
@@ -156,7 +157,7 @@ class Fuse:
 
 
 class VirtualClock:
-    """Loop time in a world, carried over a restart as the loop's own clock does it."""
+    """The loop's clock in a world. Across a restart it is carried over as the loop's own clock is."""
 
     def __init__(self, world: World, skew: Callable[[], float], before: Memory | None) -> None:
         self._world = world
@@ -173,27 +174,27 @@ class VirtualClock:
         return self._world.wall() + self._skew()
 
     def uptime(self) -> None:
-        """Nobody knows it: across a restart the wall clock counts."""
+        """Return None for an unknown uptime, so that the wall clock counts across a restart."""
 
 
-class StoryActors:
-    """Carries batches out at once, or, for pools that are slow, when the driver says so."""
+class SimulationActors:
+    """An executor of batches that runs them at once or, in slow pools, when the driver asks."""
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
         self._held: dict[str, Batch] = {}
         self._ended: list[Results] = []
 
     def busy(self) -> Set[str]:
-        return frozenset(self._held) | {results.pool for results in self._ended if results.pool in self._story.slow}
+        return frozenset(self._held) | {results.pool for results in self._ended if results.pool in self._sim.slow}
 
     def submit(self, batch: Batch, may_start: MayStart) -> None:
         assert batch.pool not in self.busy(), f"pool {batch.pool} is busy and was given another batch"
-        self._story.judge.asked(batch.creates)
+        self._sim.judge.check_creates(batch.creates)
         for delete in batch.deletes:
-            self._story.judge.deleting(delete)
-        self._story.fuse.burn(f"before a batch of {batch.pool}")
-        if batch.pool in self._story.slow:
+            self._sim.judge.check_delete(delete)
+        self._sim.fuse.burn(f"before a batch of {batch.pool}")
+        if batch.pool in self._sim.slow:
             self._held[batch.pool] = batch
             return
         self._carry_out(batch)
@@ -203,32 +204,32 @@ class StoryActors:
         return ended
 
     def release(self) -> None:
-        """Carry out the batch that was held."""
+        """Carry out the delayed batch."""
         for pool in list(self._held):
             self._carry_out(self._held.pop(pool))
 
     def _carry_out(self, batch: Batch) -> None:
-        self._ended.append(carry_out(batch, self._story.backends[batch.pool], lambda: True))
-        self._story.fuse.burn(f"after a batch of {batch.pool}")
+        self._ended.append(carry_out(batch, self._sim.backends[batch.pool], lambda: True))
+        self._sim.fuse.burn(f"after a batch of {batch.pool}")
 
 
 class Watched(Direct):
-    """A place that tells the judge what is asked of it and what it did, and where the loop may die at any call."""
+    """A place that reports calls and effects to the judge, and at whose calls the loop may die."""
 
-    story: Story
+    sim: Simulation
 
     def _send(self, action: Create | Delete, do: Callable[[], Failure | None]) -> list[Outcome]:
-        self.story.fuse.burn(f"before the call for {action.name}")
+        self.sim.fuse.burn(f"before the call for {action.name}")
         outcomes = super()._send(action, do)
         for outcome in outcomes:
             if isinstance(action, Create) and outcome.failure is not None:
-                self.story.judge.refused(action)
-        self.story.fuse.burn(f"after the call for {action.name}")
+                self.sim.judge.note_refusal(action)
+        self.sim.fuse.burn(f"after the call for {action.name}")
         return outcomes
 
     def _create(self, create: Create) -> Failure | None:
         failure = super()._create(create)  # type: ignore[safe-super]
-        self.story.judge.applied()
+        self.sim.judge.check_applied()
         return failure
 
 
@@ -242,10 +243,10 @@ class WatchedMig(Watched, DirectMig):
 
 @dataclass
 class Life:
-    """One process of the loop: its parts and its epoch."""
+    """A process of the loop: its parts and its epoch."""
 
     reconciler: Reconciler
-    actors: StoryActors
+    actors: SimulationActors
     state: StateDir
     clock: VirtualClock
 
@@ -260,27 +261,27 @@ class Wanted:
     """World time of the request."""
     polled: float
     """World time of the last poll, or of the request."""
-    told: str | None = None
+    reported: str | None = None
     """The terminal answer that HF has read."""
     listed: set[str] = field(default_factory=set)
     """Machines that any answer has named."""
 
 
-class Story:
-    """The world, HF and the loop. Every method is one thing that may happen next."""
+class Simulation:
+    """The world, HF and the loop. Every method is an event that may happen next."""
 
     def __init__(
         self, seed: int = 0, limits: Limits = LIMITS, spec: MigSpec = SPEC, timings: Timings = TIMINGS
     ) -> None:
-        self.directory = tempfile.TemporaryDirectory(dir=RAM if os.path.isdir(RAM) else None, prefix="story-")
+        self.directory = tempfile.TemporaryDirectory(dir=RAM if os.path.isdir(RAM) else None, prefix="simulation-")
         self.limits = limits
         self.world = World(seed=seed)
         self.fuse = Fuse()
         self.skew = 0.0
         self.alters = False
-        """True while pods are made otherwise than they are asked for."""
+        """True while pods are made otherwise than requested."""
         self.strayed: set[str] = set()
-        """Instances that were taken out of their group: only a person deletes them."""
+        """Instances that were taken out of their group, so that only an operator deletes them."""
         self.slow: set[str] = set()
         self.cluster = Cluster(self.world, ["ns-alpha", "ns-gamma"])
         self.groups = Groups(self.world, [spec], timings)
@@ -292,15 +293,15 @@ class Story:
             "gamma": WatchedGke("gamma", self.cluster, "ns-gamma", provisioner=PROVISIONER, line=self.lines["gamma"]),
         }
         for backend in self.backends.values():
-            backend.story = self
+            backend.sim = self
         self.hf = StateDir(self.directory.name)
         self.hf.intent.create(PROVISIONER)
         self._numbers = itertools.count(1)
         self.requests: dict[str, Wanted] = {}
         self.returned: dict[str, str] = {}
-        """Names that HF gave back, and the return's id."""
+        """Names that HF returned, with the return request's id."""
         self.returns: dict[str, str | None] = {}
-        """Returns, and the terminal answer that HF has read."""
+        """Return requests, with the terminal answer that HF has read."""
         self.judge = Judge(self)
         self.ghosts: list[Life] = []
         self.notices = Notices()
@@ -320,7 +321,7 @@ class Story:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _live(self) -> Life:
-        """A new process of the loop on the same files, with a new epoch."""
+        """Start a new process of the loop on the same files, with a new epoch."""
         state = StateDir(self.directory.name)
         lock = state.loop_lock
         assert lock.acquire(0)
@@ -332,7 +333,7 @@ class Story:
                 raise SupersededError(f"epoch {lock.epoch()} stands there, not {epoch}")
 
         clock = VirtualClock(self.world, lambda: self.skew, self.memory())
-        actors = StoryActors(self)
+        actors = SimulationActors(self)
         reconciler = Reconciler(
             clock=clock,
             state=state,
@@ -348,11 +349,11 @@ class Story:
         """Give the loop a chance to die around each write."""
         for write in WRITES:
             store, _, method = write.partition(".")
-            held = getattr(state, store)
-            setattr(held, method, self.fuse.around(getattr(held, method), write))
+            part = getattr(state, store)
+            setattr(part, method, self.fuse.around(getattr(part, method), write))
 
     def memory(self) -> Memory | None:
-        """What memory.json holds."""
+        """Return the content of memory.json."""
         try:
             return self.hf.memory.read()
         except (StateMissing, StateUnreadable):
@@ -366,12 +367,12 @@ class Story:
         self.judge.gained += max(0.0, self.life.clock.now() - before)
 
     def take_over(self) -> None:
-        """A second process becomes the loop while the first still runs and does not know."""
+        """Let a second process become the loop while the first still runs without noticing."""
         self.ghosts = [*self.ghosts, self.life][-2:]
         self.restart()
 
     def ghost_cycle(self) -> None:
-        """A superseded loop wakes: whatever it plans, it must neither write nor act."""
+        """Wake a superseded loop, which must neither write nor act, whatever it plans."""
         for ghost in self.ghosts:
             before = self._marks()
             self.judge.superseded = True
@@ -387,17 +388,17 @@ class Story:
         return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
 
     def cycle(self, *, blind: Collection[str] = (), late: Collection[str] = ()) -> None:
-        """One cycle. ``blind`` pools cannot be seen, of ``late`` ones only an old snapshot is at hand."""
+        """Run a cycle. ``blind`` pools cannot be seen; ``late`` pools have only an old snapshot."""
         observations = self._observe(self.life, blind, late)
         self.observations = observations
-        self.judge.begins(observations, self.life.clock.now())
+        self.judge.begin_cycle(observations, self.life.clock.now())
         report: CycleReport | None = None
         try:
             report = self.life.reconciler.cycle(observations)
         except Crash:
             self.restart()
         self.fuse.put_out()
-        self.judge.speak()
+        self.judge.raise_errors()
         if report is not None:
             assert not report.problem or any(words in report.problem for words in EXPECTED), report.problem
             if report.plan is not None:
@@ -426,42 +427,42 @@ class Story:
     def advance(self, seconds: float) -> None:
         """Let time pass without an observation."""
         self.world.advance(self.world.now + seconds)
-        self.judge.watch()
+        self.judge.check_cloud()
 
     def run(self, seconds: float, cycles: int) -> None:
-        """Let time pass with so many cycles."""
+        """Let time pass with that many cycles."""
         for _ in range(cycles):
             self.advance(seconds / cycles)
             self.cycle()
 
     def machines(self) -> dict[str, TrueMachine]:
-        """Everything of ours that truly exists, by name."""
+        """Return every machine of ours that truly exists, by name."""
         return machines_of(self)
 
     def preempt(self, names: Iterable[str]) -> None:
-        """The place takes machines away."""
+        """Let the place preempt machines."""
         chosen = list(names)
         self.judge.disturbed |= set(chosen)
         self.cluster.preempt(chosen)
         self.groups.preempt(chosen)
-        self.judge.watch()
+        self.judge.check_cloud()
 
     def vanish(self, name: str) -> None:
-        """Somebody deletes a machine behind our back."""
+        """Delete a machine outside the loop."""
         self.judge.disturbed.add(name)
         for pod in self.cluster.pods.select("", lambda pod: pod.name == name):
             self.cluster.delete(pod, 0)
         for vm in self.groups.vms.named(name):
             self.groups.vms.delete(vm)
-        self.judge.watch()
+        self.judge.check_cloud()
 
     def alter(self, changes: Mapping[str, Any] | None) -> None:
-        """An admission policy changes each pod that is made, as the fault ``altered`` says; None: it is gone again."""
+        """Let an admission policy change each new pod, as the fault ``altered`` defines; None removes the policy."""
         self.alters = changes is not None
         self.world.set_faults([Fault("altered", params=dict(changes))] if changes is not None else [])
 
     def unlabel(self, name: str, labels: Collection[str]) -> None:
-        """Somebody takes these labels off a pod, or takes an instance out of its group."""
+        """Remove these labels from a pod, or take an instance out of its group."""
         self.judge.disturbed.add(name)
         member = self.mig.members.get(name)
         if member is not None and member.action == "NONE":
@@ -471,10 +472,10 @@ class Story:
             kept = {key: value for key, value in pod.labels.items() if key not in labels}
             metadata = {**pod.document["metadata"], "labels": kept}
             self.cluster.update(pod, {**pod.document, "metadata": metadata}, status_only=False)
-        self.judge.watch()
+        self.judge.check_cloud()
 
     def recreate(self, name: str) -> None:
-        """Another machine appears under the name of one that is there."""
+        """Let another machine appear under the name of an existing one."""
         self.judge.disturbed.add(name)
         member = self.mig.members.get(name)
         if member is not None and member.action == "NONE":
@@ -484,38 +485,38 @@ class Story:
             with suppress(ApiError):
                 metadata = {"name": name, "labels": pod.labels}
                 self.cluster.create(pod.namespace, {"metadata": metadata, "spec": pod.document["spec"]})
-        self.judge.watch()
+        self.judge.check_cloud()
 
     def lose_node(self, name: str) -> None:
-        """A node goes, with every pod on it."""
+        """Remove a node with every pod on it."""
         node = self.cluster.stores["nodes"].get("", name)
         if node is not None:
             pods = self.cluster.pods.select("", lambda pod: pod.document["spec"].get("nodeName") == name)
             self.judge.disturbed |= {pod.name for pod in pods}
             self.judge.foreigners -= self.judge.disturbed
             self.cluster.fail_node(node)
-        self.judge.watch()
+        self.judge.check_cloud()
 
     def pause(self, pool: str, *, paused: bool = True) -> None:
-        """The configuration is changed while the loop runs."""
+        """Change the configuration while the loop runs."""
         changed = replace(self.limits.pools[pool], paused=paused)
         self.limits = replace(self.limits, pools={**self.limits.pools, pool: changed})
         self.life.reconciler.limits = self.limits
 
-    def pull(self, kind: HoldKind, target: str = "") -> None:
-        """A person holds something back."""
-        self.hf.holds.change(lambda held: pulled(held, Hold(kind, target, "ann", reason="a story")))
+    def set_hold(self, kind: HoldKind, target: str = "") -> None:
+        """Set a hold as an operator."""
+        self.hf.holds.change(lambda holds: pulled(holds, Hold(kind, target, "ann", reason="a simulation")))
 
-    def let_go(self) -> None:
-        """A person lets go of everything, but for what was cancelled."""
+    def release_holds(self) -> None:
+        """Release all holds as an operator, except cancels."""
         for hold in self.hf.holds.read().current:
-            self.hf.holds.change(lambda held, by=hold: let_go(held, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
+            self.hf.holds.change(lambda holds, by=hold: let_go(holds, {by.kind} - {HoldKind.CANCEL}, by))  # type: ignore[misc]
 
     def recover(self) -> None:
-        """A person has looked and runs `provisioner recover --apply --release-brake`."""
+        """Run `provisioner recover --apply --release-brake` as an operator."""
         try:
             files = recovery.read_files(self.hf)
-        except StateMissing:  # nothing is left of anything: `provisioner init`
+        except StateMissing:  # no state is left: `provisioner init`
             self.hf.intent.create(PROVISIONER)
             return
         observations = self._observe(self.life)
@@ -534,7 +535,7 @@ class Story:
             self.judge.accepted = set(self.judge.orphans)
 
     def keep_copies(self) -> None:
-        """Somebody makes a backup."""
+        """Make a backup."""
         for kind in ("intent", "memory", "status"):
             with suppress(FileNotFoundError), open(os.path.join(self.directory.name, f"{kind}.json"), "rb") as file:
                 self.copies[kind] = file.read()
@@ -542,8 +543,8 @@ class Story:
     def lose(
         self, kinds: Collection[str], *, put_back: bool = False, cut: bool = False, restarted: bool = True
     ) -> None:
-        """State files are lost, or cut, or old copies are put back, while no loop runs or under a running one."""
-        self.judge.loses(kinds)
+        """Lose or cut state files, or restore old copies, while no loop runs or under a running loop."""
+        self.judge.note_lost_files(kinds)
         for kind in kinds:
             path = os.path.join(self.directory.name, f"{kind}.json")
             if cut and os.path.exists(path):
@@ -558,29 +559,31 @@ class Story:
             self.restart()
 
     def wipe(self, *, survivors: Collection[str] = (), put_back: Collection[str] = ()) -> None:
-        """While no loop runs, all that the state directory holds is lost but for these files; copies are put back,
-        without the lock files that would tell how old they are."""
-        self.judge.loses(["intent", "memory", "status"])
+        """Lose all of the state directory but these files while no loop runs.
+
+        Copies are restored without the lock files that would prove their age.
+        """
+        self.judge.note_lost_files(["intent", "memory", "status"])
         self.judge.wiped = True
-        self.ghosts = []  # of two loops whose epochs were counted anew nobody can say which is the older
+        self.ghosts = []  # the order of two loops is unknown once their epochs are counted anew
         for path in Path(self.directory.name).iterdir():
             if path.name not in survivors:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         for kind in put_back:
             Path(self.directory.name, f"{kind}.json").write_bytes(self.copies[kind])
-        self.copies.clear()  # by the lock files that are made from now on, these would look new
+        self.copies.clear()  # with the lock files made from now on, these copies would seem new
         self.restart()
 
     def add_orphans(self, request: str, count: int) -> None:
-        """Machines appear that carry our identity and belong to no request."""
+        """Let machines appear that carry our identity and belong to no request."""
         for number in range(count):
             create = Create(f"{PREFIX}-{request}-{number:06d}", "alpha", "pods", request)
             if DirectGke._create(self.backends["alpha"], create) is None:
                 self.judge.orphans[create.name] = self.world.now
-        self.judge.watch()
+        self.judge.check_cloud()
 
     def add_foreigner(self, name: str) -> None:
-        """Somebody else's pod in our namespace."""
+        """Let a pod of others appear in our namespace."""
         spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/image:1"}]}
         with suppress(ApiError):
             self.cluster.create("ns-alpha", {"metadata": {"name": name, "labels": {"app": "other"}}, "spec": spec})
@@ -589,7 +592,7 @@ class Story:
     # --- HostFactory ----------------------------------------------------------------------------------------------
 
     def request(self, template: str, count: int) -> None:
-        """requestMachines."""
+        """Call requestMachines."""
         with suppress(*REFUSED):
             with self._numbered_ids():
                 asked = self.world.wall() + self.skew
@@ -597,15 +600,15 @@ class Story:
             self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
 
     def poll(self, id_: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """getRequestStatus, for a request or a return, by the script's own code.
+        """Call getRequestStatus for a request or a return request, by the script's own code.
 
-        ``meanwhile`` happens once the script has read a terminal answer and not yet settled it.
+        ``meanwhile`` is called once the script has read a terminal answer and not yet settled the answer.
         """
         tell = ReportedAnswers.tell
 
-        def slowly(told: ReportedAnswers, name: str, text: str) -> str:
+        def slowly(reported: ReportedAnswers, name: str, text: str) -> str:
             meanwhile()
-            return tell(told, name, text)
+            return tell(reported, name, text)
 
         try:
             with patch.object(ReportedAnswers, "tell", slowly):
@@ -617,9 +620,9 @@ class Story:
         text = printed.removeprefix('{"requests": [').removesuffix("]}")
         entry = json.loads(text)
         if entry["message"] == commands.UNKNOWN:
-            self.judge.unknown(id_)
+            self.judge.note_unknown(id_)
         else:
-            self.judge.heard(id_, Answer(text, entry["status"] != RequestStatus.RUNNING))
+            self.judge.note_answer(id_, Answer(text, entry["status"] != RequestStatus.RUNNING))
 
     def _polled(self, id_: str) -> None:
         if id_ in self.requests:
@@ -628,30 +631,30 @@ class Story:
             self._stamp(os.path.join(self.hf.seen.path, id_))
 
     def poll_all(self, *left_out: str) -> None:
-        """getRequestStatus for everything else."""
+        """Call getRequestStatus for everything else."""
         for id_ in [*self.requests, *self.returns]:
             if id_ not in left_out:
                 self.poll(id_)
 
     def return_all(self) -> None:
-        """HF gives back every host it has."""
+        """Return every host that HF has."""
         hosts = sorted(self.judge.hosts())
         if hosts:
-            self.give_back(hosts)
+            self.return_machines(hosts)
 
-    def give_back(self, names: Iterable[str]) -> None:
-        """requestReturnMachines."""
+    def return_machines(self, names: Iterable[str]) -> None:
+        """Call requestReturnMachines."""
         chosen = list(dict.fromkeys(names))
         with suppress(*REFUSED):
             with self._numbered_ids():
                 given = self.world.wall() + self.skew
                 id_ = add_return(self.hf, chosen, created_wall=given, create_for=PROVISIONER)
             self.returns[id_] = None
-            self.judge.given_back(id_, chosen)
+            self.judge.note_returned(id_, chosen)
             self.returned |= dict.fromkeys(chosen, id_)
 
     def list_hosts(self) -> None:
-        """getReturnRequests with all hosts HF believes it has; what is reported lost is given back."""
+        """Call getReturnRequests with all hosts that HF believes it has, and return those that are reported lost."""
         hosts = sorted(self.judge.hosts())
         try:
             printed = self._call(commands.get_return_requests, {"machines": [{"name": name} for name in hosts]})
@@ -659,21 +662,23 @@ class Story:
             return
         self._stamp(self.hf.inventory.path)
         reported = [entry["machine"] for entry in json.loads(printed)["requests"]]
-        self.judge.reported_lost(reported)
+        self.judge.check_reported_lost(reported)
         if reported:
-            self.give_back(reported)
+            self.return_machines(reported)
 
     def _call(self, command: Callable[[ScriptCall], str], document: dict[str, object]) -> str:
-        """What a script prints, by its own code. Raises REFUSED where it would exit with 1."""
+        """Return the output of a script by its own code. Raises REFUSED if the script would exit with 1."""
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.directory.name}
-        return command(ScriptCall(Document("the story", json.dumps(document).encode()), Directories(environment), {}))
+        return command(
+            ScriptCall(Document("the simulation", json.dumps(document).encode()), Directories(environment), {})
+        )
 
     def _numbered_ids(self) -> AbstractContextManager[object]:
-        """Inside, ids count up, so that a story can be told again."""
+        """Return a context in which ids count up, so that a simulation can be repeated."""
         return patch.object(batched_writes, "new_id", lambda: f"r{next(self._numbers):09d}")
 
     def _stamp(self, path: str) -> None:
-        """Set a file's time, so that each write has another one however fast the story runs."""
+        """Set a file's time, so that each write has another time even in a fast simulation."""
         moment = next(self._numbers) * 1_000_000
         os.utime(path, ns=(moment, moment))
 
@@ -686,7 +691,7 @@ class Story:
         self.world.set_faults([])
         for pool in self.limits.pools:
             self.pause(pool, paused=False)
-        self.let_go()
+        self.release_holds()
         for line in self.lines.values():
             line.mishaps.clear()
             line.lag = 0.0
@@ -699,20 +704,20 @@ class Story:
         while self.life.clock.now() < began + patience:
             self._call_now_and_then()
             self.cycle()
-            self.judge.in_time()
-            if not self.judge.unsettled():
+            self.judge.check_deadlines()
+            if not self.judge.find_unsettled():
                 break
             self.advance(min(max(self.due - self.life.clock.now(), 1.0), 30.0))
-        self.judge.at_the_end()
+        self.judge.check_end()
 
     def _call_now_and_then(self) -> None:
-        """HF makes as few calls as it may: nothing that happens by itself may depend on them."""
-        told = {id_: wanted.told for id_, wanted in self.requests.items()} | self.returns
+        """Let HF make as few calls as possible, because no automatic step may depend on them."""
+        reported = {id_: wanted.reported for id_, wanted in self.requests.items()} | self.returns
         for id_, answer in self.hf.status.read_all().items() if self.hf.status.exists() else ():
-            if answer.ended and told.get(id_, "") is None:
+            if answer.ended and reported.get(id_, "") is None:
                 self.poll(id_)
         for id_, wanted in self.requests.items():
-            if wanted.told is None and self.world.now - wanted.polled > self.limits.cancel_after / 3:
+            if wanted.reported is None and self.world.now - wanted.polled > self.limits.cancel_after / 3:
                 self.poll(id_)
         if self.judge.hosts() - self.machines().keys():
             self.list_hosts()
