@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioner.settings.definitions import Server as Readers
-from provisioner.telemetry import access as module
+from provisioner.telemetry import authentication as module
 from provisioner.telemetry.authentication import (
     LOGGED,
     LOGIN_SECONDS,
