@@ -1,4 +1,4 @@
-"""The status page: what ``status`` says, as HTML that refreshes itself and needs no script. Rendered when asked for."""
+"""The status page: the content of ``status`` as HTML that refreshes itself and needs no script, rendered on request."""
 
 from __future__ import annotations
 
@@ -36,35 +36,37 @@ from provisioner.telemetry.unmet import unmet_lines
 HTML = "text/html; charset=utf-8"
 
 REFRESH = 10
-"""Seconds after which a browser asks again, unless that was stopped."""
+"""Seconds after which a browser asks again, unless the reader stopped the refresh."""
 
 SHOWN = 100
-"""Entries of a list that are shown; how many more there are is said, and a filter finds them."""
+"""The most entries of a list that are shown. The page says how many more there are, and its filter finds them."""
 
 LONGEST = 120
-"""Characters of a name or a sentence that are shown, so that four kilobytes of it push nothing away."""
+"""The most characters of a name or sentence that are shown, so that a text of four kilobytes does not fill the page."""
 
-MOST_TOLD = 100
-"""Sentences of what happened that are shown, the newest."""
+MOST_SENTENCES = 100
+"""The most sentences of a timeline that are shown: the newest."""
 
 MOST_LINES = 5_000
-"""Lines of the journal that a pool's timeline is made from, the newest: more than it shows sentences of. A pool that
-refused all day has fifty thousand."""
+"""The most lines of the journal from which a pool's timeline is made: the newest, and more than it shows sentences.
+
+A pool that refused all day has fifty thousand lines.
+"""
 
 FRESH = 1.0
-"""Seconds for which what was read is shown again: many open pages cost no more than a few."""
+"""Seconds for which a reading of the files is shown again, so that many open pages cost no more than a few."""
 
-Told = tuple[str, str]
-"""The time of an event in words, and the event."""
+TimelineRow = tuple[str, str]
+"""The time of an event as text, and the event."""
 
 
 class Visit(NamedTuple):
-    """A page that is asked for, and what is there to show."""
+    """A page that is asked for, and the status that it shows."""
 
     facts: StatusInputs
     seen: StatusModel
     subject: PlottedSubject
-    """The kind of the page and the name in its path; two empty words for the first page."""
+    """The kind of the page and the name in its path; two empty texts for the first page."""
     query: str
 
     @property
@@ -77,8 +79,8 @@ class Visit(NamedTuple):
         """The filter that was entered."""
         return parse_qs(self.query).get("find", [""])[0].strip()
 
-    def when(self, at: float | None) -> str:
-        """Return loop time in words: by the clock, and how long ago or in how long."""
+    def format_time(self, at: float | None) -> str:
+        """Return a moment of loop time as text: the clock time, and how long ago or in how long."""
         memory = self.facts.memory
         if at is None or memory is None:
             return ""
@@ -88,16 +90,16 @@ class Visit(NamedTuple):
 
 
 class StatusPage:
-    """Answers the pages' paths, in the server's threads. ``memory`` gives what the loop of this process remembers."""
+    """The pages, rendered in the server's threads. ``memory`` returns the memory of this process's loop."""
 
     def __init__(self, state: State, memory: Callable[[], Memory | None], samples: Samples) -> None:
         self._state, self._memory, self._samples = state, memory, samples
         self._lock = threading.Lock()
         self._seen: tuple[float, StatusInputs, StatusModel] | None = None
-        """The newest reading, and when it was read by the monotonic clock."""
+        """The time of the newest reading by the monotonic clock, and the reading."""
 
     def respond(self, path: str, query: str) -> Response | None:
-        """The page of a path; None where there is none."""
+        """Return the page of a path; None if the path has no page."""
         kind, _, name = path.removeprefix("/").partition("/")
         pages: Mapping[str, Callable[[Visit], Response]] = {
             "pool": self._pool,
@@ -118,7 +120,7 @@ class StatusPage:
         return pages[kind](Visit(facts, seen, (kind, unquote(name)), query))
 
     def _observe(self) -> tuple[StatusInputs, StatusModel]:
-        """The loop's memory and the files, at most ``FRESH`` seconds old. Raises StateError."""
+        """Return the loop's memory and the files, at most ``FRESH`` seconds old. Raise StateError."""
         with self._lock:
             now = time.monotonic()
             if self._seen is None or now - self._seen[0] >= FRESH:
@@ -149,7 +151,7 @@ class StatusPage:
             row=row,
             where=limits.where if limits else "",
             orphans=facts.pool_status.orphans.get(name, ()),
-            machines=_machines(slots),
+            machines=_machine_list(slots),
         )
 
     def _template(self, visit: Visit) -> Response:
@@ -168,7 +170,7 @@ class StatusPage:
             return _unknown(visit, list(memory.requests))
         record = memory.requests[id_]
         request = next(one for one in visit.seen.requests if one["id"] == id_)
-        machines = _machines(slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
+        machines = _machine_list(slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
         return self._show("request.html", visit, request=request, record=record, machines=machines)
 
     def _machine(self, visit: Visit) -> Response:
@@ -178,7 +180,7 @@ class StatusPage:
             return _unknown(visit, [])
         return self._show("machine.html", visit, slot=slot, waits=waits)
 
-    # --- how they are made --------------------------------------------------------------------------------------------
+    # --- rendering ----------------------------------------------------------------------------------------------------
 
     def _show(self, template: str, visit: Visit, **facts: Any) -> Response:
         shown = {
@@ -192,37 +194,37 @@ class StatusPage:
             "width": WIDTH,
             "height": HEIGHT,
             "timeline": self._timeline(visit),
-            "when": visit.when,
+            "format_time": visit.format_time,
             "root": "../",
         }
         return _render(template, HTTPStatus.OK, **(shown | facts))
 
-    def _timeline(self, visit: Visit) -> Sequence[Told]:
-        """The events of a subject in order, from the journal's newest file alone. ``explain`` reads all files."""
+    def _timeline(self, visit: Visit) -> Sequence[TimelineRow]:
+        """Return the events of a subject in order, from the journal's newest file; ``explain`` reads all files."""
         kind, name = visit.subject
         if kind not in ("pool", "request", "machine"):
             return ()
-        given_back = kind == "request" and name.startswith(RETURN_ID_PREFIX)
-        whose, memory = Subject(Kind.RETURN if given_back else Kind(kind), name), visit.facts.memory
-        most = MOST_LINES if whose.kind is Kind.POOL else None  # a request's timeline counts every line
-        lines = self._state.find_history(*needles(whose, memory), newest=True, most=most).lines
-        told = timeline(whose, lines, memory)[-MOST_TOLD:]
-        return [(local(format_utc(one.at)), one.text) for one in told]
+        is_return = kind == "request" and name.startswith(RETURN_ID_PREFIX)
+        subject, memory = Subject(Kind.RETURN if is_return else Kind(kind), name), visit.facts.memory
+        most = MOST_LINES if subject.kind is Kind.POOL else None  # a request's timeline counts every line
+        lines = self._state.find_history(*needles(subject, memory), newest=True, most=most).lines
+        sentences = timeline(subject, lines, memory)[-MOST_SENTENCES:]
+        return [(local(format_utc(one.at)), one.text) for one in sentences]
 
     def _plot(self, subject: PlottedSubject, seen: StatusModel) -> Plot | None:
-        """The samples of a pool, a template or all, followed by the numbers of now."""
+        """Return a plot of the samples of a pool, a template or all machines, up to the present numbers."""
         kind, name = subject
         rows = {"pool": seen.pools, "template": seen.templates}.get(kind, [seen.total])
         row = next((row for row in rows if row.name == name), None)
-        held = self._samples.of(subject)
-        if row is None or not held:
+        kept = self._samples.get_moments(subject)
+        if row is None or not kept:
             return None
-        now = Moment(max(time.time(), held[-1].wall), Point(row.wanted, row.running, row.pending))
-        return plot([*held, now], f"{kind} {clip(name)}" if kind else "all pools")
+        now = Moment(max(time.time(), kept[-1].wall), Point(row.wanted, row.running, row.pending))
+        return plot([*kept, now], f"{kind} {clip(name)}" if kind else "all pools")
 
 
 def _unknown(visit: Visit, names: Sequence[str]) -> Response:
-    """The names of all pools or templates in words, or the page that lists them."""
+    """Return the page for an unknown name, which lists the names that exist."""
     kind, name = visit.subject
     there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
     text = f"The loop knows no {kind} {clip(name)!r}; one that ended a day ago has left its memory.{there}"
@@ -244,7 +246,7 @@ def _render(template: str, status: HTTPStatus, **facts: Any) -> Response:
 
 @cache
 def templates() -> Environment:
-    """The pages' templates, each compiled once; every value is escaped, and a name that is missing is an error."""
+    """Return the pages' templates. Each is compiled once, escapes every value, and fails if a name is missing."""
     environment = Environment(
         loader=PackageLoader("provisioner.telemetry"),
         autoescape=True,
@@ -266,7 +268,7 @@ def templates() -> Environment:
 
 
 def clip(text: object, longest: int = LONGEST) -> str:
-    """A text on one line, no longer than so many characters."""
+    """Return a text on one line of at most ``longest`` characters."""
     line = printable(str(text))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
@@ -276,8 +278,8 @@ def _slots(memory: Memory | None) -> Iterator[Slot]:
     return (slot for record in records for slot in record.slots.values())
 
 
-def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
-    """The first machines of a list, those that do not run before others, and how many the list holds."""
+def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
+    """Return the first machines of a list and the list's length; machines that do not run come first."""
     waiting: list[Slot] = []
     others: list[Slot] = []
     for slot in slots:
@@ -287,7 +289,7 @@ def _machines(slots: Iterator[Slot]) -> dict[str, Any]:
 
 
 def _state(slot: Slot) -> str:
-    """What becomes of a slot's machine, in one or two words."""
+    """Return the state of a slot's machine in one to four words."""
     if slot.set_aside:
         return "set aside"
     if slot.deletion.stuck and not slot.deletion.gone:

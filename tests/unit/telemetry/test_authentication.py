@@ -17,7 +17,7 @@ from provisioner.telemetry.authentication import (
     Access,
     AccessError,
     FailedLogins,
-    is_meant,
+    is_own_host,
 )
 from tests.support.waiting import until
 
@@ -115,11 +115,11 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("host", "meant"), [*((one, True) for one in OURS), *((one, False) for one in OTHERS)])
+@pytest.mark.parametrize(("host", "is_own"), [*((one, True) for one in OURS), *((one, False) for one in OTHERS)])
 def test_on_the_loopback_no_page_of_another_host_can_read_ours_by_a_name_that_leads_here(
-    host: str, meant: bool
+    host: str, is_own: bool
 ) -> None:
-    assert is_meant(host, "127.0.0.1:0") is meant
+    assert is_own_host(host, "127.0.0.1:0") is is_own
 
 
 # --- wrong tokens -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model import Delete, HfActivity, Limits, Memory, Snapshot, Verdict
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
-from provisioner.telemetry.brake_release import ScriptCalls, Waiting, forgotten, owned, waiting
+from provisioner.telemetry.brake_release import ScriptCalls, Waiting, count_machines, forgotten, waiting
 from tests.support.parts import alter
 from tests.unit.core import NOW, OTHER, limits, machine, memory, plan, record, running, slot, snapshot
 
@@ -77,7 +77,7 @@ def cancelled(calls: ScriptCalls | None = None, **changes: Any) -> bool:
 
 def test_a_request_that_hf_has_not_asked_for_while_it_called_is_cancelled() -> None:
     assert cancelled()
-    assert owned(SILENT) == 2
+    assert count_machines(SILENT) == 2
 
 
 @pytest.mark.parametrize(

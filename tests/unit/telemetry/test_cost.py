@@ -39,7 +39,7 @@ def test_what_is_there_or_asked_for_what_was_spent_and_what_the_month_comes_to()
     assert seen["per_month"] == {"used": 8.0, "limit": 1000.0, "reached": False, "forecast": 8.0 + 48 * 10.0}
     assert (seen["currency"], seen["held"], seen["since"]) == ("EUR", 0, None)
     assert list(spending_lines(seen)) == [
-        "costs 10.00 of 20 EUR per hour; this month 8.00 of 1000 EUR, 488.00 at its end as it runs now"
+        "costs 10.00 of 20 EUR per hour; this month 8.00 of 1000 EUR, 488.00 at its end if these machines stay"
     ]
 
 

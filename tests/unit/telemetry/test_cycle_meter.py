@@ -80,7 +80,7 @@ def metered(directory: Path, reports: Sequence[CycleReport], allowed: Limits = L
     former = None
     for one in reports:
         last = allowed if one is reports[-1] else LIMITS
-        meter.take(replace(one, transitions=[*one.transitions, *transitions(former, one.memory)]), last)
+        meter.record_cycle(replace(one, transitions=[*one.transitions, *transitions(former, one.memory)]), last)
         former = one.memory
     return metrics
 

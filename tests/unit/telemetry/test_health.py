@@ -41,7 +41,7 @@ def test_ready_is_a_loop_that_has_seen_every_pool(
 ) -> None:
     loop = LoopHealth()
     for report in reports:
-        loop.take(report, clock.now)
+        loop.record_cycle(report, clock.now)
     clock.now += 2
     assert (loop.health().alive, loop.health().ready) == (True, ready)
     assert loop.health().detail.startswith(says)
@@ -50,22 +50,22 @@ def test_ready_is_a_loop_that_has_seen_every_pool(
 def test_who_cannot_plan_is_alive_and_not_ready_and_says_since_when_and_why(clock: SimpleNamespace) -> None:
     """Another start would see no more than this one."""
     loop = LoopHealth()
-    loop.take(SEEN, clock.now)
+    loop.record_cycle(SEEN, clock.now)
     for clock.now in (1010.0, 1040.0):
-        loop.take(LOST, clock.now)
+        loop.record_cycle(LOST, clock.now)
     assert (loop.health().alive, loop.health().ready) == (True, False)
     words = f"Nothing has been planned for 30 s: {LOST.problem} Pool b cannot be seen: no route to host"
     assert loop.health().detail == words
-    loop.take(SEEN, clock.now)
+    loop.record_cycle(SEEN, clock.now)
     assert loop.health().ready
-    loop.take(LOST, clock.now)
+    loop.record_cycle(LOST, clock.now)
     assert loop.health().detail.startswith("Nothing has been planned for 0 s: ")
 
 
 @pytest.mark.parametrize("silent", [60, 61])
 def test_a_loop_that_stands_still_is_not_alive(clock: SimpleNamespace, silent: int) -> None:
     loop = LoopHealth()
-    loop.take(SEEN, clock.now)
+    loop.record_cycle(SEEN, clock.now)
     clock.now += silent
     assert loop.health().alive is (silent == 60)
     assert (loop.health().detail == "No cycle has ended for 61 s.") is (silent == 61)
@@ -74,7 +74,7 @@ def test_a_loop_that_stands_still_is_not_alive(clock: SimpleNamespace, silent: i
 def test_status_is_the_last_cycle_in_a_few_numbers(clock: SimpleNamespace) -> None:
     loop = LoopHealth()
     assert loop.status() == {"cycle": 0}
-    loop.take(BLIND, clock.now)
+    loop.record_cycle(BLIND, clock.now)
     told = loop.status()
     assert (told["cycle"], told["result"], told["problem"], told["seconds"]) == (7, "partial", "", 0.5)
     assert list(told["pools"]) == ["a", "b"]

@@ -104,7 +104,7 @@ def series(metrics: Metrics, text: str) -> float | None:
 @pytest.mark.parametrize("text", ZERO.strip().splitlines())
 def test_known_series_are_there_as_zero(metrics: Metrics, text: str) -> None:
     metrics.configure(LIMITS)
-    metrics.use({("b", "T")})
+    metrics.use_pairs({("b", "T")})
     assert series(metrics, text) == 0
 
 
@@ -112,7 +112,7 @@ def test_known_series_are_there_as_zero(metrics: Metrics, text: str) -> None:
 def test_a_pool_that_a_template_names_second_has_its_series_once_it_is_used(metrics: Metrics, text: str) -> None:
     metrics.configure(LIMITS)
     named = series(metrics, text)
-    metrics.use({("b", "T"), ("left", "T")})
+    metrics.use_pairs({("b", "T"), ("left", "T")})
     used = series(metrics, text)
     metrics.configure(LIMITS)
     assert (named, used, series(metrics, text)) == (None, 0, 0)
@@ -154,14 +154,14 @@ def test_a_pool_that_was_never_seen_counts_from_its_first_configuration(
 def test_a_process_is_the_loop_of_its_provisioner_from_its_first_cycle_on() -> None:
     metrics = Metrics(CollectorRegistry(), "grid-a")
     standing_by = value(metrics, "hf_provisioner_active", provisioner="grid-a")
-    metrics.cycle("failed", 0.1, 50)
+    metrics.count_cycle("failed", 0.1, 50)
     assert (standing_by, value(metrics, "hf_provisioner_active", provisioner="grid-a")) == (0, 1)
 
 
 def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
-    metrics.cycle("ok", 0.1, 50)
-    metrics.cycle("partial", 0.1, 60)
-    metrics.cycle("failed", 0.1, 70)
+    metrics.count_cycle("ok", 0.1, 50)
+    metrics.count_cycle("partial", 0.1, 60)
+    metrics.count_cycle("failed", 0.1, 70)
     assert value(metrics, "hf_provisioner_last_success_timestamp_seconds") == 50
     assert value(metrics, "hf_provisioner_cycles_total", result="partial") == 1
     assert value(metrics, "hf_provisioner_cycle_duration_seconds_count") == 3

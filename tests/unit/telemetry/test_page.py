@@ -98,7 +98,13 @@ def test_a_plot_says_in_words_what_it_shows(shown: StatusPage) -> None:
 
 def test_the_first_page_says_what_status_says(shown: StatusPage) -> None:
     text = Read(text_of(shown, "/")).text
-    for words in ("needs a person", "BRAKE too_many_orphans", "NOTHING IS PLANNED", "PAUSED pool gke-main", "REFUSED"):
+    for words in (
+        "needs an operator",
+        "BRAKE too_many_orphans",
+        "NOTHING IS PLANNED",
+        "PAUSED pool gke-main",
+        "REFUSED",
+    ):
         assert words in text
     assert "1 set aside" in text
     assert "STUCK" in text
@@ -113,7 +119,7 @@ def test_a_machine_says_what_memory_knows_of_it_also_an_orphan(shown: StatusPage
         assert words in text
     held = memory(time=NOW, orphans={"hf-zzzzzzzzzz-000000": NOW})
     orphan = page(tmp_path, held, grid()[1])
-    assert "It has no request" in text_of(orphan, "/machine/hf-zzzzzzzzzz-000000")
+    assert "The machine has no request" in text_of(orphan, "/machine/hf-zzzzzzzzzz-000000")
 
 
 @pytest.mark.parametrize("kind", ["pool", "template", "request", "machine"])
@@ -242,7 +248,7 @@ def test_what_happened_is_told_of_a_pool_a_request_and_a_machine(tmp_path: Path)
     for path in (f"/machine/{name(1)}", f"/request/{REQUEST}", f"/pool/{TIDY}"):
         assert f"refused 1 create of {name(1)}: quota: “&lt;b&gt;no”." in text_of(telling, path)
     assert "Drain in pool gke-main pulled by ann: &lt;i&gt;ill." in text_of(telling, f"/pool/{TIDY}")
-    assert "What happened" not in text_of(telling, "/") + text_of(telling, f"/template/{TIDY}")
+    assert "Timeline" not in text_of(telling, "/") + text_of(telling, f"/template/{TIDY}")
 
 
 def test_a_long_text_is_cut_on_one_line() -> None:

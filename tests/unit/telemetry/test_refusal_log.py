@@ -60,7 +60,7 @@ class Told:
         observations: Mapping[str, Observation] | None = None,
     ) -> None:
         changed, self._held = transitions(self._held, held), held or self._held
-        self._refusals.take(
+        self._refusals.record_cycle(
             CycleReport(
                 number=1,
                 now=NOW + at,

@@ -55,7 +55,7 @@ def test_a_cycle_is_told_to_all(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert reporter.memory
     assert state.pool_status.read()["paused"] == ["b"]
     assert state.pool_status.read()["configuration"]["text"] == "no YAML"
-    assert reporter.samples.of(ALL)[0].point.running == 1
+    assert reporter.samples.get_moments(ALL)[0].point.running == 1
     configuration.limits, configuration.refused = limits(pool("a"), pool("c")), ""
     reporter(replace(report, number=3, memory=later_held))
     assert (value("config_ok"), value("creates_total", pool="c", result="ok")) == (1, 0), "new limits have their series"

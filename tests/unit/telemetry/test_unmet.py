@@ -145,19 +145,19 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         memory(record(running(0), count=3)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
-        rf"2: no loop has said why since {TIME} \(100 s\)",
+        rf"2: no loop has published a reason since {TIME} \(100 s\)",
     ),
     "a loop that has published nothing, of machines that are down and not of those that were given up": (
         memory(record(running(0, down=NOW - 1), running(1), count=9, withheld=4)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
-        rf"4: no loop has said why since {TIME} \(100 s\)",
+        rf"4: no loop has published a reason since {TIME} \(100 s\)",
     ),
     "a loop that has published nothing, of machines that ran and have ended": (
         memory(record(running(0, Verdict.FAILED), running(1, Verdict.CANCELLED), running(2), count=7)),
         ONE_POOL,
         {"unmet": {}, "ended": True},
-        rf"5: no loop has said why since {TIME} \(100 s\)",
+        rf"5: no loop has published a reason since {TIME} \(100 s\)",
     ),
     "a cap over all templates, and who holds it": (
         memory(record(running(0), count=2), record(running(0, request=OTHER), id_=OTHER, template="U")),

@@ -27,10 +27,12 @@ class Meter:
         self._metrics = Metrics(CollectorRegistry())
         self._meter = UsageMeter(self._metrics)
 
-    def take(self, held: Memory | None, began: float | None = None, *, later: float = 0.0, problem: str = "") -> None:
+    def record_cycle(
+        self, held: Memory | None, began: float | None = None, *, later: float = 0.0, problem: str = ""
+    ) -> None:
         """Take in a cycle; ``began``: when its look at pool ``a`` began, None where it cannot be seen."""
         observations = {} if began is None else {"a": snapshot(began=began)}
-        self._meter.take(
+        self._meter.record_cycle(
             CycleReport(1, NOW + later, 0.5, observations, held, None, {}, problem=problem), self.limits, NOW + later
         )
 
@@ -46,14 +48,14 @@ def test_machine_seconds_are_those_of_machines_that_are_gone_and_of_those_that_t
     meter = Meter()
     boots = slot(2, submitted=NOW - 90, seen=True)
     held = memory(record(RAN, boots), usage={"2026-11-01": {("T", "a", ""): 5000}, "": {("", "a", ""): 250}})
-    meter.take(held)
+    meter.record_cycle(held)
     assert meter.seconds is None, "until it has looked, a process cannot tell as much as the one before"
-    meter.take(held, NOW - 10, later=60)
+    meter.record_cycle(held, NOW - 10, later=60)
     assert meter.seconds == 5.25 + 80.0
-    meter.take(held, NOW + 14, later=61)
+    meter.record_cycle(held, NOW + 14, later=61)
     assert meter.seconds == 5.25 + 80.0, "not summed at every cycle"
-    meter.take(held, NOW + 114, later=120, problem="it cannot plan")
-    meter.take(None, NOW + 114, later=120)
+    meter.record_cycle(held, NOW + 114, later=120, problem="it cannot plan")
+    meter.record_cycle(None, NOW + 114, later=120)
     assert meter.seconds == 5.25 + 80.0
 
 
@@ -61,11 +63,11 @@ def test_a_machine_that_is_found_gone_takes_no_second_back() -> None:
     meter = Meter()
     ran = alter(RAN, submitted=NOW - 89.9999)
     lacked = alter(ran, absent=NOW - 8.99951)
-    meter.take(memory(record(ran)), NOW - 10)
+    meter.record_cycle(memory(record(ran)), NOW - 10)
     assert meter.seconds == 80.0
-    meter.take(memory(record(lacked)), NOW + 30, later=60)
+    meter.record_cycle(memory(record(lacked)), NOW + 30, later=60)
     missed = meter.seconds
-    meter.take(counted_without(memory(record(lacked)), meter.limits), NOW + 45, later=120)
+    meter.record_cycle(counted_without(memory(record(lacked)), meter.limits), NOW + 45, later=120)
     assert meter.seconds == missed == 81.0
 
 
@@ -81,11 +83,11 @@ def counted_without(held: Memory, allowed: Limits) -> Memory:
 def test_costs_are_told_where_something_has_a_price() -> None:
     meter = Meter()
     held = memory(record(alter(RAN, submitted=NOW - 3600.0)))
-    meter.take(held)
+    meter.record_cycle(held)
     assert meter.value("cost_per_hour") is None
     budget = Budget(per_hour=7.0, per_month=90.0)
     meter.limits = replace(limits(pool("a", price_per_hour=2.0), pool("b")), budget=budget)
-    meter.take(held, later=60)
+    meter.record_cycle(held, later=60)
     assert meter.value("cost_per_hour") == 2.0
     assert meter.value("cost_this_month") == pytest.approx(2.0 * 3660 / 3600, abs=1e-3)
     assert (meter.value("budget", per="hour"), meter.value("budget", per="month")) == (7.0, 90.0)
