@@ -1,4 +1,4 @@
-"""Metrics: their names are a promise, and known series begin as zero."""
+"""The names of metrics, which the page promises, and the series that begin as zero."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_pool_that_a_template_names_second_has_its_series_once_it_is_used(metr
     assert series(metrics, text.replace("=b", "=left")) is None, "not in the configuration"
 
 
-def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscription(metrics: Metrics) -> None:
+def test_messages_are_counted_by_worth_from_zero_on_if_there_is_a_subscription(metrics: Metrics) -> None:
     assert value(metrics, "hf_provisioner_events_total", worth="notice") is None
     events = EventMetrics(metrics.registry, ("notice", "malformed"))
     events.events.labels("notice").inc()
@@ -129,9 +129,7 @@ def test_messages_are_counted_by_worth_from_zero_on_where_there_is_a_subscriptio
     assert value(metrics, "hf_provisioner_event_stream_breaks_total") == 1
 
 
-def test_what_was_never_seen_counts_from_the_start_of_the_process(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unseen_times_count_from_the_start_of_the_process(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1000.0)
     fresh = Metrics(CollectorRegistry())
     fresh.configure(LIMITS)
