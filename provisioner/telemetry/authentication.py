@@ -74,13 +74,13 @@ class _FileValue(Generic[Value]):
     """A value that is made from files, and made again after they change."""
 
     def __init__(
-        self, make: Callable[..., Value], files: Sequence[Path], failed: str, *, is_kept: bool = False
+        self, make: Callable[..., Value], files: Sequence[Path], failure_message: str, *, is_kept: bool = False
     ) -> None:
         """Make the value. Raise AccessError if ``make`` does.
 
-        If a later change cannot be used, ``failed`` is logged and the value becomes None, or with ``is_kept`` stays.
+        If a later change cannot be used, the message is logged and the value becomes None, or with ``is_kept`` stays.
         """
-        self._make, self._files, self._failed, self._is_kept = make, files, failed, is_kept
+        self._make, self._files, self._failure_message, self._is_kept = make, files, failure_message, is_kept
         self._signature = signature(files)
         self.value: Value | None = make(*files)
 
@@ -93,7 +93,7 @@ class _FileValue(Generic[Value]):
             self.value = self._make(*self._files)
         except AccessError as error:
             self.value = self.value if self._is_kept else None
-            log.warning(self._failed, extra={"error": str(error)})
+            log.warning(self._failure_message, extra={"error": str(error)})
 
 
 class Access:
@@ -116,8 +116,8 @@ class Access:
         if files.token_file is not None:
             self._token = _FileValue(_token, [files.token_file], "Token cannot be read, every login is refused")
         if files.tls_cert is not None and files.tls_key is not None:
-            words = "Certificate cannot be used, the one before stays in force"
-            self._tls = _FileValue(_tls_context, [files.tls_cert, files.tls_key], words, is_kept=True)
+            message = "Certificate cannot be used, the one before stays in force"
+            self._tls = _FileValue(_tls_context, [files.tls_cert, files.tls_key], message, is_kept=True)
 
     @property
     def context(self) -> ssl.SSLContext | None:

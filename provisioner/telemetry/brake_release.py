@@ -103,7 +103,7 @@ def released(
     memory = memory or Memory("")
     now, brake = time_at(memory, wall), memory.brake
     waits = waiting(memory, limits, now, news.keys())
-    pools = _pools_of([one.name for one in waits], memory, pool_status, news)
+    pools = _last_pools([one.name for one in waits], memory, pool_status, news)
     return {
         "brake": brake
         and {
@@ -127,7 +127,7 @@ def released(
     }
 
 
-def _pools_of(
+def _last_pools(
     names: Collection[str], memory: Memory, pool_status: PoolStatus, news: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Return the pool in which each of these machines was seen last."""

@@ -25,8 +25,8 @@ ADVICE = {
 
 def sentence(difference: Difference) -> str:
     """Return a sentence that names a difference and its remedy."""
-    what = f"HostFactory's scripts read another {FILE_NAMES[difference.file]} than the loop has in force"
-    return f"{what}; {ADVICE[difference.newer]}"
+    message = f"HostFactory's scripts read another {FILE_NAMES[difference.file]} than the loop has in force"
+    return f"{message}; {ADVICE[difference.newer]}"
 
 
 class ConfigDrift:

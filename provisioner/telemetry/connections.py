@@ -74,7 +74,7 @@ class Response:
     type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    pause: float = 0.0
+    pause_seconds: float = 0.0
     """Seconds before the response is sent."""
 
 
@@ -131,7 +131,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         """Accept one connection after the other, and let open connections work in between."""
         while True:
             line: socket.socket | _Stream | None = None
-            pause = 0.0
+            pause_seconds = 0.0
             try:
                 line, address = await asyncio.get_running_loop().sock_accept(self._socket)
                 await self.open.make_room()
@@ -144,8 +144,8 @@ class Connections(httputil.HTTPServerConnectionDelegate):
                 if line is not None:
                     line.close()
                 if line is None or level == logging.ERROR:  # the process has no descriptor left, or there is a bug
-                    pause = PAUSE_SECONDS
-            await asyncio.sleep(pause)
+                    pause_seconds = PAUSE_SECONDS
+            await asyncio.sleep(pause_seconds)
 
     def _stream(self, connection: socket.socket) -> _Stream:
         if (context := self._tls()) is None:
@@ -157,7 +157,7 @@ class _Stream(IOStream):
     """A connection. Its client receives the whole response, also if it has sent more than the server read."""
 
     client = ""
-    since = 0.0
+    accepted_at = 0.0
     """The monotonic time at which the connection was accepted."""
     unsent_bytes = 0
     """The bytes of its response."""
@@ -190,14 +190,14 @@ class _OpenConnections:
             self._streams = [stream for stream in self._streams if not stream.closed()]
             if len(self._streams) < self._max_open:
                 return
-            if time.monotonic() - _next_to_close(self._streams).since >= LEAST_SECONDS:
+            if time.monotonic() - _next_to_close(self._streams).accepted_at >= LEAST_SECONDS:
                 self._close_one(self._streams)
             else:
                 await asyncio.sleep(0.01)
 
     def add(self, stream: _Stream, host: str) -> None:
         """Add a connection of a client."""
-        stream.client, stream.since = network_of(host), time.monotonic()
+        stream.client, stream.accepted_at = network_of(host), time.monotonic()
         self._streams.append(stream)
 
     def reserve(self, stream: _Stream, size: int) -> None:
@@ -247,7 +247,7 @@ class _Exchange(httputil.HTTPMessageDelegate):
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 response = self._refusal(start, headers) or await self._response(start.path, headers)
-                await asyncio.sleep(response.pause)
+                await asyncio.sleep(response.pause_seconds)
                 self._shared.open.reserve(self._stream, len(response.body))
                 fields = {"Content-Type": response.type, "Content-Length": str(len(response.body))}
                 await self._connection.write_headers(

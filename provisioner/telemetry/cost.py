@@ -25,7 +25,7 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
     machines = Counter((slot.pool, record.template) for record, slot in memory.slots if not slot.deletion.gone)
     hour_used = hourly(limits, machines)
     month_used = month_cost(memory, limits, now, ahead)
-    left = max(0.0, month_of(now + ahead)[2] - (now + ahead)) / HOUR
+    hours_left = max(0.0, month_of(now + ahead)[2] - (now + ahead)) / HOUR
     held_back = [one for one in unmet if one["reason"] == PendingReason.BUDGET]
     longest = max((one["since_seconds"] or 0.0 for one in held_back), default=None)
     reached = budget.per_month is not None and month_used >= budget.per_month
@@ -40,7 +40,7 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
             "used": round(month_used, 4),
             "limit": budget.per_month,
             "reached": reached,
-            "forecast": round(month_used + hour_used * left, 4),
+            "forecast": round(month_used + hour_used * hours_left, 4),
         },
         "held": sum(one["machines"] for one in held_back),
         **past_fields(memory, "since", None if longest is None else now - longest, now),
@@ -50,20 +50,20 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
 # --- for operators ----------------------------------------------------------------------------------------------------
 
 
-def spending_lines(seen: Document | None) -> Iterator[str]:
+def spending_lines(costs: Document | None) -> Iterator[str]:
     """Yield the costs with their budgets, and the machines held back; no line if no pool has a price."""
-    if seen is None:
+    if costs is None:
         return
-    hour, month, currency = seen["per_hour"], seen["per_month"], seen["currency"]
+    hour, month, currency = costs["per_hour"], costs["per_month"], costs["currency"]
     yield (
         f"costs {hour['used']:.2f}{of_most(hour['limit'])} {currency} per hour; "
         f"this month {month['used']:.2f}{of_most(month['limit'])} {currency}, "
         f"{month['forecast']:.2f} at its end if these machines stay"
     )
-    if seen["held"]:
-        which = "month" if month["reached"] else "hour"
-        since = f"since {local(seen['since'])} ({lasting(seen['since_seconds'])})"
-        yield f"BUDGET of the {which} holds back {seen['held']} machines {since}"
+    if costs["held"]:
+        budget_name = "month" if month["reached"] else "hour"
+        since = f"since {local(costs['since'])} ({lasting(costs['since_seconds'])})"
+        yield f"BUDGET of the {budget_name} holds back {costs['held']} machines {since}"
 
 
 def of_most(limit: float | None) -> str:

@@ -60,7 +60,7 @@ class CycleLog:
         self._standing = standing
         level = logging.INFO if has_news else logging.DEBUG
         if log.isEnabledFor(level):
-            log.log(level, "Cycle", extra=facts(report))
+            log.log(level, "Cycle", extra=cycle_facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
         """Log the brake once when it latches or holds at the start, and once when it is released."""
@@ -106,7 +106,7 @@ class CycleLog:
 # --- the line ``Cycle`` -----------------------------------------------------------------------------------------------
 
 
-def facts(report: CycleReport) -> Mapping[str, object]:
+def cycle_facts(report: CycleReport) -> Mapping[str, object]:
     """Return the line's facts: accepted ``creates`` and ``deletes``, refused ``failures``, closed slots, causes."""
     outcomes = _outcomes(report)
     accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
@@ -136,7 +136,7 @@ def _causes(report: CycleReport) -> Iterator[str]:
         cause = slot.observed.cause or (slot.failure.error if slot.failure else None)
         counts[f"{slot.verdict} in {slot.pool}" + (f": {cause}" if cause else "")] += 1
     for (pool, template, reason), machines in report.deferred.items():
-        counts[f"deferred in {pool}: {_deferral(report, pool, template, reason)}"] += machines
+        counts[f"deferred in {pool}: {_format_deferral(report, pool, template, reason)}"] += machines
     yield from (f"{count} {cause}" for cause, count in counts.items())
     yield from (f"{pool} unseen: {failure.error}" for pool, failure in report.unseen.items())
 
@@ -145,7 +145,7 @@ def _outcomes(report: CycleReport) -> list[Outcome]:
     return [outcome for done in report.results for outcome in done.outcomes]
 
 
-def _deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
+def _format_deferral(report: CycleReport, pool: str, template: str, reason: PendingReason) -> str:
     """Return the reason of a deferral, with the failure from which its pool backs off."""
     window = report.memory.windows.get((pool, template)) if report.memory else None
     if reason is PendingReason.BACKOFF and window is not None and window.failure is not None:
@@ -163,7 +163,7 @@ Key = tuple[str, str, ErrorClass]
 """Pool, template and class."""
 
 
-def _sums(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
+def _sum_refusals(refusals: Iterable[Refusal]) -> dict[Key, Refusal]:
     """Return the refusals added up by pool, template and class, each sum with its newest words."""
     sums: dict[Key, Refusal] = {}
     for one in refusals:
@@ -196,18 +196,18 @@ class RefusalLog:
             return
         self._snapshots |= report.shown
         if report.plan is not None or report.transitions or not self._has_recorded:
-            self._compare(report, report.memory)
+            self._count_refusals(report, report.memory)
         self._log_refusals(report.now)
 
-    def _compare(self, report: CycleReport, memory: Memory) -> None:
+    def _count_refusals(self, report: CycleReport, memory: Memory) -> None:
         waiting_now = waiting(memory, self._snapshots)
         if self._has_recorded:
             new = list(news(report.transitions, self._refused_before, waiting_now))
-            self._unlogged = _sums([*self._unlogged.values(), *new])
+            self._unlogged = _sum_refusals([*self._unlogged.values(), *new])
             for refusal in new:
                 self._metrics.refusals.labels(refusal.pool, refusal.error).inc()
         self._has_recorded, self._refused_before = True, waiting_now
-        self._waiting = _sums([*waiting_now.values(), *held_back(memory, report.deferred)])
+        self._waiting = _sum_refusals([*waiting_now.values(), *held_back(memory, report.deferred)])
         self._metrics.refused.replace({key: one.machines for key, one in self._waiting.items()})
 
     def _log_refusals(self, now: float) -> None:
@@ -216,14 +216,14 @@ class RefusalLog:
                 continue
             self._logged_at[key] = now
             pool, template, error = key
-            waits = self._waiting.get(key, Refusal(*key, text="", machines=0))
-            refused = self._unlogged.pop(key, waits._replace(machines=0))
+            waiting_machines = self._waiting.get(key, Refusal(*key, text="", machines=0))
+            refused = self._unlogged.pop(key, waiting_machines._replace(machines=0))
             facts = {
                 "pool": pool,
                 "template": template,
                 "error": str(error),
                 "refused": refused.machines,
-                "waiting": waits.machines,
-                "text": refused.text or waits.text,
+                "waiting": waiting_machines.machines,
+                "text": refused.text or waiting_machines.text,
             }
             log.warning("Machines are refused", extra=facts)

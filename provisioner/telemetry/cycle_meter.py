@@ -67,7 +67,7 @@ class CycleMeter:
         if report.lock_wait is not None:
             metrics.lock_wait.observe(report.lock_wait)
         # Before HF's first request there is no memory.
-        metrics.window.replace(_windows(report.memory.windows if report.memory else {}, limits))
+        metrics.window.replace(_sum_windows(report.memory.windows if report.memory else {}, limits))
         if report.memory is not None:
             metrics.unlisted.replace(Counter(slot.pool for slot in unlisted(report.memory, limits.prefix, report.now)))
             self._count_memory(report, report.memory, limits, wall)
@@ -102,12 +102,12 @@ class CycleMeter:
             return
         self._seen |= news
         metrics = self._metrics
-        metrics.observed.replace(_machines(self._seen, memory, limits.prefix))
+        metrics.observed.replace(_count_machines(self._seen, memory, limits.prefix))
         if memory is self._memory:
             return
         self._memory = memory
         self._count_slots(list(memory.slots))
-        metrics.oldest_unmet.replace(_oldest(memory, wall - report.now))
+        metrics.oldest_unmet.replace(_oldest_requests(memory, wall - report.now))
         metrics.brake.replace({(memory.brake.pool, memory.brake.reason): 1.0} if memory.brake else {})
         kinds = (("request", memory.requests.values()), ("return", memory.returns.values()))
         ended = Counter((kind, record.ended or RequestStatus.RUNNING) for kind, records in kinds for record in records)
@@ -125,7 +125,7 @@ class CycleMeter:
         metrics.stuck.replace(Counter(slot.pool for _, slot in slots if slot.deletion.stuck and not slot.deletion.gone))
 
 
-def _windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
+def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
     """Return the pressure allowed by pool, summed over templates. An untried template counts with the first window."""
     by_pool: Counter[str] = Counter()
     for template in limits.templates.values():
@@ -138,7 +138,7 @@ def _windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mappi
     return by_pool
 
 
-def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
+def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapping[tuple[str, str, Phase], int]:
     """Count machines by pool, template and phase; a machine that was asked for and not yet seen is ``submitted``."""
     counts: Counter[tuple[str, str, Phase]] = Counter()
     for snapshot in seen.values():
@@ -152,7 +152,7 @@ def _machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -> Mapp
     return counts
 
 
-def _oldest(memory: Memory, offset: float) -> Mapping[str, float]:
+def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
     """Return the wall-clock time at which the oldest open request of each template was read."""
     oldest: dict[str, float] = {}
     for record in memory.requests.values():

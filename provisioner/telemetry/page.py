@@ -63,8 +63,8 @@ TimelineRow = tuple[str, str]
 class Visit(NamedTuple):
     """A page that is asked for, and the status that it shows."""
 
-    facts: StatusInputs
-    seen: StatusModel
+    inputs: StatusInputs
+    status: StatusModel
     subject: PlottedSubject
     """The kind of the page and the name in its path; two empty texts for the first page."""
     query: str
@@ -81,11 +81,11 @@ class Visit(NamedTuple):
 
     def format_time(self, at: float | None) -> str:
         """Return a moment of loop time as text: the clock time, and how long ago or in how long."""
-        memory = self.facts.memory
+        memory = self.inputs.memory
         if at is None or memory is None:
             return ""
-        left = at - time_at(memory, self.facts.wall)
-        words = f"in {lasting(left)}" if left > 0 else f"{lasting(-left)} ago"
+        seconds_left = at - time_at(memory, self.inputs.wall)
+        words = f"in {lasting(seconds_left)}" if seconds_left > 0 else f"{lasting(-seconds_left)} ago"
         return f"{local(format_utc(memory.wall_of(at)))} ({words})"
 
 
@@ -110,94 +110,94 @@ class StatusPage:
         if path not in ("/", "/status.json") and not (kind in pages and name):
             return None
         try:
-            facts, seen = self._observe()
+            inputs, status = self._observe()
         except StateError as error:
             return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "Nothing to show", str(error))
         if path == "/status.json":
-            return Response(HTTPStatus.OK, JSON, f"{json.dumps(seen.document(), indent=2)}\n".encode())
+            return Response(HTTPStatus.OK, JSON, f"{json.dumps(status.document(), indent=2)}\n".encode())
         if path == "/":
-            return self._index(Visit(facts, seen, ALL, query))
-        return pages[kind](Visit(facts, seen, (kind, unquote(name)), query))
+            return self._index(Visit(inputs, status, ALL, query))
+        return pages[kind](Visit(inputs, status, (kind, unquote(name)), query))
 
     def _observe(self) -> tuple[StatusInputs, StatusModel]:
         """Return the loop's memory and the files, at most ``FRESH`` seconds old. Raise StateError."""
         with self._lock:
             now = time.monotonic()
             if self._seen is None or now - self._seen[0] >= FRESH:
-                facts = read_status_inputs(self._state, self._memory())
-                self._seen = (now, facts, status_model(facts))
+                inputs = read_status_inputs(self._state, self._memory())
+                self._seen = (now, inputs, status_model(inputs))
             return self._seen[1:]
 
     # --- pages --------------------------------------------------------------------------------------------------------
 
     def _index(self, visit: Visit) -> Response:
         find = visit.find
-        matching = [one for one in visit.seen.requests if find in one["id"] or find in one["template"]]
+        matching = [one for one in visit.status.requests if find in one["id"] or find in one["template"]]
         matching.sort(key=lambda one: (one["status"] != "running", one["id"]))
         return self._show("index.html", visit, requests=matching, root="")
 
     def _pool(self, visit: Visit) -> Response:
-        facts, name, find = visit.facts, visit.name, visit.find
-        row = next((row for row in visit.seen.pools if row.pool == name), None)
+        inputs, name, find = visit.inputs, visit.name, visit.find
+        row = next((row for row in visit.status.pools if row.pool == name), None)
         if row is None:
-            return _unknown(visit, [row.pool for row in visit.seen.pools])
-        here = (slot for slot in _slots(facts.memory) if slot.pool == name and not slot.deletion.gone)
+            return _unknown(visit, [row.pool for row in visit.status.pools])
+        here = (slot for slot in _slots(inputs.memory) if slot.pool == name and not slot.deletion.gone)
         slots = (slot for slot in here if find in slot.name)
-        limits = facts.pool_status.pool_limits.get(name)
+        limits = inputs.pool_status.pool_limits.get(name)
         return self._show(
             "pool.html",
             visit,
-            seen=narrowed(visit.seen, pool=name),
+            status=narrowed(visit.status, pool=name),
             row=row,
             where=limits.where if limits else "",
-            orphans=facts.pool_status.orphans.get(name, ()),
+            orphans=inputs.pool_status.orphans.get(name, ()),
             machines=_machine_list(slots),
         )
 
     def _template(self, visit: Visit) -> Response:
-        row = next((row for row in visit.seen.templates if row.template == visit.name), None)
+        row = next((row for row in visit.status.templates if row.template == visit.name), None)
         if row is None:
-            return _unknown(visit, [row.template for row in visit.seen.templates])
-        part = narrowed(visit.seen, template=visit.name)
+            return _unknown(visit, [row.template for row in visit.status.templates])
+        part = narrowed(visit.status, template=visit.name)
         matching = [one for one in part.requests if visit.find in one["id"]]
-        return self._show("template.html", visit, seen=part, row=row, requests=matching)
+        return self._show("template.html", visit, status=part, row=row, requests=matching)
 
     def _request(self, visit: Visit) -> Response:
-        memory, id_, find = visit.facts.memory or Memory(""), visit.name, visit.find
+        memory, id_, find = visit.inputs.memory or Memory(""), visit.name, visit.find
         if id_ in memory.returns:
-            return self._show("return.html", visit, back=memory.returns[id_])
+            return self._show("return.html", visit, record=memory.returns[id_])
         if id_ not in memory.requests:
             return _unknown(visit, list(memory.requests))
         record = memory.requests[id_]
-        request = next(one for one in visit.seen.requests if one["id"] == id_)
+        request = next(one for one in visit.status.requests if one["id"] == id_)
         machines = _machine_list(slot for slot in record.slots.values() if find in slot.name or find in slot.pool)
         return self._show("request.html", visit, request=request, record=record, machines=machines)
 
     def _machine(self, visit: Visit) -> Response:
-        slot = next((slot for slot in _slots(visit.facts.memory) if slot.name == visit.name), None)
-        waits = next((one for one in visit.seen.waiting if one["machine"] == visit.name), None)
-        if slot is None and waits is None:
+        slot = next((slot for slot in _slots(visit.inputs.memory) if slot.name == visit.name), None)
+        waiting = next((one for one in visit.status.waiting if one["machine"] == visit.name), None)
+        if slot is None and waiting is None:
             return _unknown(visit, [])
-        return self._show("machine.html", visit, slot=slot, waits=waits)
+        return self._show("machine.html", visit, slot=slot, waiting=waiting)
 
     # --- rendering ----------------------------------------------------------------------------------------------------
 
-    def _show(self, template: str, visit: Visit, **facts: Any) -> Response:
+    def _show(self, template: str, visit: Visit, **values: Any) -> Response:
         shown = {
-            "seen": visit.seen,
+            "status": visit.status,
             "find": visit.find,
             "still": "still" in parse_qs(visit.query, keep_blank_values=True),
             "refresh": REFRESH,
             "subject": visit.subject,
             "limit": SHOWN,
-            "plot": self._plot(visit.subject, visit.seen),
+            "plot": self._plot(visit.subject, visit.status),
             "width": WIDTH,
             "height": HEIGHT,
             "timeline": self._timeline(visit),
             "format_time": visit.format_time,
             "root": "../",
         }
-        return _render(template, HTTPStatus.OK, **(shown | facts))
+        return _render(template, HTTPStatus.OK, **(shown | values))
 
     def _timeline(self, visit: Visit) -> Sequence[TimelineRow]:
         """Return the events of a subject in order, from the journal's newest file; ``explain`` reads all files."""
@@ -205,16 +205,16 @@ class StatusPage:
         if kind not in ("pool", "request", "machine"):
             return ()
         is_return = kind == "request" and name.startswith(RETURN_ID_PREFIX)
-        subject, memory = Subject(Kind.RETURN if is_return else Kind(kind), name), visit.facts.memory
+        subject, memory = Subject(Kind.RETURN if is_return else Kind(kind), name), visit.inputs.memory
         most = MOST_LINES if subject.kind is Kind.POOL else None  # a request's timeline counts every line
         lines = self._state.find_history(*needles(subject, memory), newest=True, most=most).lines
         sentences = timeline(subject, lines, memory)[-MOST_SENTENCES:]
         return [(local(format_utc(one.at)), one.text) for one in sentences]
 
-    def _plot(self, subject: PlottedSubject, seen: StatusModel) -> Plot | None:
+    def _plot(self, subject: PlottedSubject, status: StatusModel) -> Plot | None:
         """Return a plot of the samples of a pool, a template or all machines, up to the present numbers."""
         kind, name = subject
-        rows = {"pool": seen.pools, "template": seen.templates}.get(kind, [seen.total])
+        rows = {"pool": status.pools, "template": status.templates}.get(kind, [status.total])
         row = next((row for row in rows if row.name == name), None)
         kept = self._samples.get_moments(subject)
         if row is None or not kept:
@@ -231,17 +231,17 @@ def _unknown(visit: Visit, names: Sequence[str]) -> Response:
     return _sentence(HTTPStatus.NOT_FOUND, f"No such {kind}", text, root="../")
 
 
-def _sentence(status: HTTPStatus, title: str, text: str, root: str = "") -> Response:
-    return _render("sentence.html", status, title=title, text=text, root=root)
+def _sentence(code: HTTPStatus, title: str, text: str, root: str = "") -> Response:
+    return _render("sentence.html", code, title=title, text=text, root=root)
 
 
-def _render(template: str, status: HTTPStatus, **facts: Any) -> Response:
-    text = printable_lines(templates().get_template(template).render(facts))
+def _render(template: str, code: HTTPStatus, **values: Any) -> Response:
+    text = printable_lines(templates().get_template(template).render(values))
     # A browser may load our own style, by its digest, and nothing else.
     digest = base64.b64encode(hashlib.sha256(str(templates().globals["style"]).encode()).digest()).decode()
     own = f"style-src 'sha256-{digest}'; img-src data:; form-action 'self'"
     policy = f"default-src 'none'; {own}; base-uri 'none'; frame-ancestors 'none'"
-    return Response(status, HTML, text.encode("utf-8", "backslashreplace"), {"Content-Security-Policy": policy})
+    return Response(code, HTML, text.encode("utf-8", "backslashreplace"), {"Content-Security-Policy": policy})
 
 
 @cache

@@ -126,8 +126,8 @@ class PoolStatusWriter:
 
     def take(self, report: CycleReport, limits: Limits, wall: float) -> None:
         """Record one cycle, which ended at ``wall`` (epoch seconds), and write the file if its content changed."""
-        self._problem = _lasting(self._problem, report.problem, wall)
-        self._configuration = _lasting(self._configuration, self._refused(), wall)
+        self._problem = _update_failure(self._problem, report.problem, wall)
+        self._configuration = _update_failure(self._configuration, self._refused(), wall)
         self._update_refused_creates(report.memory or Memory(""), limits, wall)
         self._update_refused_deletes(report, wall)
         pool_status = PoolStatus(
@@ -139,7 +139,7 @@ class PoolStatusWriter:
             configuration=self._configuration,
             refused=self._refusals(),
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.paused)),
-            orphans=self._orphans(report.memory, report.shown),
+            orphans=self._locate_orphans(report.memory, report.shown),
             limits=limits,
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
         )
@@ -194,7 +194,7 @@ class PoolStatusWriter:
             first.setdefault(refusal.pool, refusal)
         return (*self._creates.values(), *first.values())
 
-    def _orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
+    def _locate_orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
         """Return the orphans by pool. An orphan keeps its last pool while that pool cannot be seen."""
         names = memory.orphans.since if memory else {}
         now = {name: pool for pool, snapshot in shown.items() for name in names if name in snapshot.machines}
@@ -203,6 +203,6 @@ class PoolStatusWriter:
         return {pool: tuple(name for name, _ in some) for pool, some in groupby(places, key=lambda one: one[1])}
 
 
-def _lasting(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
+def _update_failure(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
     """Return the failure with its first time and its newest words; None if it has ended."""
     return LastingFailure(before.since if before else wall, text) if text else None

@@ -48,10 +48,10 @@ def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
             backing_off.add(key)
         if window.backs_off_from is not None:
             failures[key].append((window.blocked_at, window.backs_off_from))
-    return {key: _last(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
+    return {key: _last_failure(failed, ran[key], is_over=key not in backing_off) for key, failed in failures.items()}
 
 
-def _last(failed: list[tuple[float, Failure]], ran: float, *, is_over: bool) -> PoolFailure:
+def _last_failure(failed: list[tuple[float, Failure]], ran: float, *, is_over: bool) -> PoolFailure:
     at, failure = max(failed, key=lambda one: one[0])
     series = [failed_at for failed_at, one in failed if one.error is failure.error and failed_at > ran]
     return PoolFailure(failure, at, min(series, default=at), is_over and ran > at)
@@ -72,7 +72,9 @@ def window_documents(
     ]
 
 
-def _window_document(memory: Memory, key: Key, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any]:
+def _window_document(
+    memory: Memory, key: Key, last: PoolFailure | None, waiting_machines: int, now: float
+) -> dict[str, Any]:
     window = memory.windows.get(key)
     failure = window.failure if window else None
     backs_off = window is not None and window.level > 0
@@ -86,28 +88,28 @@ def _window_document(memory: Memory, key: Key, last: PoolFailure | None, waits: 
         "why": failure.text if failure else "",
         **past_fields(memory, "since", since, now),
         **coming_fields(memory, "next_probe", window.retry_at if window and backs_off else None, now),
-        "last_error": last_error(memory, last, waits, now),
-        "missing": waits,
+        "last_error": last_error(memory, last, waiting_machines, now),
+        "missing": waiting_machines,
     }
 
 
-def last_error(memory: Memory, last: PoolFailure | None, waits: int, now: float) -> dict[str, Any] | None:
+def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, now: float) -> dict[str, Any] | None:
     """Return the class, words and time of a failure; None if it is over and no machine ``waits`` any more."""
-    if last is None or (last.is_over and not waits):
+    if last is None or (last.is_over and not waiting_machines):
         return None
     return {**last.failure.facts, **past_fields(memory, "at", last.at, now)}
 
 
 def past_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """Return the fields of a past time: UTC, and the seconds since then."""
-    passed = None if at is None else round(max(0.0, now - at), 1)
-    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": passed}
+    seconds_passed = None if at is None else round(max(0.0, now - at), 1)
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_passed}
 
 
 def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
     """Return the fields of a coming time: UTC, and the seconds until then."""
-    left = None if at is None else round(max(0.0, at - now), 1)
-    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": left}
+    seconds_left = None if at is None else round(max(0.0, at - now), 1)
+    return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_left}
 
 
 # --- for operators ----------------------------------------------------------------------------------------------------
@@ -120,8 +122,8 @@ def pool_line(pool: Document) -> str:
         facts.append(f"{pool['missing']} missing")
     last = pool["last_error"]
     if pool["backing_off"]:
-        left = pool["next_probe_seconds"]
-        probe = f"next probe in {lasting(left)}" if left else "probing"
+        seconds_left = pool["next_probe_seconds"]
+        probe = f"next probe in {lasting(seconds_left)}" if seconds_left else "probing"
         since = f"since {local(pool['since'])} ({lasting(pool['since_seconds'])})"
         facts.append(f"backing off {since}, {probe}: {printable(pool['why'])}")
     if last and not (pool["backing_off"] and last["text"] == pool["why"]):

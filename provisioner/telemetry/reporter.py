@@ -90,8 +90,8 @@ class LoopHealth:
         if silent > SILENT_SECONDS:
             return Health(False, self._complete, f"No cycle has ended for {silent:.0f} s.")
         if report.problem and self._failing is not None:
-            words = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
-            return Health(True, False, words + _format_unseen(report))
+            message = f"Nothing has been planned for {time.monotonic() - self._failing:.0f} s: {report.problem}"
+            return Health(True, False, message + _format_unseen(report))
         if not self._complete:
             return Health(True, False, "No cycle has seen every pool yet." + _format_unseen(report))
         return Health(True, True, f"The last cycle ended {silent:.1f} s ago.")

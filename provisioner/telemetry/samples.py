@@ -92,11 +92,11 @@ class Plot:
     """Machines at the upper edge."""
     begins: str
     """The time at the left edge; the right edge is now."""
-    words: str
+    description: str
     """A description of the picture for readers who cannot see it."""
 
 
-def plot(moments: Sequence[Moment], what: str) -> Plot | None:
+def plot(moments: Sequence[Moment], title: str) -> Plot | None:
     """Return a plot of these moments; None if there are fewer than two."""
     if len(moments) < 2:
         return None
@@ -107,13 +107,13 @@ def plot(moments: Sequence[Moment], what: str) -> Plot | None:
         for name in ("wanted", "running", "pending")
     }
     first, last = moments[0].point, moments[-1].point
-    words = (
-        f"Machines of {what} from {_clock(start)} to {_clock(end)}: wanted {first.wanted} at first and {last.wanted} "
+    description = (
+        f"Machines of {title} from {_clock(start)} to {_clock(end)}: wanted {first.wanted} at first and {last.wanted} "
         f"at last, running {first.running} and {last.running}, pending {first.pending} and {last.pending}; at most "
         f"{max(moment.point.running for moment in moments)} ran."
     )
     area = f"{lines['running']}L{WIDTH},{HEIGHT}L0,{HEIGHT}Z"
-    return Plot(**lines, area=area, top=top, begins=_clock(start), words=words)
+    return Plot(**lines, area=area, top=top, begins=_clock(start), description=description)
 
 
 def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:

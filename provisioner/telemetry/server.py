@@ -142,7 +142,9 @@ class Server:
         if response is None:
             return Response(HTTPStatus.NOT_FOUND, TEXT, f"there are {PATHS}\n".encode())
         if verdict in REFUSALS:
-            return replace(response, body=f"{response.status.phrase}\n".encode(), pause=REFUSALS[verdict].pause)
+            return replace(
+                response, body=f"{response.status.phrase}\n".encode(), pause_seconds=REFUSALS[verdict].pause_seconds
+            )
         return response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:

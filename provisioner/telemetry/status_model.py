@@ -135,37 +135,37 @@ class StatusModel:
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
-def status_model(facts: StatusInputs) -> StatusModel:
+def status_model(inputs: StatusInputs) -> StatusModel:
     """Return the status that follows from these inputs."""
-    memory, intent, pool_status = facts.memory, facts.intent, facts.pool_status
+    memory, intent, pool_status = inputs.memory, inputs.intent, inputs.pool_status
     owner = intent or memory
     remembered = set(memory.requests) | set(memory.returns) if memory else set()
     read = set(intent.requests) | set(intent.returns) if intent else set()
     return StatusModel(
-        time=format_utc(facts.wall),
-        state_directory=facts.directory,
+        time=format_utc(inputs.wall),
+        state_directory=inputs.directory,
         provisioner=owner.provisioner if owner else "",
         generation=owner.generation if owner else 0,
-        loop=loop_document(facts.signs),
-        files={"intent": asdict(facts.intent_file), "memory": asdict(facts.memory_file)},
-        unwritable=facts.refusal,
-        memory_lost=facts.memory_file.condition is Condition.MISSING,
-        nothing_planned=_trouble(pool_status.problem),
-        configuration_refused=_trouble(pool_status.configuration),
-        configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in facts.differing],
+        loop=loop_document(inputs.signs),
+        files={"intent": asdict(inputs.intent_file), "memory": asdict(inputs.memory_file)},
+        unwritable=inputs.refusal,
+        memory_lost=inputs.memory_file.condition is Condition.MISSING,
+        nothing_planned=_failure_entry(pool_status.problem),
+        configuration_refused=_failure_entry(pool_status.configuration),
+        configuration_differs=[{**one._asdict(), "text": sentence(one)} for one in inputs.differing],
         paused=list(pool_status.paused),
-        holds=facts.holds,
+        holds=inputs.holds,
         refused=[{**asdict(one), "since": format_utc(one.since)} for one in pool_status.refused],
-        release_asked=facts.release_asked,
+        release_asked=inputs.release_asked,
         problems={pool: list(sentences) for pool, sentences in pool_status.pools.items()},
         unread=sorted(read - remembered),
-        **released(memory, pool_status, facts.calls, facts.wall),
-        **_memory_fields(memory or Memory(""), pool_status, facts.wall),
+        **released(memory, pool_status, inputs.calls, inputs.wall),
+        **_memory_fields(memory or Memory(""), pool_status, inputs.wall),
     )
 
 
-def _trouble(trouble: LastingFailure | None) -> Document | None:
-    return {"since": format_utc(trouble.since), "text": trouble.text} if trouble else None
+def _failure_entry(failure: LastingFailure | None) -> Document | None:
+    return {"since": format_utc(failure.since), "text": failure.text} if failure else None
 
 
 def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
     wanted = waiting - waits(memory, unmet, PendingReason.GIVEN_UP)
     return tables(memory, limits, slots, wanted, errors) | {
         "requests": [
-            _request(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
+            _request_entry(memory, record, slots[record.id]) | {"missing": unmet.get(record.id, [])}
             for record in memory.requests.values()
         ],
         "returns": [
@@ -192,12 +192,12 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
             for record in memory.returns.values()
         ],
         "stuck": [
-            _place(slot, slot.deletion.hindrance)
+            _machine_entry(slot, slot.deletion.hindrance)
             for _, slot in memory.slots
             if slot.deletion.stuck and not slot.deletion.gone
         ],
         "down": [
-            _place(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.life.down))}
+            _machine_entry(slot, slot.failure) | {"since": format_utc(memory.wall_of(slot.life.down))}
             for _, slot in memory.slots
             if slot.life.down is not None and slot.verdict is Verdict.SUCCEEDED
         ],
@@ -207,11 +207,11 @@ def _memory_fields(memory: Memory, pool_status: PoolStatus, wall: float) -> dict
     }
 
 
-def _place(slot: Slot, failure: Failure | None) -> dict[str, Any]:
+def _machine_entry(slot: Slot, failure: Failure | None) -> dict[str, Any]:
     return {"machine": slot.name, "pool": slot.pool, "text": failure.text if failure else ""}
 
 
-def _request(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, Any]:
+def _request_entry(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, Any]:
     return {
         "id": record.id,
         "template": record.template,
@@ -228,39 +228,39 @@ def _request(memory: Memory, record: RequestRecord, pools: ByPool) -> dict[str, 
 # --- for operators ----------------------------------------------------------------------------------------------------
 
 
-def _alarms(seen: StatusModel) -> Iterator[str]:
+def _alarms(status: StatusModel) -> Iterator[str]:
     """Yield the problems that an operator has to fix, the worst first."""
-    if seen.unwritable:
-        words = "nothing is planned, and HostFactory's requests are refused, until it can"
-        yield f"STATE DIRECTORY CANNOT BE WRITTEN: {seen.unwritable}; {words}"
-    if silence := silence_message(seen.loop):
+    if status.unwritable:
+        message = "nothing is planned, and HostFactory's requests are refused, until it can"
+        yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
+    if silence := silence_message(status.loop):
         yield f"LOOP NOT RUNNING {silence}: start `provisioner run`; no machine is made or deleted until then"
-    for file in seen.files.values():
+    for file in status.files.values():
         if file["condition"] not in (Condition.FINE, Condition.NEW):
             yield f"{file['text']}; for what to do run provisioner recover"
-    if trouble := seen.nothing_planned:
-        yield f"NOTHING IS PLANNED since {local(trouble['since'])}: {trouble['text']}"
-    if trouble := seen.configuration_refused:
-        words = "CONFIGURATION REFUSED, the one before stays in force"
-        yield f"{words}, since {local(trouble['since'])}: {trouble['text']}"
-    for one in seen.configuration_differs:
+    if failure := status.nothing_planned:
+        yield f"NOTHING IS PLANNED since {local(failure['since'])}: {failure['text']}"
+    if failure := status.configuration_refused:
+        message = "CONFIGURATION REFUSED, the one before stays in force"
+        yield f"{message}, since {local(failure['since'])}: {failure['text']}"
+    for one in status.configuration_differs:
         yield f"CONFIGURATION DIFFERS: {one['text']}"
-    yield from hold_alarms(seen.holds)
-    for pool in seen.paused:
+    yield from hold_alarms(status.holds)
+    for pool in status.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
-    for one in seen.refused:
+    for one in status.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {local(one['since'])}: {one['text']}"
-    yield from _of_machines(seen)
+    yield from _machine_alarms(status)
 
 
-def _of_machines(seen: StatusModel) -> Iterator[str]:
+def _machine_alarms(status: StatusModel) -> Iterator[str]:
     """Yield the machines that do not run, and the machines that should be gone and still exist."""
-    for pool, count in Counter(one["pool"] for one in seen.down).items():
-        one = next(one for one in seen.down if one["pool"] == pool)
+    for pool, count in Counter(one["pool"] for one in status.down).items():
+        one = next(one for one in status.down if one["pool"] == pool)
         machines = "1 machine" if count == 1 else f"{count} machines"
         which = f"e.g. {one['machine']} since {local(one['since'])}"
         yield f"DOWN {machines} that HostFactory has in pool {pool}, {which}: {one['text'] or 'not ready'}"
-    for one in seen.stuck:
+    for one in status.stuck:
         why = one["text"] or "its place gives no reason; see its node, or its group"
         yield f"STUCK {one['machine']} in pool {one['pool']}, which was to be gone long ago: {why}"

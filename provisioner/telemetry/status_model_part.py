@@ -23,11 +23,11 @@ def narrowed(whole: StatusModel, *, pool: str = "", template: str = "", request:
         ]
     if pool or template:
         kept["returns"] = []
-    kept["forgotten"] = _of_requests(whole.forgotten, kept["requests"])
+    kept["forgotten"] = _select_requests(whole.forgotten, kept["requests"])
     return replace(whole, machines=machines, **_rows(whole, pools, templates), **kept)
 
 
-def _of_requests(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
+def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
     ids = {one["id"] for one in requests}
     return [one for one in entries if one["id"] in ids]
 

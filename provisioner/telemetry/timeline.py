@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from provisioner.model import Memory, RequestRecord, RequestStatus, ReturnRecord, Slot, Verdict
 from provisioner.names import prefix_of, request_of
 from provisioner.state.journal import Line
-from provisioner.telemetry.timeline_events import FEW, Fact, Sentence, facts_in, format_order, sentences
+from provisioner.telemetry.timeline_events import FEW, Fact, Sentence, format_order, read_facts, sentences
 
 
 class Kind(StrEnum):
@@ -64,10 +64,10 @@ def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> 
     """Return the timeline in order. ``lines``: at least the journal lines that contain one of the ``needles``."""
     kept = readable_lines(lines)
     if subject.kind is Kind.POOL:
-        return sentences(facts_in(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
+        return sentences(read_facts(line for line in kept if line.get("pool") == subject.id and _is_of_pool(line)))
     if subject.kind is Kind.RETURN:
-        return sentences(_of_return(subject, kept, memory))
-    return sentences(_of_request(subject, kept, memory))
+        return sentences(_return_facts(subject, kept, memory))
+    return sentences(_request_facts(subject, kept, memory))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -131,34 +131,34 @@ def _is_of_pool(line: Line) -> bool:
     return not quiet or ("text" in line and line["event"] != "deferred")
 
 
-def _of_return(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
+def _return_facts(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
     record = memory.returns.get(subject.id) if memory else None
     names = {*(record.names if record else ()), *_returned_names(subject, lines)}
     ends = (line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone"))
-    facts = facts_in(ends, names.__contains__)
+    facts = read_facts(ends, names.__contains__)
     if record and memory and not any(fact.event == "back" for fact in facts):
         facts.append(Fact(memory.wall_of(record.read), "back", "", record.id, record.names, len(record.names)))
     return facts + _acknowledgement(memory, record)
 
 
-def _of_request(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
+def _request_facts(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
     """Return the events of a request, or of one of its machines."""
     is_whole = subject.kind is Kind.REQUEST
     part = f"-{subject.id}-" if is_whole else subject.id
 
-    def ours(name: str) -> bool:
+    def is_ours(name: str) -> bool:
         return part in name  # names have a fixed width, so that no machine's name is a part of another's
 
-    facts = facts_in((line for line in lines if line.get("request", subject.request) == subject.request), ours)
+    facts = read_facts((line for line in lines if line.get("request", subject.request) == subject.request), is_ours)
     record = memory.requests.get(subject.request) if memory else None
     if memory and record:
-        slots = [slot for slot in record.slots.values() if ours(slot.name)]
-        facts += _facts_from_memory(memory, record, slots, facts, whole=is_whole)
+        slots = [slot for slot in record.slots.values() if is_ours(slot.name)]
+        facts += _facts_from_memory(memory, record, slots, facts, is_whole=is_whole)
     # A line has the time of its cycle's end, and memory that of the event: no event may precede the request.
     begin = min((fact.at for fact in facts if fact.event == "asked"), default=-math.inf)
     facts = [fact._replace(at=max(fact.at, begin)) for fact in facts]
     if not is_whole:
-        return _of_machine(facts)
+        return _machine_facts(facts)
     return _with_milestones(facts, record) + _acknowledgement(memory, record)
 
 
@@ -183,7 +183,7 @@ def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fa
     return [fact for fact in facts if fact.event != "running"] + list(reached.values())
 
 
-def _of_machine(facts: list[Fact]) -> list[Fact]:
+def _machine_facts(facts: list[Fact]) -> list[Fact]:
     """Return the events of a request that a machine's timeline needs: order, waits, own events, and first answers."""
     own = [fact for fact in facts if fact.machines]
     begin = min((fact.at for fact in own), default=math.inf)
@@ -204,7 +204,7 @@ _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Ver
 
 
 def _facts_from_memory(
-    memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, whole: bool
+    memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, is_whole: bool
 ) -> Iterator[Fact]:
     """Yield the facts in memory that the journal lacks, because of an earlier version or a rotation of its files."""
     journalled = defaultdict[str, set[str]](set)
@@ -214,25 +214,25 @@ def _facts_from_memory(
         order = format_order(record.template, record.rc_account)
         yield Fact(memory.wall_of(record.read), "asked", about=order, number=record.count)
     opened = [slot for slot in slots if slot.submitted is not None]
-    if not whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
-        yield from (_of_slot(memory, slot, "opened", slot.opened) for slot in opened)
+    if not is_whole or sum(fact.number for fact in facts if fact.event == "opened") < len(opened):
+        yield from (_slot_fact(memory, slot, "opened", slot.opened) for slot in opened)
     for slot in slots:
-        yield from _steps(memory, slot, {event for event, names in journalled.items() if slot.name in names})
+        yield from _slot_steps(memory, slot, {event for event, names in journalled.items() if slot.name in names})
 
 
-def _steps(memory: Memory, slot: Slot, journalled: Set[str]) -> Iterator[Fact]:
+def _slot_steps(memory: Memory, slot: Slot, journalled: Set[str]) -> Iterator[Fact]:
     """Yield the steps of a slot, except those that the journal has (``journalled``)."""
     if slot.ran is not None and "running" not in journalled:
-        yield _of_slot(memory, slot, "running", slot.ran)
+        yield _slot_fact(memory, slot, "running", slot.ran)
     if slot.deletion.closed is not None and "ended" not in journalled:
         words = slot.failure.text if slot.failure else ""
         why = str(slot.observed.cause or (slot.failure.error if slot.failure else ""))
-        yield _of_slot(memory, slot, str(slot.verdict), slot.deletion.closed)._replace(about=why, words=words)
+        yield _slot_fact(memory, slot, str(slot.verdict), slot.deletion.closed)._replace(about=why, words=words)
     if slot.deletion.gone and slot.observed.absent is not None and "gone" not in journalled:
-        yield _of_slot(memory, slot, "gone", slot.observed.absent)
+        yield _slot_fact(memory, slot, "gone", slot.observed.absent)
 
 
-def _of_slot(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
+def _slot_fact(memory: Memory, slot: Slot, event: str, at: float) -> Fact:
     return Fact(memory.wall_of(at), event, slot.pool, "", (slot.name,))
 
 

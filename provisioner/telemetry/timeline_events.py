@@ -44,14 +44,14 @@ class Sentence(NamedTuple):
 # --- from lines to facts ----------------------------------------------------------------------------------------------
 
 
-def facts_in(lines: Iterable[Line], ours: Callable[[str], bool] = lambda _: True) -> list[Fact]:
+def read_facts(lines: Iterable[Line], is_ours: Callable[[str], bool] = lambda _: True) -> list[Fact]:
     """Return the facts about the machines that are ``ours``; a line that names no machine concerns all."""
-    return [fact for line in lines if (fact := _fact(line, ours))]
+    return [fact for line in lines if (fact := _read_line(line, is_ours))]
 
 
-def _fact(line: Line, ours: Callable[[str], bool]) -> Fact | None:
+def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
     named, at, event = line.get("machines", ()), line["at"], line["event"]
-    machines = tuple([name for name in named if ours(name)])
+    machines = tuple([name for name in named if is_ours(name)])
     if named and not machines:
         return None
     # A line that also names other machines counts only the machines that are ours.
@@ -169,8 +169,8 @@ def sentences(facts: Iterable[Fact]) -> list[Sentence]:
             latest[key] = len(merged)
             names.append(list(fact.machines))
             merged.append(fact._replace(until=until))
-    whole = [fact._replace(machines=tuple(own)) for fact, own in zip(merged, names, strict=True)]
-    return [Sentence(fact.at, fact.until, fact.event, _text(fact)) for fact in whole]
+    complete = [fact._replace(machines=tuple(own)) for fact, own in zip(merged, names, strict=True)]
+    return [Sentence(fact.at, fact.until, fact.event, _format_sentence(fact)) for fact in complete]
 
 
 _SENTENCES: Mapping[str, str] = {
@@ -202,7 +202,7 @@ _SENTENCES: Mapping[str, str] = {
 _ORDER = {event: place for place, event in enumerate(_SENTENCES)}
 
 
-def _text(fact: Fact) -> str:
+def _format_sentence(fact: Fact) -> str:
     names, about, quote = fact.machines, fact.about, " ".join(fact.words.split())
     s, es, were, are = ("", "s", "was", "is") if fact.number == 1 else ("s", "", "were", "are")
     n = f"{fact.number:,}"

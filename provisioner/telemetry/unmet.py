@@ -65,9 +65,9 @@ class UnmetDocuments:
         * ``quiet``: the reason needs no attention.
         """
         requests = [record for record in self._memory.requests.values() if record.ended is None]
-        return {record.id: entries for record in requests if (entries := self._of_request(record))}
+        return {record.id: entries for record in requests if (entries := self._request_entries(record))}
 
-    def _of_request(self, record: RequestRecord) -> list[dict[str, Any]]:
+    def _request_entries(self, record: RequestRecord) -> list[dict[str, Any]]:
         published = self._pool_status.unmet.get(record.id, ())
         running = sum(
             [slot.ran is not None and slot.life.down is None and slot.verdict in MET for slot in record.slots.values()]
@@ -125,13 +125,13 @@ class UnmetDocuments:
 
 
 def waits(memory: Memory, unmet: Mapping[str, Sequence[Document]], reason: PendingReason | None = None) -> Counter[Key]:
-    """Return the number of machines that do not run, by pool and template; only for ``reason``, if it is given."""
-    waits = Counter[Key]()
-    for id_, ones in unmet.items():
-        for one in ones:
+    """Count the machines that do not run, by pool and template; only for ``reason``, if it is given."""
+    waiting = Counter[Key]()
+    for id_, entries in unmet.items():
+        for one in entries:
             if reason is None or one["reason"] == reason:
-                waits[one["pool"], memory.requests[id_].template] += one["machines"]
-    return waits
+                waiting[one["pool"], memory.requests[id_].template] += one["machines"]
+    return waiting
 
 
 # --- for operators ----------------------------------------------------------------------------------------------------
@@ -142,10 +142,10 @@ def unmet_lines(request: Document, *, loop_acts: bool) -> Iterator[str]:
 
     ``loop_acts``: a loop runs and plans.
     """
-    ones = request["missing"]
-    if all(one["quiet"] and (loop_acts or one["reason"] != PendingReason.UNKNOWN) for one in ones):
+    entries = request["missing"]
+    if all(one["quiet"] and (loop_acts or one["reason"] != PendingReason.UNKNOWN) for one in entries):
         return
-    for one in ones:
+    for one in entries:
         where = f" in {one['pool']}" if one["pool"] else ""
         facts = "; ".join(filter(None, _format_facts(one, loop_acts=loop_acts)))
         yield f"    {one['machines']}{where}: {facts}"
@@ -200,17 +200,17 @@ def _format_holders(one: Document) -> str:
 
 
 def _format_spill(one: Document) -> str:
-    left = one["spills_at_seconds"]
-    when = f"in {lasting(left)}" if left else "once it takes them"
+    seconds_left = one["spills_at_seconds"]
+    when = f"in {lasting(seconds_left)}" if seconds_left else "once it takes them"
     return f"spills over to {one['spills_to']} {when}" if one["spills_to"] else ""
 
 
 def _format_next_try(one: Document, *, loop_acts: bool) -> str:
-    left = one["next_try_seconds"]
-    if left is None:
+    seconds_left = one["next_try_seconds"]
+    if seconds_left is None:
         return ""
-    if not left:
+    if not seconds_left:
         return "next try with the next cycle" if loop_acts else "next try once the loop acts"
     if one["reason"] in (PendingReason.BACKOFF, PendingReason.UNSENT):
-        return f"next try in {lasting(left)}"
-    return f"asked for again in {lasting(left)} at the latest"
+        return f"next try in {lasting(seconds_left)}"
+    return f"asked for again in {lasting(seconds_left)} at the latest"

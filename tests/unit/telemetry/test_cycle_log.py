@@ -26,7 +26,7 @@ from provisioner.model import (
     Verdict,
     Window,
 )
-from provisioner.telemetry.cycle_log import CycleLog, facts
+from provisioner.telemetry.cycle_log import CycleLog, cycle_facts
 from tests.support.parts import alter
 from tests.unit.core import BROKEN, NOW, STOCKOUT, TEMPLATE, memory, name, snapshot, unobserved
 from tests.unit.core import ended as closed
@@ -62,7 +62,7 @@ def ended(*outcomes: Outcome, unsent: Sequence[Action] = ()) -> CycleReport:
     ],
 )
 def test_the_cycle_line_counts_actions_that_were_done(report: CycleReport, expected: dict[str, object]) -> None:
-    assert expected.items() <= facts(report).items()
+    assert expected.items() <= cycle_facts(report).items()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_cycle_line_counts_actions_that_were_done(report: CycleReport, expec
     ],
 )
 def test_the_cycle_line_names_the_causes(report: CycleReport, causes: str) -> None:
-    assert facts(report)["causes"] == causes
+    assert cycle_facts(report)["causes"] == causes
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
     log.take(replace(QUIET, memory=latched, problem="intent.json is missing"))
     reported = [record for record in caplog.records if "rake" in record.message]
     assert [record.levelname for record in reported] == ["ERROR", "INFO", "ERROR"]
-    facts = {name: vars(reported[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}
+    cycle_facts = {name: vars(reported[0])[name] for name in ("reason", "detail", "pool", "since", "orphans")}
     since = "1970-01-12T16:32:30Z"
-    assert facts == {"reason": "too_many_orphans", "detail": words, "pool": "a", "since": since, "orphans": 2}
+    assert cycle_facts == {"reason": "too_many_orphans", "detail": words, "pool": "a", "since": since, "orphans": 2}
     assert "provisioner recover --release-brake" in reported[0].message

@@ -75,4 +75,4 @@ def test_a_plot_describes_itself_in_words() -> None:
     assert plot([Moment(0.0, Point())], "all pools") is None, "one moment is no line"
     drawn = plot([Moment(0.0, Point(5, 1, 4)), Moment(60.0, Point(5, 5, 0))], "pool a")
     assert drawn
-    assert "wanted 5 at first and 5 at last, running 1 and 5, pending 4 and 0; at most 5 ran." in drawn.words
+    assert "wanted 5 at first and 5 at last, running 1 and 5, pending 4 and 0; at most 5 ran." in drawn.description
