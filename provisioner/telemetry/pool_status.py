@@ -99,7 +99,7 @@ def read_pool_status(state: State) -> PoolStatus:
         pool_status: PoolStatus = decode(PoolStatus, known)
     except (RecordError, AttributeError) as error:
         raise StateUnreadable(
-            f"{state.path}/pools.json: its content is not written by a loop of this program: {error}. "
+            f"{state.path}/pools.json: has content that no loop of ours writes: {error}. "
             "The loop writes it again when it starts."
         ) from error
     return pool_status
