@@ -38,7 +38,7 @@ REFUSALS = {
     HTTPStatus.UNAUTHORIZED: Response(
         HTTPStatus.UNAUTHORIZED,
         TEXT,
-        b"This page needs a token: Authorization: Bearer TOKEN\n",
+        b"A token is required: Authorization: Bearer TOKEN\n",
         {"WWW-Authenticate": 'Bearer realm="provisioner"'},
     ),
     HTTPStatus.TOO_MANY_REQUESTS: Response(
