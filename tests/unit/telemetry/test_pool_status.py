@@ -51,10 +51,11 @@ class Desk:
         remembered: Memory | None = None,
         problem: str = "",
         outcomes: tuple[Outcome, ...] = (),
+        batches: tuple[tuple[Outcome, ...], ...] = (),
         unmet: Mapping[str, tuple[Unmet, ...]] | None = MappingProxyType({}),
     ) -> PoolStatus:
         """Return the content of the file after another cycle."""
-        results = (Results("a", outcomes, ()),) if outcomes else ()
+        results = tuple(Results("a", batch, ()) for batch in (outcomes, *batches) if batch)
         seen = {observation.pool: observation for observation in observations}
         report = CycleReport(1, NOW, 0.1, seen, remembered, None, {}, results, problem=problem, unmet=unmet)
         self.wall += 1.0
@@ -181,6 +182,13 @@ def test_a_pool_refuses_deletes_until_it_accepts_one(desk: Desk) -> None:
         "a create is no evidence for deletes"
     )
     assert refused(desk.cycle(SEEN, outcomes=(delete(0, DENIED), delete(1)))) == []
+
+
+def test_a_delete_ends_only_earlier_refusals(desk: Desk) -> None:
+    accepted, denied = (delete(0),), (delete(1, DENIED),)
+    assert refused(desk.cycle(SEEN, batches=(accepted, denied))) == [("delete", "", 101.0)]
+    assert refused(desk.cycle(SEEN, batches=(accepted, denied))) == [("delete", "", 102.0)]
+    assert refused(desk.cycle(SEEN, batches=(denied, accepted))) == []
 
 
 def test_deletes_of_gone_machines_and_other_failures_are_no_refusals(desk: Desk) -> None:
